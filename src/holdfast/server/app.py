@@ -1,0 +1,327 @@
+"""The REST surface: threads, tokens, keys, health and metrics, with their OpenAPI document."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+import holdfast
+from holdfast.server import logs
+from holdfast.server.metrics import Metrics
+from holdfast.server.models import (
+    Chatted,
+    CreatedKey,
+    EntryList,
+    EntryModel,
+    ErrorAnswer,
+    Health,
+    Key,
+    KeyList,
+    NewChat,
+    NewKey,
+    NewThread,
+    NewToken,
+    Thread,
+    ThreadChange,
+    ThreadId,
+    ThreadList,
+    Token,
+)
+from holdfast.server.origins import OriginPolicy
+from holdfast.threads.access import Access, Grant, Scope
+from holdfast.threads.errors import InvalidRequest, StreamError, StreamNotFound
+from holdfast.threads.ids import now_ms
+from holdfast.threads.messages import error_body
+from holdfast.threads.offsets import format_offset_text
+from holdfast.threads.rows import RowFilter, ThreadStatus, parse_cursor
+from holdfast.threads.service import Threads
+from holdfast.threads.surface import start_of
+
+log = logging.getLogger(__name__)
+
+_bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes need, put together by `run`."""
+
+    threads: Threads
+    access: Access
+    metrics: Metrics
+    origins: OriginPolicy
+    next_request_id: Callable[[], str]
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+def _grant(
+    services: Annotated[Services, Depends(_services)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Grant:
+    return services.access.grant(credentials.credentials if credentials else None)
+
+
+def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
+    grant.check_administer()
+    return grant
+
+
+Use = Annotated[Services, Depends(_services)]
+Caller = Annotated[Grant, Depends(_grant)]
+Administrator = Annotated[Grant, Depends(_administrator)]
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": description}
+    for status, description in (
+        (400, "The request makes no sense."),
+        (401, "No credential, or one that does not hold."),
+        (403, "The credential does not allow this."),
+        (404, "There is no such thread."),
+        (409, "It is there already, or not what the request takes it for."),
+        (410, "The thread was deleted; its forks live on."),
+        (413, "The body is too large."),
+        (422, "A field is missing or wrong."),
+        (503, "The store cannot write now."),
+        (507, "The disk is full."),
+    )
+}
+
+router = APIRouter(prefix="/v1", responses=_ERRORS)
+
+
+@router.post("/threads", status_code=201, tags=["threads"])
+async def create_thread(new: NewThread, services: Use, _: Administrator) -> Thread:
+    """Create a thread."""
+    row = await services.threads.create(id=new.id, title=new.title, parent=new.parent, labels=new.labels)
+    return Thread.of(row)
+
+
+@router.get("/threads", tags=["threads"])
+async def list_threads(
+    services: Use,
+    _: Administrator,
+    parent: ThreadId | None = None,
+    status: ThreadStatus | None = None,
+    label: Annotated[list[str] | None, Query(description="`name:value`, or just `name`; all must match.")] = None,
+    archived: Literal["false", "true", "any"] = "false",
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> ThreadList:
+    """List threads, the latest active first."""
+    page = await services.threads.list(
+        RowFilter(
+            parent=parent,
+            status=status,
+            labels=tuple(_label(each) for each in label or ()),
+            archived=None if archived == "any" else archived == "true",
+            limit=limit,
+            after=parse_cursor(cursor) if cursor is not None else None,
+        )
+    )
+    return ThreadList(threads=[Thread.of(row) for row in page.rows], next_cursor=page.next_cursor)
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, colon, value = text.partition(":")
+    return name, value if colon else None
+
+
+@router.get("/threads/{id}", tags=["threads"])
+async def get_thread(id: ThreadId, services: Use, grant: Caller) -> Thread:
+    """Look at one thread."""
+    grant.check_thread(id, Scope.READ)
+    return Thread.of(await services.threads.get(id))
+
+
+@router.patch("/threads/{id}", tags=["threads"])
+async def change_thread(id: ThreadId, change: ThreadChange, services: Use, _: Administrator) -> Thread:
+    """Rename, label or archive a thread. What is left out stays."""
+    if change.title is not None:
+        await services.threads.rename(id, change.title)
+    if change.labels is not None:
+        await services.threads.label(id, change.labels)
+    if change.archived is not None:
+        await services.threads.archive(id, change.archived)
+    return Thread.of(await services.threads.get(id))
+
+
+@router.delete("/threads/{id}", status_code=204, tags=["threads"])
+async def delete_thread(id: ThreadId, services: Use, _: Administrator) -> None:
+    """Delete a thread and everything on it."""
+    await services.threads.delete(id)
+
+
+@router.post("/threads/{id}/chat", status_code=201, tags=["entries"])
+async def post_chat(id: ThreadId, chat: NewChat, services: Use, grant: Caller) -> Chatted:
+    """Say something on a thread."""
+    grant.check_thread(id, Scope.WRITE)
+    entry, position = await services.threads.chat(id, chat.text, author_id=chat.author_id, entry_id=chat.id)
+    return Chatted(entry=EntryModel.model_validate(entry.to_json()), next_offset=format_offset_text(position))
+
+
+@router.get("/threads/{id}/entries", tags=["entries"])
+async def read_entries(
+    id: ThreadId,
+    services: Use,
+    grant: Caller,
+    type: Annotated[list[str] | None, Query(description="Payload types: exact, or a prefix such as `pi.*`.")] = None,
+    since: Annotated[str, Query(description="An offset that was given out, or `-1` for the beginning.")] = "-1",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> EntryList:
+    """Read entries, the oldest first. Live reading is the stream's business."""
+    grant.check_thread(id, Scope.READ)
+    page = await services.threads.entries(id, types=tuple(type or ()), since=start_of(since), limit=limit)
+    return EntryList(
+        entries=[EntryModel.model_validate(entry) for entry in page.entries],
+        next_offset=format_offset_text(page.position),
+        up_to_date=page.up_to_date,
+    )
+
+
+@router.post("/threads/{id}/tokens", status_code=201, tags=["tokens"])
+async def issue_token(id: ThreadId, new: NewToken, services: Use, _: Administrator) -> Token:
+    """Make a token for this thread alone."""
+    await services.threads.get(id)
+    return Token.of(services.access.issue(id, new.scope, new.ttl_seconds))
+
+
+@router.post("/tokens/renew", tags=["tokens"])
+async def renew_token(
+    services: Use, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Token:
+    """Exchange the thread token that this is called with for a fresh one."""
+    return Token.of(services.access.renew(credentials.credentials if credentials else None))
+
+
+@router.get("/keys", tags=["keys"])
+async def list_keys(services: Use, _: Administrator) -> KeyList:
+    """List API keys, revoked ones too. The keys themselves are not kept."""
+    return KeyList(keys=[Key.of(key) for key in services.access.list_keys()])
+
+
+@router.post("/keys", status_code=201, tags=["keys"])
+async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey:
+    """Make an API key. It is shown this once."""
+    key, secret = await services.access.create_key(new.name)
+    return CreatedKey(id=key.id, name=key.name, created_at=key.created_at, key=secret)
+
+
+@router.delete("/keys/{id}", status_code=204, tags=["keys"])
+async def revoke_key(id: str, services: Use, _: Administrator) -> None:
+    """Revoke an API key, at once."""
+    if not await services.access.revoke_key(id):
+        raise StreamNotFound(f"there is no API key {id} that could be revoked")
+
+
+def create_app(services: Services) -> FastAPI:
+    app = FastAPI(
+        title="Holdfast",
+        version=holdfast.__version__,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.services = services
+    started_at = now_ms()
+    app.include_router(router)
+
+    @app.get("/health", tags=["server"])
+    async def health() -> Health:
+        """Whether the server answers."""
+        return Health(version=holdfast.__version__, started_at=started_at)
+
+    @app.get("/metrics", tags=["server"], response_class=Response)
+    async def metrics(services: Use) -> Response:
+        """Counters and gauges, for Prometheus."""
+        return Response(services.metrics.render(), media_type=services.metrics.content_type)
+
+    app.add_exception_handler(StreamError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_fields)
+    app.add_exception_handler(HTTPException, _refuse_http)
+    app.middleware("http")(_around)
+    return app
+
+
+async def _around(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Give every request an id, check where it comes from, log it, and never show a stack trace."""
+    services = _services(request)
+    id = services.next_request_id()
+    token = logs.request_id.set(id)
+    began = time.perf_counter()
+    try:
+        try:
+            services.origins.check(dict(request.scope["headers"]))
+            response = await call_next(request)
+        except StreamError as error:
+            response = await _refuse(request, error)
+        except Exception:
+            log.exception("request failed")
+            response = _error(500, "internal", "the server failed; the log says more under this request id")
+        response.headers["x-request-id"] = id
+        response.headers["x-content-type-options"] = "nosniff"
+        milliseconds = round((time.perf_counter() - began) * 1000, 1)
+        details = {"method": request.method, "path": request.url.path, "status": response.status_code}
+        log.log(
+            logging.INFO if response.status_code < 500 else logging.ERROR,
+            "%s %s %s",
+            request.method,
+            request.url.path,
+            response.status_code,
+            extra={**details, "ms": milliseconds},
+        )
+        services.metrics.count(request.method, response.status_code)
+        return response
+    finally:
+        logs.request_id.reset(token)
+
+
+def _error(
+    status: int, code: str, message: str, hint: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    body = error_body(code, message, logs.request_id.get() or "", hint)
+    return Response(body, status, headers, media_type="application/json")
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, StreamError)
+    headers = {name.decode(): value.decode("latin-1") for name, value in error.headers}
+    return _error(error.status, error.code, error.message, error.hint, headers)
+
+
+async def _refuse_fields(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = []
+    for each in error.errors()[:5]:
+        if each["type"] == "json_invalid":
+            return await _refuse(_, InvalidRequest(f"the body is not valid JSON: {each['ctx']['error']}"))
+        where = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
+        problems.append(f"{where or 'the body'}: {each['msg']}")
+    return _error(422, "invalid_request", "; ".join(problems))
+
+
+async def _refuse_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    names = {404: "not_found", 405: "method_not_allowed"}
+    messages = {
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.method} is not something {request.url.path} does",
+    }
+    return _error(
+        error.status_code,
+        names.get(error.status_code, "invalid_request"),
+        messages.get(error.status_code, str(error.detail)),
+        headers=dict(error.headers) if error.headers else None,
+    )

@@ -1,0 +1,61 @@
+"""Structured logs: a line of JSON each for machines, a short line for people at a terminal. Secrets never get in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from contextvars import ContextVar
+from typing import Final, TextIO
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+_SECRETS: Final = re.compile(
+    r"(?P<name>\btoken=|\bBearer\s+|\bbearer\s+)[^\s&\"']+|\bhf_[A-Za-z0-9_-]{8,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
+)
+
+
+def redact(text: str) -> str:
+    return _SECRETS.sub(lambda match: f"{match['name'] or ''}[redacted]", text)
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if (id := getattr(record, "request_id", None) or request_id.get()) is not None:
+            line["requestId"] = id
+        for name in ("method", "path", "status", "ms"):
+            if (value := getattr(record, name, None)) is not None:
+                line[name] = redact(value) if isinstance(value, str) else value
+        if record.exc_info:
+            line["error"] = redact(self.formatException(record.exc_info))
+        return json.dumps(line)
+
+
+class PlainFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        text = f"{when} {record.levelname.lower():<7} {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return redact(text)
+
+
+def configure(level: str, stream: TextIO | None = None) -> None:
+    """Send everything to standard error, in the form that fits who reads it."""
+    target = stream or sys.stderr
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("httpx", "httpcore", "uvicorn.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))

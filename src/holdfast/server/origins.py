@@ -1,0 +1,59 @@
+"""Which web pages may talk to this server. Matters most where no key is asked for: a page must not reach a laptop.
+
+Credentials never come from cookies, so with keys required any origin is harmless. Without keys, only pages and
+names of this very machine are answered, which also defeats names that are made to point here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+from holdfast.threads.errors import Forbidden
+
+_EXPOSED: Final = (
+    b"stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-ttl, stream-expires-at,"
+    b" stream-sse-data-encoding, producer-epoch, producer-seq, producer-expected-seq, producer-received-seq,"
+    b" etag, location, x-request-id"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name, as written, means this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class OriginPolicy:
+    """Checks the Host and Origin of a request, and says which CORS headers its response gets."""
+
+    def __init__(self, *, open_server: bool) -> None:
+        self._open = open_server
+        """No key is asked for."""
+
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        if not self._open:
+            return
+        host = headers.get(b"host", b"localhost").decode("latin-1")
+        if not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            raise Forbidden(f"this server runs without keys and answers to localhost only, not to {host!r}")
+        origin = headers.get(b"origin")
+        if origin is not None and not self._is_local(origin):
+            raise Forbidden("this server runs without keys and answers no page of another site")
+
+    def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
+        if origin is None or (self._open and not self._is_local(origin)):
+            return []
+        return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
+
+    @staticmethod
+    def _is_local(origin: bytes) -> bool:
+        try:
+            return is_loopback(urlsplit(origin.decode("latin-1")).hostname or "")
+        except ValueError:
+            return False

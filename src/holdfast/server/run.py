@@ -1,0 +1,181 @@
+"""Composition: opens the home, puts the pieces together, serves until told to stop, and takes everything down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import holdfast
+from holdfast.server import logs
+from holdfast.server.app import Services, create_app
+from holdfast.server.config import Settings
+from holdfast.server.home import Home, RunningServer
+from holdfast.server.metrics import Metrics
+from holdfast.server.origins import OriginPolicy, is_loopback
+from holdfast.server.streams import StreamService
+from holdfast.server.wire import StreamWire, sweep_slow
+from holdfast.threads.access import Access, derive, new_key
+from holdfast.threads.ids import now_ms
+from holdfast.threads.projection import Projection
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.keys import SqliteKeys
+from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.threads.subscriptions.routes import SubscriptionRoutes
+from holdfast.threads.subscriptions.service import SubscriptionService
+from holdfast.threads.surface import StreamSurface
+from holdfast.threads.tails import Tails
+
+log = logging.getLogger(__name__)
+
+Started = Callable[[RunningServer, str | None], None]
+"""Called once the server answers, with the first API key where one was just made."""
+
+_SHUTDOWN_SECONDS = 10
+_SWEEP_SECONDS = 5.0
+
+
+class CannotServe(Exception):
+    """The server cannot start as asked. The message says why, and what to do."""
+
+
+def run(settings: Settings, started: Started) -> None:
+    """Serve until a signal comes. Blocks."""
+    if not settings.auth and not is_loopback(settings.host):
+        raise CannotServe(
+            f"--no-auth is for this machine alone and {settings.host} is reachable from others:"
+            " leave out --no-auth, or use --host 127.0.0.1"
+        )
+    logs.configure(settings.log_level)
+    with Home(settings.home) as home:
+        listener = _listen(settings)
+        uvloop_run(_serve(settings, home, listener, started))
+
+
+def uvloop_run(main: object) -> None:
+    import uvloop
+
+    uvloop.run(main)  # type: ignore[arg-type]
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise CannotServe(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}):"
+            " give another --port (0 picks a free one)"
+        ) from None
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Ends the long-lived responses before uvicorn waits for them."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None], on_stopping: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+        self._on_stopping = on_stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stopping()
+        await super().shutdown(sockets)
+
+
+async def _serve(settings: Settings, home: Home, listener: socket.socket, started: Started) -> None:
+    url = _url(listener, settings.host)
+    secret = home.secret()
+    session_key = new_key() if settings.auth else None
+    async with contextlib.AsyncExitStack() as stack:
+        store = await SqliteStore.open(home.database)
+        stack.push_async_callback(store.close)
+        access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key)
+        rows = SqliteRows(store)
+        projection = Projection(store, rows)
+        stack.push_async_callback(projection.close)
+        subscriptions = SubscriptionService(
+            store,
+            subscriptions=SqliteSubscriptions(store),
+            public_url=url,
+            callback_secret=derive(secret, "subscription callbacks"),
+            signing_key=Ed25519PrivateKey.from_private_bytes(derive(secret, "webhook signatures")),
+            allow_local_webhooks=is_loopback(settings.host),
+        )
+        await subscriptions.start()
+        stack.push_async_callback(subscriptions.close)
+        surface = StreamSurface(store, long_poll_timeout=settings.long_poll_timeout)
+        tails = Tails(store, cycle_seconds=settings.tail_cycle)
+        origins = OriginPolicy(open_server=not settings.auth)
+        streams = StreamService(
+            surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
+        )
+        metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
+        threads = Threads(store, rows, projection)
+        app = create_app(Services(threads, access, metrics, origins, streams.next_request_id))
+        first_key = None
+        if settings.auth and not access.list_keys():
+            _, first_key = await access.create_key("first")
+        projection.start()
+
+        def on_started() -> None:
+            running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
+            home.announce(running)
+            started(running, first_key)
+
+        def on_stopping() -> None:
+            tails.close()
+            surface.close()
+
+        config = uvicorn.Config(
+            app,
+            http=functools.partial(StreamWire, service=streams),  # type: ignore[arg-type]
+            loop="none",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            backlog=2048,
+        )
+        server = _Server(config, on_started, on_stopping)
+        sweeper = asyncio.create_task(_sweep(server, settings.request_timeout))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            sweeper.cancel()
+            await asyncio.gather(sweeper, return_exceptions=True)
+
+
+async def _sweep(server: uvicorn.Server, limit: float) -> None:
+    """A client that sends its request by the byte must not hold a connection for ever."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(min(_SWEEP_SECONDS, limit))
+        if slow := sweep_slow(server.server_state.connections, loop.time(), limit):
+            log.info("ended %d connections whose requests did not arrive in time", slow)
+
+
+def _url(listener: socket.socket, host: str) -> str:
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

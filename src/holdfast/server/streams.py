@@ -1,0 +1,140 @@
+"""The stream surface as the server offers it: the protocol, live tails, subscriptions, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Final, Protocol
+from urllib.parse import parse_qs
+
+from holdfast.server.origins import OriginPolicy
+from holdfast.threads.access import Access
+from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
+from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
+from holdfast.threads.streams import Appended
+from holdfast.threads.surface import StreamSurface, stream_path
+from holdfast.threads.tails import Tails
+
+log = logging.getLogger(__name__)
+
+CONTROL: Final = "__ds"
+_TOKEN_ROUTES: Final = ("callback", "ack", "release")
+"""Subscription routes whose bearer is the wake's own token."""
+_PREFLIGHT: Final = [
+    (b"access-control-allow-methods", b"GET, HEAD, PUT, POST, DELETE, OPTIONS"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, if-none-match, producer-id, producer-epoch, producer-seq, stream-seq,"
+        b" stream-ttl, stream-expires-at, stream-closed, stream-forked-from, stream-fork-offset,"
+        b" stream-fork-sub-offset",
+    ),
+    (b"access-control-max-age", b"600"),
+]
+
+
+class ControlRoutes(Protocol):
+    """What lives under `__ds/`: subscriptions and the keys they sign with."""
+
+    async def handle(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> Response | None: ...
+
+
+class StreamService:
+    """One request at a time, whatever carries it: authenticate, decide who answers, answer errors in one shape."""
+
+    def __init__(
+        self,
+        surface: StreamSurface,
+        tails: Tails,
+        access: Access,
+        control: ControlRoutes,
+        origins: OriginPolicy,
+        *,
+        max_body: int,
+    ) -> None:
+        self._surface = surface
+        self._tails = tails
+        self._access = access
+        self._control = control
+        self.origins = origins
+        self.max_body = max_body
+        self.answered: Counter[tuple[str, int]] = Counter()
+        """Requests by method and status."""
+        self._prefix = secrets.token_hex(4)
+        self._ids = itertools.count(1)
+
+    def next_request_id(self) -> str:
+        return f"{self._prefix}{next(self._ids):08x}"
+
+    @property
+    def open_tails(self) -> int:
+        return self._tails.open_count
+
+    def append(self, raw_path: str, request: Request) -> Awaitable[Appended]:
+        """The hot path: no task, no second look at the bytes."""
+        request.path = path = stream_path(raw_path)
+        self._authorize(request, path)
+        return self._surface.append(request)
+
+    def appended(self, request: Request, appended: Appended) -> Response:
+        return self._surface.appended(request, appended)
+
+    async def respond(self, raw_path: str, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(204, list(_PREFLIGHT))
+        request.path = path = stream_path(raw_path)
+        if path == CONTROL or path.startswith(f"{CONTROL}/"):
+            return await self._respond_control(request)
+        self._authorize(request, path)
+        return await self._surface.respond(request)
+
+    async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
+        request.path = path = stream_path(raw_path)
+        self._authorize(request, path, in_url=True)
+        await self._tails.serve(request, channel)
+
+    def refuse(self, error: BaseException, request_id: str) -> Response:
+        """Any failure as a response. What we did not expect is logged and not told."""
+        if isinstance(error, StreamError):
+            return error_response(error, request_id)
+        if isinstance(error, UnicodeDecodeError):
+            return error_response(InvalidRequest("the request is not valid UTF-8"), request_id)
+        log.error("request %s failed", request_id, exc_info=error)
+        message = "the server failed; the log says more under this request id"
+        return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
+
+    async def _respond_control(self, request: Request) -> Response:
+        method, path = request.method, request.path
+        if path != f"{CONTROL}/jwks.json" and path.rpartition("/")[2] not in _TOKEN_ROUTES:
+            self._access.grant(_bearer(request.headers)).check_administer()
+        response = await self._control.handle(method, path, request.headers, request.body)
+        if response is None:
+            raise StreamNotFound(f"there is nothing at {path}")
+        return response
+
+    def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> None:
+        if not self._access.required:
+            return
+        if path == CONTROL or path.startswith(f"{CONTROL}/"):
+            raise Forbidden(f"{path} is not a stream")
+        credential = _bearer(request.headers)
+        if credential is None and in_url:
+            # A browser's EventSource cannot send headers.
+            values = parse_qs(request.query.decode("latin-1")).get("token")
+            credential = values[0] if values else None
+        self._access.grant(credential).check_stream(path, request.method)
+
+    async def stop(self) -> None:
+        self._tails.close()
+        await asyncio.sleep(0)
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str | None:
+    value = headers.get(b"authorization")
+    if value is None:
+        return None
+    scheme, _, credential = value.decode("latin-1").partition(" ")
+    return credential.strip() if scheme.lower() == "bearer" and credential.strip() else None

@@ -1,0 +1,225 @@
+"""Who may do what: API keys for people and services, tokens for one thread and one scope for everything in a box.
+
+Keys are kept as digests. Tokens are HS256 JWTs, so nothing is kept of them at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+import jwt
+
+from holdfast.threads.errors import Forbidden, InvalidRequest, Unauthorized
+from holdfast.threads.ids import new_id, now_ms
+from holdfast.threads.surface import THREADS
+
+KEY_PREFIX: Final = "hf_"
+_ISSUER: Final = "holdfast"
+_CACHED: Final = 4096
+_KEY_RECHECK_MS: Final = 1000
+"""How soon a key revoked by another process stops working."""
+MAX_TOKEN_SECONDS: Final = 24 * 3600
+_MAX_RENEWED_SECONDS: Final = 7 * 24 * 3600
+"""How long a token can live by renewals: longer than any run."""
+
+
+class Scope(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    """Includes reading: who continues a thread has to know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a credential allows. An API key allows everything of its tenant; a token one thread."""
+
+    tenant: str
+    thread: str | None = None
+    scope: Scope = Scope.WRITE
+    first_issued: int = 0
+    """Seconds; when the first token of a chain of renewals was made."""
+
+    def check_administer(self) -> None:
+        if self.thread is not None:
+            raise Forbidden("a thread token cannot do this: use an API key")
+
+    def check_thread(self, id: str, scope: Scope) -> None:
+        if self.thread is None:
+            return
+        if self.thread != id:
+            raise Forbidden(f"this token is for thread {self.thread}, not for {id}")
+        if scope is Scope.WRITE and self.scope is not Scope.WRITE:
+            raise Forbidden(f"this token may only read thread {id}", hint="ask for a token with scope write")
+
+    def check_stream(self, path: str, method: str) -> None:
+        if self.thread is None:
+            return
+        if not path.startswith(THREADS):
+            raise Forbidden(f"this token is for thread {self.thread}, not for stream {path}")
+        self.check_thread(path[len(THREADS) :], Scope.READ if method in ("GET", "HEAD") else Scope.WRITE)
+        if method in ("PUT", "DELETE"):
+            raise Forbidden("a thread token can neither create nor delete streams: use an API key")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    id: str
+    name: str
+    created_at: int
+    revoked_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    token: str
+    thread: str
+    scope: Scope
+    expires_at: int
+    """UTC milliseconds."""
+
+
+class KeyStore(Protocol):
+    """Where API keys are kept, as digests."""
+
+    def find_key(self, digest: bytes) -> ApiKey | None: ...
+
+    def list_keys(self) -> list[ApiKey]: ...
+
+    async def add_key(self, key: ApiKey, digest: bytes) -> None: ...
+
+    async def revoke_key(self, id: str, at: int) -> bool: ...
+
+
+def digest_key(key: str) -> bytes:
+    """Keys are 256 bits of randomness: one round of SHA-256 hides them as well as a slow hash would."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def new_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    """A key for one purpose, so that no two uses share one."""
+    return hmac.new(secret, f"holdfast {purpose}".encode(), hashlib.sha256).digest()
+
+
+class Access:
+    """Turns credentials into grants, and makes new credentials. `required=False` grants everything to anyone."""
+
+    def __init__(
+        self,
+        keys: KeyStore,
+        secret: bytes,
+        *,
+        tenant: str = "default",
+        required: bool = True,
+        session_key: str | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._keys = keys
+        self._secret = derive(secret, "thread tokens")
+        self._tenant = tenant
+        self._session_digest = digest_key(session_key) if session_key else b""
+        """A key that lives only as long as this server."""
+        self.required = required
+        self._clock = clock
+        self._everything = Grant(tenant)
+        self._known: dict[str, tuple[Grant, int]] = {}
+        """Grants by credential, each with the time (ms) until which it need not be checked again."""
+
+    def grant(self, credential: str | None) -> Grant:
+        if not self.required:
+            return self._everything
+        if credential is None:
+            raise Unauthorized("this needs an API key or a thread token", hint="send Authorization: Bearer …")
+        now = self._clock()
+        known = self._known.get(credential)
+        if known is not None and now < known[1]:
+            return known[0]
+        grant, until = (
+            self._check_key(credential) if credential.startswith(KEY_PREFIX) else self._check_token(credential)
+        )
+        if len(self._known) >= _CACHED:
+            self._known.clear()
+        self._known[credential] = (grant, min(until, now + _KEY_RECHECK_MS) if grant.thread is None else until)
+        return grant
+
+    def _check_key(self, key: str) -> tuple[Grant, int]:
+        digest = digest_key(key)
+        if hmac.compare_digest(digest, self._session_digest):
+            return self._everything, self._clock() + _KEY_RECHECK_MS
+        found = self._keys.find_key(digest)
+        if found is None:
+            raise Unauthorized("this API key is not known here", hint="holdfast key create makes one")
+        if found.revoked_at is not None:
+            raise Unauthorized(
+                f"the API key {found.name!r} ({found.id}) was revoked", hint="holdfast key create makes one"
+            )
+        return self._everything, self._clock() + _KEY_RECHECK_MS
+
+    def _check_token(self, token: str) -> tuple[Grant, int]:
+        try:
+            claims = jwt.decode(
+                token,
+                self._secret,
+                algorithms=["HS256"],
+                issuer=_ISSUER,
+                options={"require": ["exp", "iat", "sub"], "verify_exp": False, "verify_iat": False},
+            )
+            expires_at = int(claims["exp"]) * 1000
+            grant = Grant(str(claims["ten"]), str(claims["sub"]), Scope(claims["scope"]), int(claims["first"]))
+        except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
+            raise Unauthorized("this token is not valid here") from None
+        if self._clock() >= expires_at:
+            raise Unauthorized("this token has expired", hint="renew a token before it expires, or ask for a new one")
+        return grant, expires_at
+
+    def issue(self, thread: str, scope: Scope, ttl_seconds: int, *, first_issued: int | None = None) -> IssuedToken:
+        if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
+            raise InvalidRequest(f"a token lives 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
+        now = self._clock() // 1000
+        expires = now + ttl_seconds
+        claims = {
+            "iss": _ISSUER,
+            "sub": thread,
+            "ten": self._tenant,
+            "scope": scope.value,
+            "iat": now,
+            "exp": expires,
+            "first": now if first_issued is None else first_issued,
+            "jti": new_id("j"),
+        }
+        return IssuedToken(jwt.encode(claims, self._secret, "HS256"), thread, scope, expires * 1000)
+
+    def renew(self, token: str | None) -> IssuedToken:
+        """A token like this one, as long-lived as it was; refused once the chain is a week old."""
+        grant = self.grant(token)
+        if grant.thread is None or token is None:
+            raise InvalidRequest("only a thread token can be renewed")
+        claims = jwt.decode(token, options={"verify_signature": False})
+        if self._clock() // 1000 - grant.first_issued > _MAX_RENEWED_SECONDS:
+            raise Forbidden("this token has been renewed for a week: ask for a new one with an API key")
+        return self.issue(
+            grant.thread, grant.scope, int(claims["exp"]) - int(claims["iat"]), first_issued=grant.first_issued
+        )
+
+    async def create_key(self, name: str) -> tuple[ApiKey, str]:
+        secret = new_key()
+        key = ApiKey(new_id("k"), name, self._clock())
+        await self._keys.add_key(key, digest_key(secret))
+        return key, secret
+
+    def list_keys(self) -> list[ApiKey]:
+        return self._keys.list_keys()
+
+    async def revoke_key(self, id: str) -> bool:
+        revoked = await self._keys.revoke_key(id, self._clock())
+        self._known.clear()
+        return revoked

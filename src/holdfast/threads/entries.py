@@ -1,0 +1,109 @@
+"""Entries: the records on a thread. `{id, ts, authorId?, payload{type, …}}`, where `id` is the dedup key."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from holdfast.threads.errors import InvalidEntry
+from holdfast.threads.framing import SEPARATOR, parse_messages
+from holdfast.threads.ids import new_entry_id
+from holdfast.threads.streams import Keyed
+
+_FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})
+_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*")
+_MAX_ID: Final = 128
+_MAX_TS: Final = 2**53 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record on a thread."""
+
+    id: str
+    ts: int
+    """UTC milliseconds."""
+    payload: dict[str, Any]
+    author_id: str | None = None
+
+    @property
+    def type(self) -> str:
+        """`chat`, `<harness>.<event>` or `signal.<scope>.<name>`."""
+        return str(self.payload.get("type", ""))
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Entry:
+        return cls(value["id"], value["ts"], value["payload"], value.get("authorId"))
+
+    def to_json(self) -> dict[str, Any]:
+        author = {} if self.author_id is None else {"authorId": self.author_id}
+        return {"id": self.id, "ts": self.ts, **author, "payload": self.payload}
+
+
+def keyed_entries(body: bytes, now: int) -> tuple[Keyed, ...]:
+    """The entries of a request body, ready to append. Those that lack an id or a time get one."""
+    values, messages = parse_messages(body)
+    return tuple(_keyed(value, message, now) for value, message in zip(values, messages, strict=True))
+
+
+def keyed(entry: Entry) -> Keyed:
+    return Keyed(entry.id, orjson.dumps(entry.to_json()) + SEPARATOR)
+
+
+def _keyed(value: Any, message: bytes, now: int) -> Keyed:
+    check_entry(value)
+    missing: dict[str, Any] = {}
+    if "id" not in value:
+        missing["id"] = new_entry_id()
+    if "ts" not in value:
+        missing["ts"] = now
+    if missing:
+        # The entry has a payload, so there is something after the brace: its own text is kept as it was written.
+        message = orjson.dumps(missing)[:-1] + b"," + message[1:]
+    return Keyed(value.get("id") or missing["id"], message + SEPARATOR)
+
+
+def check_entry(value: Any) -> None:
+    """Raise where a value cannot be an entry, and say why."""
+    if not isinstance(value, dict):
+        raise InvalidEntry(f"an entry is an object with id, ts and payload, not {_kind(value)}")
+    if unknown := value.keys() - _FIELDS:
+        raise InvalidEntry(f"an entry has no field {sorted(unknown)[0]!r}: put it in the payload")
+    payload = value.get("payload")
+    if not isinstance(payload, dict):
+        raise InvalidEntry(f"an entry needs a payload object, not {_kind(payload)}")
+    kind = payload.get("type")
+    if not isinstance(kind, str) or len(kind) > _MAX_ID or not _TYPE.fullmatch(kind):
+        raise InvalidEntry(f"payload.type must be like chat, pi.assistant or signal.thread.created, not {kind!r}")
+    if "id" in value and not _is_id(value["id"]):
+        raise InvalidEntry(f"an entry's id is a string of 1 to {_MAX_ID} printable characters, not {value['id']!r}")
+    if "ts" in value and (type(value["ts"]) is not int or not 0 <= value["ts"] <= _MAX_TS):
+        raise InvalidEntry(f"an entry's ts is a time in UTC milliseconds, not {value['ts']!r}")
+    if value.get("authorId") is not None and not _is_id(value["authorId"]):
+        raise InvalidEntry(f"authorId is a string of 1 to {_MAX_ID} printable characters, not {value['authorId']!r}")
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_ID and value.isprintable()
+
+
+def _kind(value: object) -> str:
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+    }
+    return names.get(type(value), "that")
+
+
+def type_matches(kind: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a payload type is one of these: exact, or a prefix such as `pi.*`. No pattern matches everything."""
+    if not patterns:
+        return True
+    return any(kind == pattern or (pattern.endswith(".*") and kind.startswith(pattern[:-1])) for pattern in patterns)

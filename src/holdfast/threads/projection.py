@@ -1,0 +1,107 @@
+"""Keeps thread rows in step with their streams. Lazily: a commit marks a thread, a read or the sweep folds it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final
+
+from holdfast.threads.errors import StreamError, StreamGone, StreamNotFound
+from holdfast.threads.framing import as_array, parse_json
+from holdfast.threads.rows import RowStore, ThreadRow, fold
+from holdfast.threads.store import StreamStore
+from holdfast.threads.streams import Change
+from holdfast.threads.surface import THREADS
+
+log = logging.getLogger(__name__)
+
+_FOLD_BYTES: Final = 1024 * 1024
+_BATCH: Final = 200
+_SWEEP_SECONDS: Final = 1.0
+
+
+class Projection:
+    """Owns the set of threads whose rows are behind, and the sweep that folds them."""
+
+    def __init__(self, store: StreamStore, rows: RowStore) -> None:
+        self._store = store
+        self._rows = rows
+        self._behind: set[str] = set()
+        self._lock = asyncio.Lock()
+        self._stop_observing = store.observe(self._on_change)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Find what changed while nobody folded (a crash, dropped tables), and fold it in the background."""
+        self._behind.update(self._rows.stale_ids())
+        self._sweeper = asyncio.create_task(self._sweep(), name="holdfast-projection")
+
+    async def close(self) -> None:
+        self._stop_observing()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        try:
+            await self.settle_all()
+        except StreamError as error:
+            log.warning("thread rows were not brought up to date, the next start does it: %s", error)
+
+    async def settle(self, id: str) -> None:
+        """Bring one thread's row up to date."""
+        if id in self._behind:
+            async with self._lock:
+                await self._fold([id])
+
+    async def settle_all(self) -> None:
+        while self._behind:
+            async with self._lock:
+                await self._fold(list(self._behind)[:_BATCH])
+
+    def _on_change(self, change: Change) -> None:
+        if change.path.startswith(THREADS):
+            self._behind.add(change.path[len(THREADS) :])
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self.settle_all()
+            except StreamError as error:
+                log.warning("thread rows are behind, the sweep will try again: %s", error)
+            except Exception:
+                log.exception("thread rows are behind, the sweep will try again")
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def _fold(self, ids: list[str]) -> None:
+        rows, gone = [], []
+        # Taken out first: what is committed while we read marks its thread again.
+        self._behind.difference_update(ids)
+        try:
+            for id in ids:
+                row = await self._folded(id)
+                if row is None:
+                    gone.append(id)
+                else:
+                    rows.append(row)
+            await self._rows.save_rows(rows, gone)
+        except BaseException:
+            self._behind.update(ids)
+            raise
+
+    async def _folded(self, id: str) -> ThreadRow | None:
+        path = THREADS + id
+        try:
+            info = await self._store.head(path)
+            row = self._rows.get_row(id)
+            if row is None or row.stream != info.id:
+                row = ThreadRow(id, info.id, created_at=info.created_at, last_activity_at=info.created_at)
+            position = row.folded
+            while True:
+                piece = await self._store.read(path, position, _FOLD_BYTES)
+                row = fold(row, parse_json(as_array(piece.data)))
+                position = piece.end
+                if piece.up_to_date:
+                    break
+        except (StreamNotFound, StreamGone):
+            return None
+        return replace(row, folded=position)

@@ -1,0 +1,144 @@
+"""A thread's row: what lists and headers show of it. A cache: the fold of the thread's entries, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from holdfast.threads.errors import InvalidRequest
+
+_PREVIEW: Final = 200
+
+
+class ThreadStatus(StrEnum):
+    IDLE = "idle"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_STATUSES: Final = {status.value: status for status in ThreadStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRow:
+    id: str
+    stream: int
+    """Id of the stream that was folded: another stream at the same path starts a new row."""
+    folded: int = 0
+    """Position up to which the stream is in this row."""
+    title: str | None = None
+    status: ThreadStatus = ThreadStatus.IDLE
+    parent: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    archived: bool = False
+    entry_count: int = 0
+    created_at: int = 0
+    last_activity_at: int = 0
+    last_entry: dict[str, Any] | None = None
+
+
+def fold(row: ThreadRow, entries: Iterable[dict[str, Any]]) -> ThreadRow:
+    """The row after these entries."""
+    count = 0
+    last: dict[str, Any] | None = None
+    activity = row.last_activity_at
+    for entry in entries:
+        count += 1
+        last = entry
+        activity = max(activity, entry["ts"])
+        kind = entry["payload"]["type"]
+        if kind.startswith("signal.thread."):
+            row = _apply_signal(row, kind[len("signal.thread.") :], entry["payload"])
+    if last is None:
+        return row
+    return replace(row, entry_count=row.entry_count + count, last_activity_at=activity, last_entry=_preview(last))
+
+
+def _apply_signal(row: ThreadRow, name: str, payload: dict[str, Any]) -> ThreadRow:
+    """Signals come from anyone who may write to the thread: what does not fit is not applied."""
+    match name:
+        case "created":
+            return replace(
+                row,
+                title=_text(payload.get("title")),
+                parent=_text(payload.get("parent")),
+                labels=_labels(payload.get("labels")),
+            )
+        case "renamed":
+            return replace(row, title=_text(payload.get("title")))
+        case "labelled":
+            return replace(row, labels=_labels(payload.get("labels")))
+        case "archived":
+            return replace(row, archived=payload.get("archived") is not False)
+        case "status_changed":
+            status = _STATUSES.get(_text(payload.get("status")) or "")
+            return row if status is None else replace(row, status=status)
+    return row
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _labels(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {key: each for key, each in value.items() if isinstance(each, str)}
+
+
+def _preview(entry: dict[str, Any]) -> dict[str, Any]:
+    preview = {"id": entry["id"], "ts": entry["ts"], "type": entry["payload"]["type"]}
+    text = entry["payload"].get("text")
+    if isinstance(text, str):
+        preview["text"] = text[:_PREVIEW]
+    return preview
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Which rows a list wants, and where it goes on."""
+
+    parent: str | None = None
+    status: ThreadStatus | None = None
+    labels: tuple[tuple[str, str | None], ...] = ()
+    """Names with the value wanted; None is any value."""
+    archived: bool | None = False
+    """None is either."""
+    limit: int = 50
+    after: tuple[int, str] | None = None
+    """Last activity and id of the last row seen."""
+
+
+def format_cursor(row: ThreadRow) -> str:
+    return base64.urlsafe_b64encode(f"{row.last_activity_at}:{row.id}".encode()).decode().rstrip("=")
+
+
+def parse_cursor(cursor: str) -> tuple[int, str]:
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        activity, _, id = text.partition(":")
+        if id and activity.isascii() and activity.isdigit() and len(activity) < 17:
+            return int(activity), id
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidRequest(f"cursor {cursor[:64]!r} is not one this server gave out")
+
+
+class RowStore(Protocol):
+    """Where rows are kept. Losing them loses nothing."""
+
+    def get_row(self, id: str) -> ThreadRow | None: ...
+
+    def list_rows(self, wanted: RowFilter) -> list[ThreadRow]: ...
+
+    def stale_ids(self) -> list[str]:
+        """Threads whose row is missing or behind their stream, and rows whose thread is gone."""
+        ...
+
+    async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None: ...

@@ -1,0 +1,140 @@
+"""Threads, as people and agents use them: create, find, name, talk, read. All of it is entries on streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from holdfast.threads.entries import Entry, keyed, type_matches
+from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
+from holdfast.threads.framing import as_array, parse_json, split_messages
+from holdfast.threads.ids import new_entry_id, new_id, now_ms
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import RowFilter, RowStore, ThreadRow, format_cursor
+from holdfast.threads.store import StreamStore
+from holdfast.threads.streams import AppendRequest, StreamConfig
+from holdfast.threads.surface import THREADS, stream_path
+
+_READ_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage:
+    entries: list[dict[str, Any]]
+    position: int
+    """Where to go on."""
+    up_to_date: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPage:
+    rows: list[ThreadRow]
+    next_cursor: str | None
+
+
+class Threads:
+    """The operations on threads. Holds no state of its own."""
+
+    def __init__(
+        self, store: StreamStore, rows: RowStore, projection: Projection, *, clock: Callable[[], int] = now_ms
+    ) -> None:
+        self._store = store
+        self._rows = rows
+        self._projection = projection
+        self._clock = clock
+
+    async def create(
+        self,
+        *,
+        id: str | None = None,
+        title: str | None = None,
+        parent: str | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> ThreadRow:
+        id = id or new_id("t")
+        path = _path(id)
+        if parent is not None:
+            await self._expect(parent, f"parent thread {parent}")
+        created = self._entry("signal.thread.created", title=title, parent=parent, labels=labels or {})
+        stream = await self._store.create(path, StreamConfig(content_type="application/json"), keyed=(keyed(created),))
+        if not stream.new:
+            raise StreamConflict(f"there is a thread {id} already")
+        return await self.get(id)
+
+    async def get(self, id: str) -> ThreadRow:
+        await self._expect(id, f"thread {id}")
+        await self._projection.settle(id)
+        row = self._rows.get_row(id)
+        if row is None:
+            raise StreamNotFound(f"there is no thread {id}")
+        return row
+
+    async def list(self, wanted: RowFilter) -> ThreadPage:
+        await self._projection.settle_all()
+        rows = self._rows.list_rows(replace(wanted, limit=wanted.limit + 1))
+        page = rows[: wanted.limit]
+        return ThreadPage(page, format_cursor(page[-1]) if len(rows) > len(page) else None)
+
+    async def rename(self, id: str, title: str) -> None:
+        await self._signal(id, "renamed", title=title)
+
+    async def label(self, id: str, labels: dict[str, str]) -> None:
+        await self._signal(id, "labelled", labels=labels)
+
+    async def archive(self, id: str, archived: bool) -> None:
+        await self._signal(id, "archived", archived=archived)
+
+    async def delete(self, id: str) -> None:
+        await self._expect(id, f"thread {id}")
+        await self._store.delete(_path(id))
+        await self._projection.settle(id)
+
+    async def chat(
+        self, id: str, text: str, *, author_id: str | None = None, entry_id: str | None = None
+    ) -> tuple[Entry, int]:
+        """Say something on a thread; returns the entry and the position after it."""
+        entry = self._entry("chat", role="user", text=text, author_id=author_id, id=entry_id)
+        position = await self._append(id, entry)
+        return entry, position
+
+    async def entries(self, id: str, *, types: tuple[str, ...], since: int, limit: int) -> EntryPage:
+        """Up to `limit` entries of these types, from a position on."""
+        path = _path(id)
+        position = since
+        found: list[dict[str, Any]] = []
+        while True:
+            piece = await self._store.read(path, position, _READ_BYTES)
+            values = parse_json(as_array(piece.data))
+            for value, message in zip(values, split_messages(piece.data), strict=True):
+                position += len(message) + 2
+                if type_matches(value["payload"]["type"], types):
+                    found.append(value)
+                    if len(found) == limit:
+                        return EntryPage(found, position, up_to_date=position == piece.tail)
+            if piece.up_to_date:
+                return EntryPage(found, position, up_to_date=True)
+
+    async def _signal(self, id: str, name: str, **fields: Any) -> None:
+        await self._append(id, self._entry(f"signal.thread.{name}", **fields))
+
+    async def _append(self, id: str, entry: Entry) -> int:
+        await self._expect(id, f"thread {id}")
+        appended = await self._store.append(_path(id), AppendRequest(keyed=(keyed(entry),)))
+        return appended.tail
+
+    async def _expect(self, id: str, what: str) -> None:
+        try:
+            await self._store.head(_path(id))
+        except StreamNotFound:
+            raise StreamNotFound(f"there is no {what}", hint="holdfast thread list shows what there is") from None
+
+    def _entry(self, kind: str, *, author_id: str | None = None, id: str | None = None, **fields: Any) -> Entry:
+        return Entry(id or new_entry_id(), self._clock(), {"type": kind, **fields}, author_id)
+
+
+def _path(id: str) -> str:
+    path = THREADS + id
+    if stream_path(path) != path:
+        raise InvalidRequest(f"{id!r} cannot be the id of a thread")
+    return path

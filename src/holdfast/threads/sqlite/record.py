@@ -1,0 +1,179 @@
+"""One stream in memory: what the next append is judged by, and who is watching."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict
+
+import orjson
+
+from holdfast.threads.rules import deadline_of
+from holdfast.threads.store import Watcher
+from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
+
+COLUMNS = (
+    "id, path, content_type, config, ttl_seconds, expires_at, last_access, created_at,"
+    " closed, closed_by, last_seq, source, fork_offset, deleted"
+)
+
+
+def dump_config(config: StreamConfig) -> str:
+    return orjson.dumps(asdict(config)).decode()
+
+
+def load_config(text: str) -> StreamConfig:
+    fields = orjson.loads(text)
+    fork = fields.pop("fork")
+    return StreamConfig(**fields, fork=ForkPoint(**fork) if fork else None)
+
+
+class StreamRecord:
+    """Two views of one stream: as accepted (`tail`, `closed`), which judges appends, and as durable, which readers see.
+
+    Owned by the event loop. The writer thread reads it, and writes only `broken`, `loose` and `folded`.
+    """
+
+    __slots__ = (
+        "broken",
+        "closed",
+        "closed_by",
+        "config",
+        "content_type",
+        "created_at",
+        "durable_closed",
+        "durable_tail",
+        "expires_at",
+        "folded",
+        "fork_offset",
+        "forks",
+        "id",
+        "json",
+        "keys",
+        "last_access",
+        "last_seq",
+        "lineage",
+        "loose",
+        "media_type",
+        "path",
+        "pending",
+        "producers",
+        "soft_deleted",
+        "source",
+        "tail",
+        "ttl_seconds",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        path: str,
+        content_type: str,
+        config: StreamConfig,
+        *,
+        ttl_seconds: int | None,
+        expires_at: int | None,
+        now: int,
+        tail: int = 0,
+        source: int | None = None,
+        fork_offset: int = 0,
+        source_lineage: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        self.id = id
+        self.path = path
+        self.content_type = content_type
+        self.media_type = normalize_content_type(content_type)
+        self.json = is_json(content_type)
+        self.config = config
+        self.ttl_seconds = ttl_seconds
+        self.expires_at = expires_at
+        self.last_access = now
+        self.created_at = now
+        self.tail = self.durable_tail = max(tail, fork_offset)
+        self.closed = self.durable_closed = False
+        self.closed_by: Producer | None = None
+        self.last_seq: str | None = None
+        self.source = source
+        self.fork_offset = fork_offset
+        self.lineage: tuple[tuple[int, int], ...] = ((id, fork_offset), *source_lineage)
+        """This stream and its ancestors, each with the position where its own bytes begin."""
+        self.soft_deleted = False
+        self.forks = 0
+        """Streams that branch off this one: while there are any, its bytes stay."""
+        self.producers: dict[str, tuple[int, int]] = {}
+        self.keys: set[str] | None = None
+        """Dedup keys that are accepted but not durable yet."""
+        self.pending = 0
+        """Operations on their way to disk."""
+        self.broken = False
+        """A write of this record failed: what it says it accepted is not on disk. It is dropped and loaded again."""
+        self.loose = 0
+        """Small chunks since the last fold."""
+        self.folded = self.durable_tail
+        """Up to here, chunks are folded into large ones."""
+        self.watchers: list[Watcher] = []
+
+    @classmethod
+    def from_row(cls, row: tuple[object, ...], lineage: tuple[tuple[int, int], ...], tail: int) -> StreamRecord:
+        (id, path, content_type, config, ttl, expires_at, last_access, created_at) = row[:8]
+        (closed, closed_by, last_seq, source, fork_offset, deleted) = row[8:]
+        record = cls(
+            id,  # type: ignore[arg-type]
+            path,  # type: ignore[arg-type]
+            content_type,  # type: ignore[arg-type]
+            load_config(config),  # type: ignore[arg-type]
+            ttl_seconds=ttl,  # type: ignore[arg-type]
+            expires_at=expires_at,  # type: ignore[arg-type]
+            now=last_access,  # type: ignore[arg-type]
+            tail=tail,
+            source=source,  # type: ignore[arg-type]
+            fork_offset=fork_offset,  # type: ignore[arg-type]
+            source_lineage=lineage,
+        )
+        record.created_at = created_at  # type: ignore[assignment]
+        record.closed = record.durable_closed = bool(closed)
+        record.closed_by = Producer(**orjson.loads(closed_by)) if closed_by else None  # type: ignore[arg-type]
+        record.last_seq = last_seq  # type: ignore[assignment]
+        record.soft_deleted = bool(deleted)
+        return record
+
+    def deadline(self) -> int | None:
+        return deadline_of(self.ttl_seconds, self.expires_at, self.last_access)
+
+    def info(self) -> StreamInfo:
+        return StreamInfo(
+            id=self.id,
+            path=self.path,
+            content_type=self.content_type,
+            tail=self.durable_tail,
+            closed=self.durable_closed,
+            ttl_seconds=self.ttl_seconds,
+            expires_at=self.expires_at,
+            created_at=self.created_at,
+            fork_source=self.config.fork.source if self.config.fork else None,
+            fork_offset=self.fork_offset,
+        )
+
+
+def load_record(connection: sqlite3.Connection, tenant: str, path: str) -> StreamRecord | None:
+    return _load(connection, "tenant = ? AND path = ?", (tenant, path))
+
+
+def load_record_by_id(connection: sqlite3.Connection, id: int) -> StreamRecord | None:
+    return _load(connection, "id = ?", (id,))
+
+
+def _load(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> StreamRecord | None:
+    row = connection.execute(f"SELECT {COLUMNS} FROM streams WHERE {where}", values).fetchone()
+    if row is None:
+        return None
+    lineage = []
+    source = row[11]
+    while source is not None:
+        ancestor = connection.execute("SELECT fork_offset, source FROM streams WHERE id = ?", (source,)).fetchone()
+        lineage.append((source, ancestor[0]))
+        source = ancestor[1]
+    (tail,) = connection.execute('SELECT coalesce(max("end"), 0) FROM chunks WHERE stream = ?', (row[0],)).fetchone()
+    record = StreamRecord.from_row(row, tuple(lineage), tail)
+    (record.forks,) = connection.execute("SELECT count(*) FROM streams WHERE source = ?", (row[0],)).fetchone()
+    return record

@@ -1,0 +1,106 @@
+"""Thread rows in the embedded store: a table that can be dropped at any time."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import orjson
+
+from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus
+from holdfast.threads.sqlite.store import SqliteStore
+from holdfast.threads.surface import THREADS
+
+_COLUMNS = (
+    "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at, last_entry"
+)
+
+
+class SqliteRows:
+    def __init__(self, store: SqliteStore, *, tenant: str = "default") -> None:
+        self._store = store
+        self._tenant = tenant
+
+    def get_row(self, id: str) -> ThreadRow | None:
+        rows = self._store.query(
+            f"SELECT {_COLUMNS} FROM threads_cache WHERE id = ? AND tenant = ?", (id, self._tenant)
+        )
+        return _row(rows[0]) if rows else None
+
+    def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
+        where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
+        if wanted.parent is not None:
+            where.append("parent = ?")
+            values.append(wanted.parent)
+        if wanted.status is not None:
+            where.append("status = ?")
+            values.append(wanted.status.value)
+        if wanted.archived is not None:
+            where.append("archived = ?")
+            values.append(wanted.archived)
+        for name, value in wanted.labels:
+            where.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = coalesce(?, value))")
+            values += [name, value]
+        if wanted.after is not None:
+            where.append("(last_activity_at, id) < (?, ?)")
+            values += wanted.after
+        rows = self._store.query(
+            f"SELECT {_COLUMNS} FROM threads_cache WHERE {' AND '.join(where)}"
+            " ORDER BY last_activity_at DESC, id DESC LIMIT ?",
+            (*values, wanted.limit),
+        )
+        return [_row(row) for row in rows]
+
+    def stale_ids(self) -> list[str]:
+        behind = self._store.query(
+            "SELECT substr(s.path, ?) FROM streams s LEFT JOIN threads_cache t ON t.id = substr(s.path, ?)"
+            " WHERE s.tenant = ? AND s.deleted = 0 AND s.path >= 'threads/' AND s.path < 'threads0'"
+            " AND (t.stream IS NOT s.id"
+            ' OR t.folded < coalesce((SELECT max("end") FROM chunks WHERE stream = s.id), 0))',
+            (len(THREADS) + 1, len(THREADS) + 1, self._tenant),
+        )
+        gone = self._store.query(
+            "SELECT id FROM threads_cache t WHERE tenant = ?"
+            " AND NOT EXISTS (SELECT 1 FROM streams s WHERE s.id = t.stream AND s.deleted = 0)",
+            (self._tenant,),
+        )
+        return [str(id) for (id,) in (*behind, *gone)]
+
+    async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
+        values = [(*_values(row), self._tenant) for row in rows]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany(
+                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, tenant) VALUES ({'?, ' * 12}?)", values
+            )
+            connection.executemany(
+                "DELETE FROM threads_cache WHERE id = ? AND tenant = ?", [(id, self._tenant) for id in gone]
+            )
+
+        await self._store.write(write)
+
+
+def _values(row: ThreadRow) -> tuple[Any, ...]:
+    return (
+        row.id,
+        row.stream,
+        row.folded,
+        row.title,
+        row.status.value,
+        row.parent,
+        orjson.dumps(row.labels).decode(),
+        row.archived,
+        row.entry_count,
+        row.created_at,
+        row.last_activity_at,
+        orjson.dumps(row.last_entry).decode(),
+    )
+
+
+def _row(values: tuple[Any, ...]) -> ThreadRow:
+    row = list(values)
+    row[4] = ThreadStatus(row[4])
+    row[6] = orjson.loads(row[6])
+    row[7] = bool(row[7])
+    row[11] = orjson.loads(row[11])
+    return ThreadRow(*row)

@@ -1,0 +1,137 @@
+"""The tables, and how a connection to them is opened.
+
+Tables whose names end in `_cache` can be dropped at any time: they are rebuilt from the streams.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+VERSION: Final = 1
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS streams (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    path TEXT NOT NULL,
+    content_type TEXT NOT NULL,
+    config TEXT NOT NULL,
+    ttl_seconds INTEGER,
+    expires_at INTEGER,
+    last_access INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    closed INTEGER NOT NULL DEFAULT 0,
+    closed_by TEXT,
+    last_seq TEXT,
+    source INTEGER,
+    fork_offset INTEGER NOT NULL DEFAULT 0,
+    deleted INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, path)
+);
+CREATE INDEX IF NOT EXISTS streams_by_source ON streams (source) WHERE source IS NOT NULL;
+CREATE INDEX IF NOT EXISTS streams_by_deadline
+    ON streams (coalesce(expires_at, last_access + ttl_seconds * 1000))
+    WHERE deleted = 0 AND (expires_at IS NOT NULL OR ttl_seconds IS NOT NULL);
+
+CREATE TABLE IF NOT EXISTS chunks (
+    stream INTEGER NOT NULL,
+    "end" INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (stream, "end")
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS producers (
+    stream INTEGER NOT NULL,
+    producer TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (stream, producer)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS message_keys (
+    stream INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    "end" INTEGER NOT NULL,
+    PRIMARY KEY (stream, key)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS purges (stream INTEGER PRIMARY KEY);
+
+CREATE TABLE IF NOT EXISTS subscriptions (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    record TEXT NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS subscription_links (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    subscription TEXT NOT NULL,
+    path TEXT NOT NULL,
+    acked INTEGER NOT NULL,
+    explicit INTEGER NOT NULL,
+    glob INTEGER NOT NULL,
+    PRIMARY KEY (tenant, subscription, path)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS api_keys (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL,
+    revoked_at INTEGER
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS threads_cache (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    stream INTEGER NOT NULL,
+    folded INTEGER NOT NULL,
+    title TEXT,
+    status TEXT NOT NULL,
+    parent TEXT,
+    labels TEXT NOT NULL,
+    archived INTEGER NOT NULL,
+    entry_count INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    last_activity_at INTEGER NOT NULL,
+    last_entry TEXT
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS threads_by_parent ON threads_cache (tenant, parent, last_activity_at DESC, id DESC);
+"""
+
+
+class UnknownSchema(Exception):
+    """The database was written by a newer Holdfast."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection for any thread, one thread at a time; transactions are begun and ended by hand."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
+    connection.execute("PRAGMA busy_timeout = 10000")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -16000")
+    return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create what is missing. Safe to run at every start, and while another process does the same."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise UnknownSchema(
+            f"the data was written by a newer Holdfast (schema {version}, this one knows {VERSION}): upgrade Holdfast"
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in _TABLES.split(";"):
+            if statement.strip():
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,0 +1,644 @@
+"""The stream store on SQLite: decides on the event loop, writes on one thread, reads on a few."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from holdfast.threads.errors import (
+    InvalidRequest,
+    StoreUnavailable,
+    StreamConflict,
+    StreamError,
+    StreamGone,
+    StreamNotFound,
+)
+from holdfast.threads.framing import skip_messages
+from holdfast.threads.ids import now_ms
+from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
+from holdfast.threads.sqlite.reader import Reader
+from holdfast.threads.sqlite.record import StreamRecord, dump_config, load_record, load_record_by_id
+from holdfast.threads.sqlite.schema import connect, prepare
+from holdfast.threads.sqlite.writer import AppendOperation, CallOperation, Operation, Settled, Writer
+from holdfast.threads.store import Created, Watcher
+from holdfast.threads.streams import (
+    Appended,
+    AppendRequest,
+    Change,
+    ForkPoint,
+    Keyed,
+    Slice,
+    StreamConfig,
+    StreamInfo,
+    normalize_content_type,
+)
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_MAX_RECORDS: Final = 20_000
+"""How many streams stay in memory when nothing happens on them."""
+_SWEEP_SECONDS: Final = 1.0
+_PURGE_CHUNKS: Final = 512
+_FORK_READ: Final = 1024 * 1024
+
+
+class SqliteStore:
+    """Owns the database file, its writer thread and its readers. Open it with `open`, end it with `close`."""
+
+    def __init__(self, path: Path, *, tenant: str, clock: Callable[[], int]) -> None:
+        self._tenant = tenant
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._lookup = connect(path)
+        prepare(self._lookup)
+        self._writer = Writer(path, self._settled_from_thread)
+        self._reader = Reader(path)
+        self._records: dict[str, StreamRecord] = {}
+        self._by_id: dict[int, StreamRecord] = {}
+        self._doomed: set[int] = set()
+        """Streams that are deleted, though their rows go only with the next commit."""
+        self._touched: set[StreamRecord] = set()
+        self._observers: list[Watcher] = []
+        (last,) = self._lookup.execute(
+            "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'streams'), 0)"
+        ).fetchone()
+        self._next_id: int = last + 1
+        self._commits = self._operations = 0
+        self._closing = False
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, path: Path, *, tenant: str = "default", clock: Callable[[], int] = now_ms) -> SqliteStore:
+        store = cls(path, tenant=tenant, clock=clock)
+        store._writer.start()
+        store._sweeper = asyncio.create_task(store._sweep(), name="holdfast-sweeper")
+        return store
+
+    async def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        self._flush_touched()
+        await self._loop.run_in_executor(None, self._writer.stop)
+        await self._loop.run_in_executor(None, self._reader.close)
+        await asyncio.sleep(0)  # lets the last settlements, already posted to this loop, run
+        self._lookup.close()
+
+    # Reading
+
+    async def head(self, path: str) -> StreamInfo:
+        return self._live(path).info()
+
+    async def touch(self, path: str) -> StreamInfo:
+        record = self._live(path)
+        self._touch(record)
+        return record.info()
+
+    async def read(self, path: str, start: int, limit: int) -> Slice:
+        record = self._live(path)
+        self._touch(record)
+        tail, closed = record.durable_tail, record.durable_closed
+        if start > tail:
+            raise InvalidRequest(f"offset {start} is past the end of stream {path}, which is {tail}")
+        data = b""
+        if start < tail:
+            data = await self._reader.read(record.lineage, start, tail, limit, json=record.json)
+        return Slice(data, start, start + len(data), tail, closed)
+
+    async def list_paths(self, prefix: str = "") -> list[str]:
+        now = self._clock()
+        rows = self._lookup.execute(
+            "SELECT path FROM streams WHERE tenant = ? AND path >= ? AND path < ? AND deleted = 0"
+            " AND coalesce(expires_at, last_access + ttl_seconds * 1000, ?) >= ? ORDER BY path",
+            (self._tenant, prefix, prefix + "\U0010ffff", now, now),
+        )
+        return [path for (path,) in rows]
+
+    def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
+        watchers = self._live(path).watchers
+        watchers.append(watcher)
+        return lambda: _discard(watchers, watcher)
+
+    def observe(self, watcher: Watcher) -> Callable[[], None]:
+        self._observers.append(watcher)
+        return lambda: _discard(self._observers, watcher)
+
+    # Writing
+
+    async def create(
+        self, path: str, config: StreamConfig, data: bytes = b"", keyed: tuple[Keyed, ...] = ()
+    ) -> Created:
+        existing = self._find(path)
+        if existing is not None:
+            if existing.soft_deleted:
+                raise StreamConflict(f"stream {path} was deleted and still has forks: its path is taken until they go")
+            check_same(ExistingStream(existing.path, existing.content_type, existing.closed, existing.config), config)
+            await self._barrier(existing)
+            return Created(existing.info(), new=False)
+        fork_offset, source = 0, None
+        if config.fork is not None:
+            # Where the fork begins may have to be read from the source; the decision is taken after that.
+            position = await self._resolve(config.fork)
+            source = self._source(config, config.fork.source)
+            fork_offset = source.durable_tail if position is None else position
+            if self._find(path) is not None:
+                return await self.create(path, config, data, keyed)
+        record = self._new_record(path, config, source, fork_offset)
+        await self._submit_create(record, data, keyed)
+        return Created(record.info(), new=True)
+
+    def append(self, path: str, request: AppendRequest) -> Awaitable[Appended]:
+        if self._closing:
+            raise StoreUnavailable("the server is shutting down")
+        record = self._live(path)
+        decision = decide_append(record, request, lambda producer: self._producer(record, producer))
+        self._touch(record)
+        if isinstance(decision, Duplicate):
+            return self._repeat(record, decision)
+        data, keys = self._unseen(record, request.keyed) if request.keyed else (request.data, [])
+        if not data and not request.close and request.producer is None:
+            return self._repeat(record, Duplicate(None, closed=record.closed))
+        end = record.tail = record.tail + len(data)
+        producer = request.producer
+        if producer is not None:
+            record.producers[producer.id] = (producer.epoch, producer.seq)
+        if request.seq is not None:
+            record.last_seq = request.seq
+        if request.close:
+            record.closed = True
+            record.closed_by = producer
+        if keys:
+            record.keys = (record.keys or set()).union(key for key, _ in keys)
+        record.pending += 1
+        future: asyncio.Future[Appended] = self._loop.create_future()
+
+        def settle(error: StreamError | None) -> None:
+            record.pending -= 1
+            if error is not None:
+                if not future.done():
+                    future.set_exception(error)
+                return
+            if keys and record.keys:
+                record.keys.difference_update(key for key, _ in keys)
+            record.durable_tail = end
+            if request.close:
+                record.durable_closed = True
+            if not future.done():
+                future.set_result(Appended(end, closed=request.close, producer=producer))
+
+        self._writer.submit(AppendOperation(record, settle, data, end, producer, request.seq, request.close, keys))
+        return future
+
+    async def delete(self, path: str) -> None:
+        await self._begin_delete(self._live(path))
+
+    # Other tables of the same file
+
+    async def write(self, write: Callable[[sqlite3.Connection], None]) -> None:
+        """Run a write in the next commit; for rows that live beside the streams."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._writer.submit(CallOperation(None, _settler(future), write))
+        await future
+
+    def query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """A short look-up, on the event loop. Scans belong elsewhere."""
+        return self._lookup.execute(sql, values).fetchall()
+
+    def statistics(self) -> dict[str, int]:
+        """Counters since the start: commits, and the operations they held."""
+        return {"commits": self._commits, "operations": self._operations}
+
+    # Records
+
+    def _find(self, path: str) -> StreamRecord | None:
+        """The record of a path, also a soft-deleted one; an expired stream is ended and not found."""
+        record = self._records.get(path)
+        if record is None or record.broken:
+            record = load_record(self._lookup, self._tenant, path)
+            if record is None or record.id in self._doomed:
+                return None
+            self._remember(record)
+        if record.soft_deleted:
+            return record
+        deadline = record.deadline()
+        if deadline is not None and deadline < self._clock():
+            self._begin_delete(record)
+            return record if record.soft_deleted else None
+        return record
+
+    def _live(self, path: str) -> StreamRecord:
+        record = self._records.get(path)
+        if (
+            record is None
+            or record.broken
+            or record.soft_deleted
+            or record.ttl_seconds is not None
+            or record.expires_at
+        ):
+            record = self._find(path)
+            if record is None:
+                raise StreamNotFound(f"there is no stream {path}")
+            if record.soft_deleted:
+                raise StreamGone(f"stream {path} was deleted")
+        return record
+
+    def _remember(self, record: StreamRecord) -> None:
+        if len(self._records) >= _MAX_RECORDS:
+            idle = [
+                path
+                for path, each in self._records.items()
+                if not each.pending and not each.watchers and not each.forks and each not in self._touched
+            ]
+            for path in idle[: _MAX_RECORDS // 2]:
+                self._forget(self._records[path])
+        self._records[record.path] = record
+        self._by_id[record.id] = record
+
+    def _forget(self, record: StreamRecord) -> None:
+        if self._records.get(record.path) is record:
+            del self._records[record.path]
+        if self._by_id.get(record.id) is record:
+            del self._by_id[record.id]
+
+    def _ancestor(self, id: int) -> StreamRecord | None:
+        record = self._by_id.get(id) or load_record_by_id(self._lookup, id)
+        if record is not None:
+            self._remember(record)
+        return record
+
+    def _touch(self, record: StreamRecord) -> None:
+        if record.ttl_seconds is not None:
+            record.last_access = self._clock()
+            self._touched.add(record)
+
+    def _flush_touched(self) -> None:
+        rows = [(record.last_access, record.id) for record in self._touched if not record.broken]
+        self._touched.clear()
+        if rows:
+            self._writer.submit(
+                CallOperation(
+                    None,
+                    _ignore,
+                    lambda connection: _run_many(connection, "UPDATE streams SET last_access = ? WHERE id = ?", rows),
+                )
+            )
+
+    def _producer(self, record: StreamRecord, id: str) -> tuple[int, int] | None:
+        known = record.producers.get(id)
+        if known is None:
+            known = self._lookup.execute(
+                "SELECT epoch, seq FROM producers WHERE stream = ? AND producer = ?", (record.id, id)
+            ).fetchone()
+            if known is not None:
+                record.producers[id] = known
+        return known
+
+    def _unseen(self, record: StreamRecord, keyed: tuple[Keyed, ...]) -> tuple[bytes, list[tuple[str, int]]]:
+        """The keyed messages that the stream does not have yet, and where each will end."""
+        end = record.tail
+        taken: set[str] = set()
+        pieces, keys = [], []
+        for message in keyed:
+            key = message.key
+            if key in taken or (record.keys and key in record.keys) or self._has_key(record, key):
+                continue
+            taken.add(key)
+            end += len(message.data)
+            pieces.append(message.data)
+            keys.append((key, end))
+        return b"".join(pieces), keys
+
+    def _has_key(self, record: StreamRecord, key: str) -> bool:
+        high = record.tail
+        for stream, begins in record.lineage:
+            row = self._lookup.execute(
+                'SELECT "end" FROM message_keys WHERE stream = ? AND key = ?', (stream, key)
+            ).fetchone()
+            if row is not None and row[0] <= high:
+                return True
+            high = min(high, begins)
+        return False
+
+    # Operations
+
+    async def _barrier(self, record: StreamRecord) -> None:
+        """Wait until everything accepted on this stream so far is durable."""
+        if record.pending:
+            await self._repeat(record, Duplicate(None, closed=False))
+
+    def _repeat(self, record: StreamRecord, duplicate: Duplicate) -> asyncio.Future[Appended]:
+        """Acknowledge again what was accepted before, but not before it is durable."""
+        future: asyncio.Future[Appended] = self._loop.create_future()
+        appended = Appended(record.tail, closed=duplicate.closed, duplicate=True, producer=duplicate.producer)
+        if not record.pending:
+            future.set_result(appended)
+            return future
+        record.pending += 1
+
+        def settle(error: StreamError | None) -> None:
+            record.pending -= 1
+            if future.done():
+                return
+            if error is None:
+                future.set_result(appended)
+            else:
+                future.set_exception(error)
+
+        self._writer.submit(AppendOperation(record, settle, b"", record.tail, None, None, False, ()))
+        return future
+
+    async def _resolve(self, fork: ForkPoint) -> int | None:
+        """The position of a fork in its source; None is the tail."""
+        source = self._live_source(fork.source)
+        if fork.offset is not None and fork.offset > source.durable_tail:
+            raise InvalidRequest(f"fork offset {fork.offset} is past the end of {fork.source}, {source.durable_tail}")
+        if fork.offset is None and fork.sub_offset == 0:
+            return None
+        start = source.durable_tail if fork.offset is None else fork.offset
+        if not source.json:
+            position: int | None = start + fork.sub_offset
+        else:
+            position = await self._skip(fork.source, start, fork.sub_offset)
+        if position is None or position > source.durable_tail:
+            raise InvalidRequest(f"fork sub-offset {fork.sub_offset} is past the end of {fork.source}")
+        return position
+
+    async def _skip(self, path: str, position: int, messages: int) -> int | None:
+        """The position `messages` messages further on; None where the stream has fewer."""
+        while True:
+            piece = await self.read(path, position, _FORK_READ)
+            skipped = skip_messages(piece.data, messages)
+            if skipped is not None:
+                return position + skipped
+            if piece.up_to_date:
+                return None
+            messages -= piece.data.count(b"\n")
+            position = piece.end
+
+    def _live_source(self, path: str) -> StreamRecord:
+        record = self._find(path)
+        if record is None:
+            raise StreamNotFound(f"there is no stream {path} to fork")
+        if record.soft_deleted:
+            raise StreamConflict(f"stream {path} was deleted: it cannot be forked any more")
+        return record
+
+    def _source(self, config: StreamConfig, path: str) -> StreamRecord:
+        source = self._live_source(path)
+        wanted = config.content_type
+        if wanted is not None and normalize_content_type(wanted) != source.media_type:
+            raise StreamConflict(f"stream {path} holds {source.media_type}: a fork of it cannot hold {wanted}")
+        return source
+
+    def _new_record(
+        self, path: str, config: StreamConfig, source: StreamRecord | None, fork_offset: int
+    ) -> StreamRecord:
+        ttl, expires_at = config.ttl_seconds, config.expires_at
+        if source is not None and ttl is None and expires_at is None:
+            ttl, expires_at = source.ttl_seconds, source.expires_at
+        inherited = source.content_type if source is not None else "application/octet-stream"
+        record = StreamRecord(
+            self._next_id,
+            path,
+            config.content_type or inherited,
+            config,
+            ttl_seconds=ttl,
+            expires_at=expires_at,
+            now=self._clock(),
+            source=source.id if source is not None else None,
+            fork_offset=fork_offset,
+            source_lineage=source.lineage if source is not None else (),
+        )
+        self._next_id += 1
+        if source is not None:
+            source.forks += 1
+        return record
+
+    def _submit_create(self, record: StreamRecord, data: bytes, keyed: tuple[Keyed, ...]) -> Awaitable[None]:
+        keys: list[tuple[str, int]] = []
+        if keyed:
+            data, keys = self._unseen(record, keyed)
+        record.closed = record.config.closed
+        record.tail += len(data)
+        record.pending += 1
+        self._remember(record)
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def write(connection: sqlite3.Connection) -> None:
+            _insert_stream(connection, self._tenant, record)
+            if data:
+                end = record.fork_offset + len(data)
+                connection.execute("INSERT INTO chunks VALUES (?, ?, ?)", (record.id, end, data))
+            rows = [(record.id, key, end) for key, end in keys]
+            connection.executemany("INSERT INTO message_keys VALUES (?, ?, ?)", rows)
+
+        def settle(error: StreamError | None) -> None:
+            record.pending -= 1
+            if error is None:
+                record.durable_tail = record.fork_offset + len(data)
+                record.durable_closed = record.config.closed
+                future.set_result(None)
+                self._announce(
+                    Change(record.path, record.fork_offset, data, record.durable_tail, record.closed), record
+                )
+                return
+            if record.source is not None and (source := self._ancestor(record.source)) is not None:
+                source.forks -= 1
+            future.set_exception(error)
+
+        self._writer.submit(CallOperation(record, settle, write))
+        return future
+
+    # Deleting
+
+    def _begin_delete(self, record: StreamRecord) -> Awaitable[None]:
+        """Take the stream out of sight at once; its rows go with the next commit, its bytes piece by piece after."""
+        self._touched.discard(record)
+        change = Change(record.path, record.tail, b"", record.tail, deleted=True)
+        if record.forks:
+            record.soft_deleted = True
+            doomed: list[StreamRecord] = []
+        else:
+            doomed = self._chain(record)
+            for each in doomed:
+                self._forget(each)
+                self._doomed.add(each.id)
+        ids = [(each.id,) for each in doomed]
+
+        def write(connection: sqlite3.Connection) -> None:
+            if not ids:
+                connection.execute("UPDATE streams SET deleted = 1 WHERE id = ?", (record.id,))
+            _run_many(connection, "DELETE FROM streams WHERE id = ?", ids)
+            _run_many(connection, "INSERT OR IGNORE INTO purges (stream) VALUES (?)", ids)
+
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def settle(error: StreamError | None) -> None:
+            self._doomed.difference_update(id for (id,) in ids)
+            if error is None:
+                self._announce(change, record)
+                record.watchers.clear()
+                future.set_result(None)
+                return
+            record.broken = True
+            future.set_exception(error)
+            future.exception()  # an expiry has nobody who waits for it
+
+        self._writer.submit(CallOperation(record, settle, write))
+        return future
+
+    def _chain(self, record: StreamRecord) -> list[StreamRecord]:
+        """The stream and every soft-deleted ancestor that only it kept alive."""
+        doomed = [record]
+        while doomed[-1].source is not None:
+            source = self._ancestor(doomed[-1].source)
+            if source is None:
+                break
+            source.forks -= 1
+            if source.forks or not source.soft_deleted:
+                break
+            doomed.append(source)
+        return doomed
+
+    async def _sweep(self) -> None:
+        """Once a second: persist sliding TTLs, end what has expired, remove the bytes of what was deleted."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                self._flush_touched()
+                self._expire()
+                await self._purge()
+            except StreamError as error:
+                log.warning("the sweep could not write, it will try again: %s", error)
+            except sqlite3.Error:
+                log.exception("the sweep failed, it will try again")
+
+    def _expire(self) -> None:
+        rows = self._lookup.execute(
+            "SELECT path FROM streams WHERE deleted = 0 AND (expires_at IS NOT NULL OR ttl_seconds IS NOT NULL)"
+            " AND coalesce(expires_at, last_access + ttl_seconds * 1000) < ? LIMIT 1000",
+            (self._clock(),),
+        ).fetchall()
+        for (path,) in rows:
+            self._find(path)
+
+    async def _purge(self) -> None:
+        for (stream,) in self._lookup.execute("SELECT stream FROM purges LIMIT 64").fetchall():
+            await self.write(lambda connection, stream=stream: _purge_some(connection, stream))  # type: ignore[misc]
+
+    # Settling
+
+    def _settled_from_thread(self, settled: Settled) -> None:
+        self._loop.call_soon_threadsafe(self._settled, settled)
+
+    def _settled(self, settled: Settled) -> None:
+        """Acknowledge a commit and tell the watchers, once per stream however many appends it held."""
+        self._commits += 1
+        self._operations += len(settled)
+        changes: dict[StreamRecord, list[AppendOperation]] = {}
+        for operation, error in settled:
+            try:
+                operation.settle(error)
+            except Exception:
+                log.exception("an operation could not be settled")
+            if error is not None:
+                self._forget_broken(operation)
+            elif isinstance(operation, AppendOperation) and (operation.data or operation.close):
+                assert operation.record is not None
+                changes.setdefault(operation.record, []).append(operation)
+        for record, appends in changes.items():
+            if record.watchers or self._observers:
+                data = appends[0].data if len(appends) == 1 else b"".join([each.data for each in appends])
+                end = appends[-1].end
+                self._announce(Change(record.path, end - len(data), data, end, closed=appends[-1].close), record)
+
+    def _forget_broken(self, operation: Operation) -> None:
+        record = operation.record
+        if record is None:
+            return
+        record.broken = True
+        if self._records.get(record.path) is record:
+            self._forget(record)
+            if record.watchers:
+                self._adopt_watchers(record)
+
+    def _adopt_watchers(self, broken: StreamRecord) -> None:
+        record = load_record(self._lookup, self._tenant, broken.path)
+        if record is not None:
+            record.watchers = broken.watchers
+            self._remember(record)
+
+    def _announce(self, change: Change, record: StreamRecord) -> None:
+        for watcher in (*record.watchers, *self._observers):
+            try:
+                watcher(change)
+            except Exception:
+                log.exception("a watcher of stream %s failed", change.path)
+
+
+def _insert_stream(connection: sqlite3.Connection, tenant: str, record: StreamRecord) -> None:
+    connection.execute(
+        "INSERT INTO streams (id, tenant, path, content_type, config, ttl_seconds, expires_at, last_access, created_at,"
+        " closed, source, fork_offset) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            record.id,
+            tenant,
+            record.path,
+            record.content_type,
+            dump_config(record.config),
+            record.ttl_seconds,
+            record.expires_at,
+            record.last_access,
+            record.created_at,
+            record.config.closed,
+            record.source,
+            record.fork_offset,
+        ),
+    )
+
+
+def _purge_some(connection: sqlite3.Connection, stream: int) -> None:
+    """Remove a bounded part of a deleted stream, so that no writer waits long behind it."""
+    rows = connection.execute(
+        'SELECT "end" FROM chunks WHERE stream = ? ORDER BY "end" LIMIT 1 OFFSET ?', (stream, _PURGE_CHUNKS)
+    ).fetchone()
+    if rows is not None:
+        connection.execute('DELETE FROM chunks WHERE stream = ? AND "end" < ?', (stream, rows[0]))
+        return
+    for table in ("chunks", "producers", "message_keys", "purges"):
+        connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+
+
+def _run_many(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[int, ...]]) -> None:
+    if rows:
+        connection.executemany(sql, rows)
+
+
+def _settler(future: asyncio.Future[None]) -> Callable[[StreamError | None], None]:
+    def settle(error: StreamError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return settle
+
+
+def _ignore(error: StreamError | None) -> None:
+    """For writes that nobody waits for and that will be made again."""
+
+
+def _discard(watchers: list[Watcher], watcher: Watcher) -> None:
+    if watcher in watchers:
+        watchers.remove(watcher)

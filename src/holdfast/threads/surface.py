@@ -1,0 +1,374 @@
+"""The Durable Streams protocol over a store: requests in, responses out. Knows HTTP's words, but no server.
+
+Live SSE reads are in tails; who may do what is asked of `access` by the server before it comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote
+
+from holdfast.threads.cursor import next_cursor
+from holdfast.threads.entries import keyed_entries
+from holdfast.threads.errors import InvalidRequest
+from holdfast.threads.framing import as_array, frame_json
+from holdfast.threads.ids import now_ms
+from holdfast.threads.messages import Headers, Request, Response
+from holdfast.threads.offsets import BEGINNING, NOW, format_offset, parse_offset
+from holdfast.threads.store import StreamStore
+from holdfast.threads.streams import (
+    MAX_SAFE_INTEGER,
+    Appended,
+    AppendRequest,
+    Change,
+    ForkPoint,
+    Keyed,
+    Producer,
+    Slice,
+    StreamConfig,
+    StreamInfo,
+    is_json,
+)
+
+PREFIX: Final = "/v1/stream/"
+THREADS: Final = "threads/"
+READ_LIMIT: Final = 2 * 1024 * 1024
+"""About how many bytes one catch-up read answers."""
+
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*")
+_THREAD_PATH: Final = re.compile(r"threads/[A-Za-z0-9_-]{1,128}")
+_CONTENT_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+*-]+")
+_NATURAL: Final = re.compile(r"0|[1-9][0-9]*")
+_MAX_PATH: Final = 1024
+
+_UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
+_CLOSED: Final = (b"stream-closed", b"true")
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_CACHEABLE: Final = (b"cache-control", b"private, max-age=60, stale-while-revalidate=300")
+
+
+def stream_path(raw: str) -> str:
+    """The path of a stream as a URL gives it (after the prefix, still quoted), checked."""
+    path = raw if "%" not in raw else unquote(raw, errors="strict")
+    if not _PLAIN_PATH.fullmatch(path):
+        segments = path.split("/")
+        if "" in segments or "." in segments or ".." in segments or not path.isprintable():
+            raise InvalidRequest(f"{path[:200]!r} cannot be the path of a stream: no empty, . or .. segments")
+    if len(path) > _MAX_PATH:
+        raise InvalidRequest(f"the path of a stream has at most {_MAX_PATH} characters")
+    if path.startswith(THREADS) and not _THREAD_PATH.fullmatch(path):
+        raise InvalidRequest(f"{path[:200]!r} cannot be a thread: ids are 1 to 128 letters, digits, - or _")
+    return path
+
+
+class StreamSurface:
+    """Create, append, read, head and delete, as the protocol words them."""
+
+    def __init__(
+        self, store: StreamStore, *, long_poll_timeout: float = 30.0, clock: Callable[[], int] = now_ms
+    ) -> None:
+        self._store = store
+        self._long_poll_timeout = long_poll_timeout
+        self._clock = clock
+        self._waiting: set[asyncio.Future[Change | None]] = set()
+
+    def append(self, request: Request) -> Awaitable[Appended]:
+        """Begin an append. Raises what can be refused at once; the rest comes with the awaitable."""
+        headers, body, path = request.headers, request.body, request.path
+        close = _is_true(headers.get(b"stream-closed"))
+        producer = _producer(headers) if not headers.keys().isdisjoint(_PRODUCER_HEADERS) else None
+        data = b""
+        keyed: tuple[Keyed, ...] = ()
+        content_type = None
+        if body:
+            content_type = request.header(b"content-type")
+            if not content_type:
+                raise InvalidRequest("an append needs a Content-Type header, that of the stream")
+            if path.startswith(THREADS):
+                keyed = keyed_entries(body, self._clock())
+            else:
+                data = frame_json(body) if is_json(content_type) else body
+            if not data and not keyed:
+                raise InvalidRequest("an empty array appends nothing")
+        elif not close:
+            raise InvalidRequest("an empty body appends nothing")
+        return self._store.append(
+            path,
+            AppendRequest(data, content_type, producer, request.header(b"stream-seq"), close, keyed),
+        )
+
+    @staticmethod
+    def appended(request: Request, appended: Appended) -> Response:
+        headers: Headers = [(b"stream-next-offset", format_offset(appended.tail))]
+        if appended.closed:
+            headers.append(_CLOSED)
+        producer = appended.producer
+        if producer is None:
+            return Response(204, headers)
+        headers.append((b"producer-epoch", b"%d" % producer.epoch))
+        headers.append((b"producer-seq", b"%d" % producer.seq))
+        return Response(200 if request.body and not appended.duplicate else 204, headers)
+
+    async def respond(self, request: Request) -> Response:
+        """Everything but appends and SSE."""
+        match request.method:
+            case "GET":
+                return await self._get(request)
+            case "HEAD":
+                return await self._head(request)
+            case "PUT":
+                return await self._put(request)
+            case "DELETE":
+                await self._store.delete(request.path)
+                return Response(204, [])
+        return Response(405, [(b"allow", b"GET, HEAD, PUT, POST, DELETE, OPTIONS")])
+
+    async def _put(self, request: Request) -> Response:
+        config = _config(request)
+        path = request.path
+        data = b""
+        keyed: tuple[Keyed, ...] = ()
+        if path.startswith(THREADS):
+            if not is_json(config.content_type or ("application/json" if config.fork else "")):
+                raise InvalidRequest("a thread holds application/json: create it with that Content-Type")
+            keyed = keyed_entries(request.body, self._clock()) if request.body else ()
+        elif request.body and is_json(await self._content_type(config)):
+            data = frame_json(request.body)
+        else:
+            data = request.body
+        created = await self._store.create(path, config, data, keyed)
+        info = created.info
+        headers: Headers = [
+            (b"content-type", info.content_type.encode("latin-1")),
+            (b"stream-next-offset", format_offset(info.tail)),
+        ]
+        if info.closed:
+            headers.append(_CLOSED)
+        if created.new:
+            host = request.headers.get(b"host", b"localhost")
+            headers.append((b"location", b"http://%s%s%s" % (host, PREFIX.encode(), quote(path).encode())))
+        return Response(201 if created.new else 200, headers)
+
+    async def _content_type(self, config: StreamConfig) -> str:
+        if config.content_type is None and config.fork is not None:
+            return (await self._store.head(config.fork.source)).content_type
+        return config.content_type or ""
+
+    async def _head(self, request: Request) -> Response:
+        info = await self._store.head(request.path)
+        headers: Headers = [
+            (b"content-type", info.content_type.encode("latin-1")),
+            (b"stream-next-offset", format_offset(info.tail)),
+            _NO_STORE,
+        ]
+        if info.ttl_seconds is not None:
+            headers.append((b"stream-ttl", b"%d" % info.ttl_seconds))
+        if info.expires_at is not None:
+            headers.append((b"stream-expires-at", _rfc3339(info.expires_at)))
+        if info.closed:
+            headers.append(_CLOSED)
+        return Response(200, headers)
+
+    async def _get(self, request: Request) -> Response:
+        query = parse_query(request.query)
+        live = query.get("live")
+        if live not in (None, "long-poll"):
+            raise InvalidRequest(f"live={live[:32]!r} is not a way to read: use long-poll or sse")
+        offset = query.get("offset")
+        if live is not None and offset is None:
+            raise InvalidRequest("a long-poll needs an offset: where to go on")
+        info = await self._store.touch(request.path)
+        if offset == NOW and live is None:
+            return _at_tail(info)
+        start = info.tail if offset == NOW else start_of(offset)
+        piece = await self._store.read(request.path, start, READ_LIMIT)
+        cursor = None
+        if live is not None:
+            cursor = query.get("cursor")
+            if not piece.data and piece.up_to_date:
+                arrived = await self._wait(piece, request.path)
+                if arrived is None:
+                    return self._nothing_new(cursor, await self._store.touch(request.path))
+                piece = arrived
+        return self._piece(request, info, offset or BEGINNING, piece, live=live is not None, cursor=cursor)
+
+    async def _wait(self, at: Slice, path: str) -> Slice | None:
+        """What arrives after the tail before the long-poll times out; None where nothing does, or can."""
+        if at.closed:
+            return None
+        change: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
+
+        def on_change(each: Change) -> None:
+            if not change.done():
+                change.set_result(each)
+
+        unwatch = self._store.watch(path, on_change)
+        self._waiting.add(change)
+        try:
+            # Something may have come between the read and the watch: it is not announced again.
+            missed = await self._store.read(path, at.end, READ_LIMIT)
+            if missed.data or missed.closed:
+                return missed if missed.data else None
+            async with asyncio.timeout(self._long_poll_timeout):
+                arrived = await change
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting.discard(change)
+            unwatch()
+        if arrived is None or arrived.deleted or not arrived.data:
+            return None
+        if arrived.start == at.end:
+            return Slice(arrived.data, arrived.start, arrived.end, arrived.end, arrived.closed)
+        return await self._store.read(path, at.end, READ_LIMIT)
+
+    def close(self) -> None:
+        """Answer every waiting long-poll, so that the server can stop."""
+        for change in self._waiting:
+            if not change.done():
+                change.set_result(None)
+
+    def _nothing_new(self, cursor: str | None, info: StreamInfo) -> Response:
+        headers: Headers = [
+            (b"stream-next-offset", format_offset(info.tail)),
+            _UP_TO_DATE,
+            (b"stream-cursor", b"%d" % next_cursor(cursor, self._clock())),
+            _NO_STORE,
+        ]
+        if info.closed:
+            headers.append(_CLOSED)
+        return Response(204, headers)
+
+    def _piece(
+        self, request: Request, info: StreamInfo, offset: str, piece: Slice, *, live: bool, cursor: str | None
+    ) -> Response:
+        final = piece.closed and piece.up_to_date
+        etag = b'"%x:%s:%d%s"' % (info.id, offset.encode(), piece.end, b":c" if final else b"")
+        if _matches(request.headers.get(b"if-none-match"), etag):
+            return Response(304, [(b"etag", etag)])
+        headers: Headers = [
+            (b"content-type", info.content_type.encode("latin-1")),
+            (b"stream-next-offset", format_offset(piece.end)),
+            (b"etag", etag),
+            _CACHEABLE,
+        ]
+        if piece.up_to_date:
+            headers.append(_UP_TO_DATE)
+        if final:
+            headers.append(_CLOSED)
+        if live:
+            headers.append((b"stream-cursor", b"%d" % next_cursor(cursor, self._clock())))
+        return Response(200, headers, as_array(piece.data) if is_json(info.content_type) else piece.data)
+
+
+def parse_query(query: bytes) -> dict[str, str]:
+    """Query parameters by name. The protocol's own may stand once only."""
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=64)
+    except (UnicodeDecodeError, ValueError):
+        raise InvalidRequest("the query of this URL cannot be read") from None
+    for name, value in pairs:
+        if name in found and name in ("offset", "live", "cursor"):
+            raise InvalidRequest(f"{name} stands more than once in the query")
+        found[name] = value
+    return found
+
+
+def start_of(offset: str | None) -> int:
+    return 0 if offset is None or offset == BEGINNING else parse_offset(offset)
+
+
+def _at_tail(info: StreamInfo) -> Response:
+    headers: Headers = [
+        (b"content-type", info.content_type.encode("latin-1")),
+        (b"stream-next-offset", format_offset(info.tail)),
+        _UP_TO_DATE,
+        _NO_STORE,
+    ]
+    if info.closed:
+        headers.append(_CLOSED)
+    return Response(200, headers, b"[]" if is_json(info.content_type) else b"")
+
+
+def _is_true(value: bytes | None) -> bool:
+    return value is not None and value.lower() == b"true"
+
+
+_PRODUCER_HEADERS: Final = frozenset((b"producer-id", b"producer-epoch", b"producer-seq"))
+_MAX_PRODUCER_ID: Final = 256
+
+
+def _producer(headers: dict[bytes, bytes]) -> Producer:
+    id, epoch, seq = (headers.get(name) for name in (b"producer-id", b"producer-epoch", b"producer-seq"))
+    if id is None or epoch is None or seq is None:
+        raise InvalidRequest("Producer-Id, Producer-Epoch and Producer-Seq come together or not at all")
+    if not 0 < len(id) <= _MAX_PRODUCER_ID:
+        raise InvalidRequest(f"Producer-Id has 1 to {_MAX_PRODUCER_ID} characters")
+    return Producer(id.decode("latin-1"), _whole(b"Producer-Epoch", epoch), _whole(b"Producer-Seq", seq))
+
+
+def _whole(name: bytes, value: bytes) -> int:
+    if value.isdigit() and len(value) <= 16 and (number := int(value)) <= MAX_SAFE_INTEGER:
+        return number
+    raise InvalidRequest(f"{name.decode()} is a whole number from 0 to 2^53-1, not {value[:32]!r}")
+
+
+def _config(request: Request) -> StreamConfig:
+    ttl, expires = request.header(b"stream-ttl"), request.header(b"stream-expires-at")
+    if ttl is not None and expires is not None:
+        raise InvalidRequest("Stream-TTL and Stream-Expires-At exclude each other: send one")
+    if ttl is not None and (not _NATURAL.fullmatch(ttl) or len(ttl) > 12):
+        raise InvalidRequest(f"Stream-TTL is a whole number of seconds, not {ttl[:32]!r}")
+    fork = _fork(request)
+    content_type: str | None = (request.header(b"content-type") or "").strip()
+    if not content_type or not _CONTENT_TYPE.match(content_type):
+        content_type = None if fork else "application/octet-stream"
+    return StreamConfig(
+        content_type=content_type,
+        ttl_seconds=int(ttl) if ttl is not None else None,
+        expires_at=_milliseconds(expires) if expires is not None else None,
+        closed=_is_true(request.headers.get(b"stream-closed")),
+        fork=fork,
+    )
+
+
+def _fork(request: Request) -> ForkPoint | None:
+    source = request.header(b"stream-forked-from")
+    offset, sub_offset = request.header(b"stream-fork-offset"), request.header(b"stream-fork-sub-offset")
+    if source is None:
+        if sub_offset is not None or offset is not None:
+            raise InvalidRequest("a fork offset needs Stream-Forked-From: what to fork")
+        return None
+    if sub_offset is not None and (not _NATURAL.fullmatch(sub_offset) or len(sub_offset) > 15):
+        raise InvalidRequest(f"Stream-Fork-Sub-Offset is a whole number, not {sub_offset[:32]!r}")
+    return ForkPoint(
+        source=stream_path(source.removeprefix(PREFIX).removeprefix("/")),
+        offset=start_of(offset) if offset else None,
+        sub_offset=int(sub_offset or 0),
+    )
+
+
+def _milliseconds(timestamp: str) -> int:
+    try:
+        when = datetime.fromisoformat(timestamp)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None or "T" not in timestamp.upper():
+        raise InvalidRequest(f"Stream-Expires-At is a time like 2030-01-31T12:00:00Z, not {timestamp[:40]!r}")
+    return int(when.timestamp() * 1000)
+
+
+def _rfc3339(milliseconds: int) -> bytes:
+    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
+
+
+def _matches(wanted: bytes | None, etag: bytes) -> bool:
+    if wanted is None:
+        return False
+    return wanted.strip() == b"*" or etag in [each.strip().removeprefix(b"W/") for each in wanted.split(b",")]
