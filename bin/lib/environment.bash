@@ -13,7 +13,7 @@ log=$private/setup.log
 oldest_uv=0.8 # of the user's own uv; else we fetch the one in requirements/uv.txt
 
 # The caller's own Python settings must not reach into ours.
-unset VIRTUAL_ENV PYTHONPATH PYTHONHOME
+unset VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 use_environment() {
     find_environment "$1" && return
@@ -72,7 +72,7 @@ build_environment() {
 make_environment() {
     local new=$scratch/environment site identity
     run_uv venv --quiet --no-project --relocatable --python "$python" "$new" &&
-        run_uv pip sync --quiet --require-hashes --python "$new/bin/python" "requirements/$1.txt" || return
+        run_uv pip sync --quiet --require-hashes --compile-bytecode --python "$new/bin/python" "requirements/$1.txt" || return
     # Relative to site-packages, as is all in here: the checkout can be moved.
     site=$(cd "$new" && echo lib/python*/site-packages)
     echo ../../../../../src >"$new/$site/holdfast.pth"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 import holdfast
-from holdfast.server import logs
+from holdfast.server.envelope import Envelope, error_answer, refusal
 from holdfast.server.metrics import Metrics
 from holdfast.server.models import (
     Chatted,
@@ -40,13 +38,10 @@ from holdfast.server.origins import OriginPolicy
 from holdfast.threads.access import Access, Grant, Scope
 from holdfast.threads.errors import InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.ids import now_ms
-from holdfast.threads.messages import error_body
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import RowFilter, ThreadStatus, parse_cursor
 from holdfast.threads.service import Threads
 from holdfast.threads.surface import start_of
-
-log = logging.getLogger(__name__)
 
 _bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -60,6 +55,7 @@ class Services:
     metrics: Metrics
     origins: OriginPolicy
     next_request_id: Callable[[], str]
+    max_body: int
 
 
 def _services(request: Request) -> Services:
@@ -246,59 +242,19 @@ def create_app(services: Services) -> FastAPI:
     @app.get("/metrics", tags=["server"], response_class=Response)
     async def metrics(services: Use) -> Response:
         """Counters and gauges, for Prometheus."""
-        return Response(services.metrics.render(), media_type=services.metrics.content_type)
+        exposition, content_type = services.metrics.render()
+        return Response(exposition, media_type=content_type)
 
     app.add_exception_handler(StreamError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_http)
-    app.middleware("http")(_around)
+    app.add_middleware(Envelope, services=services)
     return app
-
-
-async def _around(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Give every request an id, check where it comes from, log it, and never show a stack trace."""
-    services = _services(request)
-    id = services.next_request_id()
-    token = logs.request_id.set(id)
-    began = time.perf_counter()
-    try:
-        try:
-            services.origins.check(dict(request.scope["headers"]))
-            response = await call_next(request)
-        except StreamError as error:
-            response = await _refuse(request, error)
-        except Exception:
-            log.exception("request failed")
-            response = _error(500, "internal", "the server failed; the log says more under this request id")
-        response.headers["x-request-id"] = id
-        response.headers["x-content-type-options"] = "nosniff"
-        milliseconds = round((time.perf_counter() - began) * 1000, 1)
-        details = {"method": request.method, "path": request.url.path, "status": response.status_code}
-        log.log(
-            logging.INFO if response.status_code < 500 else logging.ERROR,
-            "%s %s %s",
-            request.method,
-            request.url.path,
-            response.status_code,
-            extra={**details, "ms": milliseconds},
-        )
-        services.metrics.count(request.method, response.status_code)
-        return response
-    finally:
-        logs.request_id.reset(token)
-
-
-def _error(
-    status: int, code: str, message: str, hint: str | None = None, headers: dict[str, str] | None = None
-) -> Response:
-    body = error_body(code, message, logs.request_id.get() or "", hint)
-    return Response(body, status, headers, media_type="application/json")
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, StreamError)
-    headers = {name.decode(): value.decode("latin-1") for name, value in error.headers}
-    return _error(error.status, error.code, error.message, error.hint, headers)
+    return refusal(error)
 
 
 async def _refuse_fields(_: Request, error: Exception) -> Response:
@@ -309,17 +265,17 @@ async def _refuse_fields(_: Request, error: Exception) -> Response:
             return await _refuse(_, InvalidRequest(f"the body is not valid JSON: {each['ctx']['error']}"))
         where = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
         problems.append(f"{where or 'the body'}: {each['msg']}")
-    return _error(422, "invalid_request", "; ".join(problems))
+    return error_answer(422, "invalid_request", "; ".join(problems))
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    names = {404: "not_found", 405: "method_not_allowed"}
+    names = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     messages = {
         404: f"there is nothing at {request.url.path}",
         405: f"{request.method} is not something {request.url.path} does",
     }
-    return _error(
+    return error_answer(
         error.status_code,
         names.get(error.status_code, "invalid_request"),
         messages.get(error.status_code, str(error.detail)),

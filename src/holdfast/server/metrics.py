@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
-
-_CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 
-class Metrics(Collector):
-    content_type = _CONTENT_TYPE
+class Metrics:
+    """Collects when scraped. The Prometheus library is loaded then, too: a start need not wait for it."""
 
     def __init__(
         self, streams: Mapping[tuple[str, int], int], store: Callable[[], dict[str, int]], open_tails: Callable[[], int]
@@ -25,14 +20,13 @@ class Metrics(Collector):
         self._store = store
         self._open_tails = open_tails
         self._rest: Counter[tuple[str, int]] = Counter()
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
 
     def count(self, method: str, status: int) -> None:
         self._rest[method, status] += 1
 
     def collect(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         requests = CounterMetricFamily(
             "holdfast_requests", "Requests answered.", labels=("surface", "method", "status")
         )
@@ -44,5 +38,12 @@ class Metrics(Collector):
         for name, number in self._store().items():
             yield CounterMetricFamily(f"holdfast_store_{name}", f"Of the stream store: {name}.", value=number)
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def render(self) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        from prometheus_client.process_collector import ProcessCollector
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        return generate_latest(registry), CONTENT_TYPE_LATEST

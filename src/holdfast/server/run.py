@@ -7,10 +7,12 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import uvicorn
+import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
@@ -58,13 +60,7 @@ def run(settings: Settings, started: Started) -> None:
     logs.configure(settings.log_level)
     with Home(settings.home) as home:
         listener = _listen(settings)
-        uvloop_run(_serve(settings, home, listener, started))
-
-
-def uvloop_run(main: object) -> None:
-    import uvloop
-
-    uvloop.run(main)  # type: ignore[arg-type]
+        uvloop.run(_serve(settings, home, listener, started))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -91,6 +87,18 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._on_started = on_started
         self._on_stopping = on_stopping
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """A signal ends serving, and no more: uvicorn would raise it again, before we have taken anything down."""
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, self.handle_exit, name, None)
+        try:
+            yield
+        finally:
+            for name in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(name)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -130,7 +138,7 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, rows, projection)
-        app = create_app(Services(threads, access, metrics, origins, streams.next_request_id))
+        app = create_app(Services(threads, access, metrics, origins, streams.next_request_id, settings.max_body))
         first_key = None
         if settings.auth and not access.list_keys():
             _, first_key = await access.create_key("first")

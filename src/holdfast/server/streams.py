@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import secrets
@@ -63,11 +62,20 @@ class StreamService:
         self.max_body = max_body
         self.answered: Counter[tuple[str, int]] = Counter()
         """Requests by method and status."""
+        self._log_all = log.isEnabledFor(logging.DEBUG)
         self._prefix = secrets.token_hex(4)
         self._ids = itertools.count(1)
 
     def next_request_id(self) -> str:
         return f"{self._prefix}{next(self._ids):08x}"
+
+    def note(self, request: Request, status: int) -> None:
+        """Count a response. Only failures are logged, unless everything is: this is the hot path."""
+        self.answered[request.method, status] += 1
+        if status >= 500 or self._log_all:
+            details = {"method": request.method, "path": request.path, "status": status, "request_id": request.id}
+            level = logging.WARNING if status >= 500 else logging.DEBUG
+            log.log(level, "%s %s %s", request.method, request.path, status, extra=details)
 
     @property
     def open_tails(self) -> int:
@@ -102,7 +110,7 @@ class StreamService:
             return error_response(error, request_id)
         if isinstance(error, UnicodeDecodeError):
             return error_response(InvalidRequest("the request is not valid UTF-8"), request_id)
-        log.error("request %s failed", request_id, exc_info=error)
+        log.error("a request failed", exc_info=error, extra={"request_id": request_id})
         message = "the server failed; the log says more under this request id"
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
@@ -116,20 +124,16 @@ class StreamService:
         return response
 
     def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> None:
+        if path == CONTROL or path.startswith(f"{CONTROL}/"):
+            raise Forbidden(f"{path} is reserved: it cannot be a stream")
         if not self._access.required:
             return
-        if path == CONTROL or path.startswith(f"{CONTROL}/"):
-            raise Forbidden(f"{path} is not a stream")
         credential = _bearer(request.headers)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
         self._access.grant(credential).check_stream(path, request.method)
-
-    async def stop(self) -> None:
-        self._tails.close()
-        await asyncio.sleep(0)
 
 
 def _bearer(headers: dict[bytes, bytes]) -> str | None:

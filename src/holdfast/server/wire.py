@@ -63,7 +63,7 @@ class Exchange:
         if self.disconnected or self.started:
             return
         self.started = True
-        self.wire.service.answered[self.request.method, response.status] += 1
+        self.wire.service.note(self.request, response.status)
         self.wire.write(self._head(response, _CHUNKED))
 
     def write(self, data: bytes) -> None:
@@ -90,7 +90,7 @@ class Exchange:
             return
         self.started = True
         status, body = response.status, response.body
-        self.wire.service.answered[self.request.method, status] += 1
+        self.wire.service.note(self.request, status)
         if status in (204, 304) or self.request.method == "HEAD":
             self.wire.write(self._head(response, b""))
         else:

@@ -26,6 +26,14 @@ class InvalidRequest(StreamError):
     """The request itself makes no sense: a bad header, offset, body or path."""
 
 
+class MethodNotAllowed(StreamError):
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"{method} is not something a stream does: it does {allowed}", ((b"allow", allowed.encode()),))
+
+
 class InvalidEntry(StreamError):
     """A message on a thread is not an entry."""
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from holdfast.threads.cursor import next_cursor
 from holdfast.threads.entries import keyed_entries
-from holdfast.threads.errors import InvalidRequest
+from holdfast.threads.errors import InvalidRequest, MethodNotAllowed
 from holdfast.threads.framing import as_array, frame_json
 from holdfast.threads.ids import now_ms
 from holdfast.threads.messages import Headers, Request, Response
@@ -125,7 +125,7 @@ class StreamSurface:
             case "DELETE":
                 await self._store.delete(request.path)
                 return Response(204, [])
-        return Response(405, [(b"allow", b"GET, HEAD, PUT, POST, DELETE, OPTIONS")])
+        raise MethodNotAllowed(request.method, "GET, HEAD, PUT, POST, DELETE, OPTIONS")
 
     async def _put(self, request: Request) -> Response:
         config = _config(request)

@@ -108,6 +108,12 @@ class UnknownSchema(Exception):
     """The database was written by a newer Holdfast."""
 
 
+def _statements() -> list[tuple[str, str]]:
+    """Each statement with the name of what it creates."""
+    statements = [statement.strip() for statement in _TABLES.split(";") if statement.strip()]
+    return [(statement.split("IF NOT EXISTS ", 1)[1].split()[0], statement) for statement in statements]
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """A connection for any thread, one thread at a time; transactions are begun and ended by hand."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
@@ -125,11 +131,14 @@ def prepare(connection: sqlite3.Connection) -> None:
         raise UnknownSchema(
             f"the data was written by a newer Holdfast (schema {version}, this one knows {VERSION}): upgrade Holdfast"
         )
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    missing = [statement for name, statement in _statements() if name not in there]
+    if version == VERSION and not missing:
+        return  # nothing to write: a server can start on a full disk and serve reads
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in _TABLES.split(";"):
-            if statement.strip():
-                connection.execute(statement)
+        for statement in missing:
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.execute("ROLLBACK")

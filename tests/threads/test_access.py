@@ -1,0 +1,145 @@
+"""Who may do what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jwt
+import pytest
+
+from holdfast.testing.stores import ManualClock
+from holdfast.threads.access import Access, Grant, Scope, derive
+from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.keys import SqliteKeys
+
+pytestmark = pytest.mark.anyio
+
+SECRET = b"s" * 32
+
+
+class NoKeys:
+    def find_key(self, digest: bytes) -> None:
+        return None
+
+
+def access(clock: ManualClock, secret: bytes = SECRET) -> Access:
+    return Access(NoKeys(), secret, session_key="hf_session", clock=clock)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("credential", [None, "", "hf_unknown", "nonsense", "a.b.c"])
+def test_who_is_not_known_is_refused(credential: str | None) -> None:
+    with pytest.raises(Unauthorized):
+        access(ManualClock()).grant(credential)
+
+
+def test_the_key_of_this_server_opens_everything() -> None:
+    assert access(ManualClock()).grant("hf_session") == Grant("default")
+
+
+def test_a_token_is_for_one_thread_and_one_scope() -> None:
+    clock = ManualClock()
+    token = access(clock).issue("t-1", Scope.READ, 60).token
+    grant = access(clock).grant(token)
+    grant.check_thread("t-1", Scope.READ)
+    grant.check_stream("threads/t-1", "GET")
+    for refused in (
+        lambda: grant.check_thread("t-1", Scope.WRITE),
+        lambda: grant.check_thread("t-2", Scope.READ),
+        lambda: grant.check_stream("threads/t-1", "POST"),
+        lambda: grant.check_stream("threads/t-2", "GET"),
+        lambda: grant.check_stream("other", "GET"),
+        lambda: grant.check_administer(),
+    ):
+        with pytest.raises(Forbidden):
+            refused()
+
+
+def test_a_write_token_reads_too_but_neither_creates_nor_deletes() -> None:
+    clock = ManualClock()
+    grant = access(clock).grant(access(clock).issue("t-1", Scope.WRITE, 60).token)
+    grant.check_stream("threads/t-1", "GET")
+    grant.check_stream("threads/t-1", "POST")
+    for method in ("PUT", "DELETE"):
+        with pytest.raises(Forbidden):
+            grant.check_stream("threads/t-1", method)
+
+
+def test_a_token_expires_also_where_it_was_seen_before() -> None:
+    clock = ManualClock()
+    doors = access(clock)
+    token = doors.issue("t-1", Scope.READ, 60).token
+    doors.grant(token)
+    clock.advance(60)
+    with pytest.raises(Unauthorized, match="expired"):
+        doors.grant(token)
+
+
+def test_a_token_of_another_home_is_refused() -> None:
+    clock = ManualClock()
+    token = access(clock, b"o" * 32).issue("t-1", Scope.READ, 60).token
+    with pytest.raises(Unauthorized):
+        access(clock).grant(token)
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS512"])
+def test_a_token_of_another_algorithm_is_refused(algorithm: str) -> None:
+    clock = ManualClock()
+    claims = {"iss": "holdfast", "sub": "t-1", "ten": "default", "scope": "write", "iat": 1, "exp": 2**40, "first": 1}
+    key = derive(SECRET, "thread tokens") * 2 if algorithm != "none" else b""
+    with pytest.raises(Unauthorized):
+        access(clock).grant(jwt.encode(claims, key, algorithm))
+
+
+def test_renewal_keeps_thread_scope_and_length_and_ends_after_a_week() -> None:
+    clock = ManualClock()
+    doors = access(clock)
+    issued = doors.issue("t-1", Scope.WRITE, 7200)
+    for _ in range(7 * 24):
+        clock.advance(3600)
+        issued = doors.renew(issued.token)
+        assert (issued.thread, issued.scope) == ("t-1", Scope.WRITE)
+        assert issued.expires_at == clock() // 1000 * 1000 + 7_200_000
+    clock.advance(3600)
+    with pytest.raises(Forbidden, match="week"):
+        doors.renew(issued.token)
+
+
+@pytest.mark.parametrize("credential", ["hf_session", None])
+def test_only_tokens_are_renewed(credential: str | None) -> None:
+    with pytest.raises((InvalidRequest, Unauthorized)):
+        access(ManualClock()).renew(credential)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 10**9])
+def test_a_token_cannot_live_for_ever(seconds: int) -> None:
+    with pytest.raises(StreamError):
+        access(ManualClock()).issue("t-1", Scope.READ, seconds)
+
+
+async def test_keys_are_kept_as_digests_and_can_be_revoked(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    clock = ManualClock()
+    doors = Access(SqliteKeys(store), SECRET, clock=clock)
+    key, secret = await doors.create_key("laptop")
+    assert doors.grant(secret) == Grant("default")
+    assert secret.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert await doors.revoke_key(key.id)
+    with pytest.raises(Unauthorized, match="revoked"):
+        doors.grant(secret)
+    assert not await doors.revoke_key(key.id)
+    assert [each.revoked_at for each in doors.list_keys()] == [clock()]
+    await store.close()
+
+
+async def test_a_key_revoked_by_another_process_stops_working_within_a_second(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    clock = ManualClock()
+    doors, others = (Access(SqliteKeys(store), SECRET, clock=clock) for _ in range(2))
+    key, secret = await doors.create_key("laptop")
+    doors.grant(secret)
+    await others.revoke_key(key.id)
+    clock.advance(1.001)
+    with pytest.raises(Unauthorized):
+        doors.grant(secret)
+    await store.close()

@@ -1,0 +1,203 @@
+"""A thread's row is the fold of its entries, and can be lost."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, format_cursor, parse_cursor
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.streams import ForkPoint, StreamConfig
+
+pytestmark = pytest.mark.anyio
+
+
+def entry(kind: str, ts: int = 1, **fields: Any) -> dict[str, Any]:
+    return {"id": f"e-{ts}", "ts": ts, "payload": {"type": kind, **fields}}
+
+
+def test_signals_shape_the_row() -> None:
+    row = fold(
+        ThreadRow("t", 1),
+        [
+            entry("signal.thread.created", 5, title="a", parent="t-0", labels={"team": "x", "bad": 1}),
+            entry("chat", 9, text="hello" * 100),
+            entry("signal.thread.renamed", 8, title="b"),
+            entry("signal.thread.status_changed", 7, status="running"),
+            entry("signal.thread.status_changed", 7, status="nonsense"),
+            entry("signal.thread.status_changed", 7, status=["running"]),
+            entry("signal.thread.archived", 6),
+            entry("signal.other.renamed", 6, title="c"),
+            entry("chat", 6, text="bye"),
+        ],
+    )
+    assert row == ThreadRow(
+        "t",
+        1,
+        title="b",
+        status=ThreadStatus.RUNNING,
+        parent="t-0",
+        labels={"team": "x"},
+        archived=True,
+        entry_count=9,
+        last_activity_at=9,
+        last_entry={"id": "e-6", "ts": 6, "type": "chat", "text": "bye"},
+    )
+
+
+def test_folding_in_parts_is_folding_the_whole() -> None:
+    entries = [entry("signal.thread.renamed", ts, title=str(ts)) for ts in range(10)]
+    whole = fold(ThreadRow("t", 1), entries)
+    for cut in range(10):
+        assert fold(fold(ThreadRow("t", 1), entries[:cut]), entries[cut:]) == whole
+
+
+def test_a_cursor_is_read_back_or_refused() -> None:
+    assert parse_cursor(format_cursor(ThreadRow("t-1", 1, last_activity_at=77))) == (77, "t-1")
+    for cursor in ("", "x", "!!!!", "Og", "bm9uc2Vuc2U", "é"):
+        with pytest.raises(InvalidRequest):
+            parse_cursor(cursor)
+
+
+class Fixture:
+    """Threads on a store in a folder, opened and closed like a server does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "holdfast.db"
+
+    async def __aenter__(self) -> Threads:
+        self.store = await SqliteStore.open(self.path)
+        rows = SqliteRows(self.store)
+        self.projection = Projection(self.store, rows)
+        self.projection.start()
+        return Threads(self.store, rows, self.projection)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.projection.close()
+        await self.store.close()
+
+
+async def everything(threads: Threads, **wanted: Any) -> list[ThreadRow]:
+    rows: list[ThreadRow] = []
+    after = None
+    while True:
+        page = await threads.list(RowFilter(limit=7, after=after, **wanted))
+        rows += page.rows
+        if page.next_cursor is None:
+            return rows
+        after = parse_cursor(page.next_cursor)
+
+
+async def test_the_cache_tables_are_rebuilt_from_the_streams(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+    async with fixture as threads:
+        for number in range(30):
+            row = await threads.create(title=f"thread {number}", labels={"even": str(number % 2 == 0)})
+            await threads.chat(row.id, f"hello {number}")
+        last = await threads.create(title="last")
+        await threads.rename(last.id, "renamed")
+        await threads.archive(last.id, True)
+        before = await everything(threads, archived=None)
+    assert len(before) == 31
+
+    connection = sqlite3.connect(fixture.path)
+    tables = [
+        name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE '%\\_cache' ESCAPE '\\'")
+    ]
+    assert tables == ["threads_cache"]
+    for table in tables:
+        connection.execute(f"DROP TABLE {table}")
+    connection.commit()
+    connection.close()
+
+    async with fixture as threads:
+        assert await everything(threads, archived=None) == before
+        assert [row.title for row in await everything(threads, archived=True)] == ["renamed"]
+
+
+async def test_a_row_left_behind_by_a_crash_catches_up(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+    async with fixture as threads:
+        row = await threads.create(title="a")
+        gone = await threads.create(title="gone")
+        await threads.list(RowFilter())
+    # What a crash leaves: entries and deletions that no row knows of.
+    store = await SqliteStore.open(fixture.path)
+    rows = SqliteRows(store)
+    silent = Projection(store, rows)
+    threads = Threads(store, rows, silent)
+    await threads._signal(row.id, "renamed", title="b")
+    await store.delete(f"threads/{gone.id}")
+    await store.close()
+    async with fixture as threads:
+        assert [row.title for row in await everything(threads)] == ["b"]
+
+
+async def test_lists_filter_and_page(tmp_path: Path) -> None:
+    async with Fixture(tmp_path) as threads:
+        parent = await threads.create(title="parent")
+        for number in range(20):
+            await threads.create(parent=parent.id, labels={"n": str(number), "kind": "child"})
+        assert len(await everything(threads, parent=parent.id)) == 20
+        assert len(await everything(threads, labels=(("kind", "child"),))) == 20
+        assert len(await everything(threads, labels=(("kind", None), ("n", "3")))) == 1
+        assert len(await everything(threads, labels=(("kind", "other"),))) == 0
+        assert len(await everything(threads, status=ThreadStatus.RUNNING)) == 0
+        rows = await everything(threads)
+        assert len({row.id for row in rows}) == 21
+        keys = [(row.last_activity_at, row.id) for row in rows]
+        assert keys == sorted(keys, reverse=True)
+
+
+async def test_a_fork_of_a_thread_has_a_row_of_its_own(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+    async with fixture as threads:
+        source = await threads.create(title="source")
+        await fixture.store.create("threads/t-fork", StreamConfig(fork=ForkPoint(f"threads/{source.id}", None, 0)))
+        await threads.rename("t-fork", "fork")
+        fork = await threads.get("t-fork")
+        assert (fork.title, fork.entry_count) == ("fork", 2)
+        assert (await threads.get(source.id)).title == "source"
+
+
+async def test_a_thread_that_replaced_another_starts_a_new_row(tmp_path: Path) -> None:
+    async with Fixture(tmp_path) as threads:
+        await threads.create(id="t-1", title="old")
+        await threads.delete("t-1")
+        with pytest.raises(StreamNotFound):
+            await threads.get("t-1")
+        assert (await threads.create(id="t-1")).title is None
+
+
+async def test_a_thread_is_created_once(tmp_path: Path) -> None:
+    async with Fixture(tmp_path) as threads:
+        await threads.create(id="t-1")
+        with pytest.raises(StreamConflict):
+            await threads.create(id="t-1")
+        with pytest.raises(StreamNotFound):
+            await threads.create(parent="t-none")
+        with pytest.raises(InvalidRequest):
+            await threads.create(id="../x")
+
+
+async def test_entries_are_filtered_and_paged_by_position(tmp_path: Path) -> None:
+    async with Fixture(tmp_path) as threads:
+        row = await threads.create()
+        for number in range(25):
+            await threads.chat(row.id, str(number))
+            await threads.label(row.id, {"n": str(number)})
+        texts, position = [], 0
+        while True:
+            page = await threads.entries(row.id, types=("chat",), since=position, limit=4)
+            texts += [each["payload"]["text"] for each in page.entries]
+            position = page.position
+            if page.up_to_date:
+                break
+        assert texts == [str(number) for number in range(25)]

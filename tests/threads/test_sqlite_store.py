@@ -1,0 +1,124 @@
+"""The embedded store keeps the contract, and what is its own: folding, purging, failing commits."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.stores import ManualClock, Reopen, StoreContract, read_all
+from holdfast.threads.errors import StoreFull, StreamError
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
+
+TEXT = StreamConfig(content_type="text/plain")
+
+
+class TestSqliteStore(StoreContract):
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Reopen:
+        def reopen(clock: Callable[[], int]) -> object:
+            return SqliteStore.open(tmp_path / "holdfast.db", clock=clock)
+
+        return reopen  # type: ignore[return-value]
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_small_chunks_are_folded_into_few(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    for number in range(1000):
+        await store.append("a", AppendRequest(b"%04d" % number))
+    ((chunks,),) = store.query("SELECT count(*) FROM chunks")
+    assert isinstance(chunks, int)
+    assert chunks < 300
+    assert await read_all(store, "a") == b"".join(b"%04d" % number for number in range(1000))
+    await store.close()
+
+
+async def test_a_fork_into_the_middle_of_a_folded_chunk_reads_right(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    for number in range(600):
+        await store.append("a", AppendRequest(b"%04d" % number))
+    await store.create("b", StreamConfig(fork=ForkPoint("a", 404, 0)), b"!")
+    assert await read_all(store, "b") == b"".join(b"%04d" % number for number in range(101)) + b"!"
+    await store.close()
+
+
+async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path) -> None:
+    """The disk is full for a moment: what was not acknowledged is not there, and the stream goes on from what is."""
+    store = await SqliteStore.open(tmp_path / "db", clock=ManualClock())
+    await store.create("a", TEXT)
+    await store.append("a", AppendRequest(b"kept"))
+    seen: list[bytes] = []
+    store.watch("a", lambda change: seen.append(change.data))
+    pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreFull):
+        await store.append("a", AppendRequest(b"x" * 100_000))
+    assert await read_all(store, "a") == b"kept"
+    store._writer._connection.execute("PRAGMA max_page_count = 1000000000")
+    assert (await store.append("a", AppendRequest(b"-more"))).tail == 9
+    assert await read_all(store, "a") == b"kept-more"
+    assert seen == [b"-more"]
+    await store.close()
+
+
+async def test_one_bad_write_does_not_fail_its_neighbours(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    gate = threading.Event()  # holds the writer until all three wait for the same commit
+
+    def hold(_: sqlite3.Connection) -> None:
+        gate.wait(10)
+
+    def broken(_: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("no such table: nonsense")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(store.write(hold))
+        await asyncio.sleep(0)
+        good = store.append("a", AppendRequest(b"1"))
+        bad = tasks.create_task(_refused(store, broken))
+        await asyncio.sleep(0)
+        also_good = store.append("a", AppendRequest(b"2"))
+        gate.set()
+        await good
+        await also_good
+        await bad
+    assert await read_all(store, "a") == b"12"
+    await store.close()
+
+
+async def _refused(store: SqliteStore, write: Callable[[sqlite3.Connection], None]) -> None:
+    with pytest.raises(StreamError):
+        await store.write(write)
+
+
+async def test_the_bytes_of_deleted_streams_are_removed(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT, b"x" * 1000)
+    for _ in range(40):
+        await store.append("a", AppendRequest(b"y" * 100_000))
+    await store.delete("a")
+    while store.query("SELECT 1 FROM purges"):
+        await store._purge()
+    assert store.query("SELECT count(*) FROM chunks") == [(0,)]
+    await store.close()
+
+
+async def test_ids_of_deleted_streams_are_never_used_again(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    first = (await store.create("a", TEXT)).info.id
+    await store.delete("a")
+    await store.close()
+    store = await SqliteStore.open(tmp_path / "db")
+    assert (await store.create("a", TEXT)).info.id > first
+    await store.close()
