@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+from holdfast.server.config import Settings
+from holdfast.testing.server import ServerProcess
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that asks for no key, shared by the tests that only add to it."""
+    home: Path = tmp_path_factory.mktemp("open") / "home"
+    with ServerProcess(home, Settings(home=home, auth=False, long_poll_timeout=0.5)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that asks for keys, shared by the tests that only add to it."""
+    home: Path = tmp_path_factory.mktemp("server") / "home"
+    with ServerProcess(home, Settings(home=home, long_poll_timeout=0.5)) as server:
+        yield server

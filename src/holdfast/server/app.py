@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 import holdfast
 from holdfast.server.envelope import Envelope, error_answer, refusal
@@ -160,7 +161,7 @@ async def delete_thread(id: ThreadId, services: Use, _: Administrator) -> None:
     await services.threads.delete(id)
 
 
-@router.post("/threads/{id}/chat", status_code=201, tags=["entries"])
+@router.post("/threads/{id}/chat", status_code=201, response_model_exclude_unset=True, tags=["entries"])
 async def post_chat(id: ThreadId, chat: NewChat, services: Use, grant: Caller) -> Chatted:
     """Say something on a thread."""
     grant.check_thread(id, Scope.WRITE)
@@ -168,7 +169,7 @@ async def post_chat(id: ThreadId, chat: NewChat, services: Use, grant: Caller) -
     return Chatted(entry=EntryModel.model_validate(entry.to_json()), next_offset=format_offset_text(position))
 
 
-@router.get("/threads/{id}/entries", tags=["entries"])
+@router.get("/threads/{id}/entries", response_model_exclude_unset=True, tags=["entries"])
 async def read_entries(
     id: ThreadId,
     services: Use,
@@ -279,5 +280,12 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
         error.status_code,
         names.get(error.status_code, "invalid_request"),
         messages.get(error.status_code, str(error.detail)),
-        headers=dict(error.headers) if error.headers else None,
+        headers={"allow": _allowed(request)} if error.status_code == 405 else None,
     )
+
+
+def _allowed(request: Request) -> str:
+    """All methods of a path; the framework names only those of the first route that matches."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    return ", ".join(sorted(methods))

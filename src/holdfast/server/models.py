@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from holdfast.threads.access import MAX_TOKEN_SECONDS, ApiKey, IssuedToken, Scope
@@ -93,7 +93,7 @@ class NewThread(Model):
 class ThreadChange(Model):
     title: Title | None = None
     labels: Labels | None = None
-    archived: bool | None = None
+    archived: StrictBool | None = None
 
 
 class EntryModel(Model):
@@ -123,7 +123,7 @@ class Chatted(Model):
 
 class NewToken(Model):
     scope: Scope = Scope.READ
-    ttl_seconds: int = Field(default=7200, ge=1, le=MAX_TOKEN_SECONDS)
+    ttl_seconds: int = Field(default=7200, ge=1, le=MAX_TOKEN_SECONDS, strict=True)
 
 
 class Token(Model):

@@ -1,0 +1,347 @@
+"""A real server in a process of its own, to be started, stopped, killed and started again on the same home.
+
+An interpreter that has imported everything waits in the background, and every start is a fork of it: the first start
+takes as long as any, those after it a few hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+from urllib.parse import urlsplit
+
+from holdfast.server.config import Settings
+from holdfast.server.home import RunningServer, read_running
+
+_LOG_SHOWN: Final = 6_000
+
+
+class ServerFailed(Exception):
+    """The server did not start, did not stop, or ended by itself. The end of its log is in the message."""
+
+
+class ServerProcess:
+    """A server and the process it runs in. `with` and `async with` start it and stop it.
+
+    It owns the process and the log file, not the home: what the server wrote stays there for you to look at. The
+    port is chosen at the first start and kept through restarts. `settings` may say anything but home and port.
+    `command` goes before the interpreter, for a server that is to run inside something; where the home has another
+    name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        settings: Settings | None = None,
+        *,
+        port: int = 0,
+        log: Path | None = None,
+        command: Sequence[str] = (),
+        home_here: Path | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self.home = home
+        self.log = log or home.with_name(f"{home.name}.log")
+        self._settings = replace(settings or Settings(home=home), home=home, port=port)
+        self._command = tuple(command)
+        self._home_here = home_here or home
+        self._patience = patience
+        self._template: _Template | None = None
+        self._pid: int | None = None
+        """Of the server, from when it begins to start until it is seen to have ended."""
+        self._running: RunningServer | None = None
+        self._reservation: socket.socket | None = None
+
+    # What it is
+
+    @property
+    def url(self) -> str:
+        return self._announced().url
+
+    @property
+    def api_key(self) -> str | None:
+        """A key that lives as long as this run of the server; None where no keys are asked for."""
+        return self._announced().apiKey
+
+    @property
+    def pid(self) -> int:
+        if self._pid is None:
+            raise RuntimeError("this server does not run: start it first")
+        return self._pid
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, for sockets."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 0
+
+    def read_log(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return self.log.read_text(errors="replace")
+        return ""
+
+    # What it does
+
+    def start(self) -> None:
+        """Start, and return when it answers."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start, and return when it is about to open its home."""
+        if self._pid is not None:
+            raise RuntimeError("this server was started already: stop or kill it first")
+        if self._template is None:
+            self._template = _Template(self._command, self.log)
+            self._expect("prepared")
+        if sys.platform != "linux":
+            self._release_port()
+        self._template.tell(json.dumps({**asdict(self._settings), "home": str(self.home)}))
+        self._pid = int(self._expect("pid"))
+
+    def wait_ready(self) -> None:
+        """Return when a launched server answers."""
+        self._expect("ready")
+        self._running = read_running(self._home_here)
+        if self._running is None:
+            raise self._failed("it does not say where it listens")
+        self._settings = replace(self._settings, port=self.address[1])
+        self._release_port()
+
+    def stop(self) -> None:
+        """Ask it to end (SIGTERM), and wait until it has finished what it was doing."""
+        if self._pid is None:
+            return
+        self._check_alive()
+        os.kill(self._pid, signal.SIGTERM)
+        try:
+            code = int(self._expect("ended"))
+        except ServerFailed:
+            self.kill()
+            raise self._failed(f"it did not stop within {self._patience:g} s of SIGTERM") from None
+        self._note_end()
+        if code:
+            raise self._failed(f"it did not stop cleanly ({_ending(code)})")
+
+    def kill(self) -> None:
+        """End it in the middle of whatever it does (SIGKILL)."""
+        if self._pid is None:
+            return
+        self._check_alive()
+        os.kill(self._pid, signal.SIGKILL)
+        while not (said := self._listen()).startswith("ended"):
+            if not said:
+                raise self._failed(f"it did not end within {self._patience:g} s of SIGKILL")
+            # It may have had the time to say that it is ready.
+        self._note_end()
+
+    def restart(self) -> None:
+        """Stop it and start it on the same port."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it if it runs, and let go of everything. It can be started again."""
+        try:
+            self.stop()
+        finally:
+            self._release_port()
+            if self._template is not None:
+                self._template.close()
+                self._template = None
+                self._pid = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            with contextlib.suppress(ServerFailed):
+                self.kill()
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # The failure that brings us here matters more than how the server ends.
+        with contextlib.suppress(ServerFailed):
+            self.close()
+        error.add_note(self._log_excerpt())
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+
+    # Talking to the child
+
+    def _announced(self) -> RunningServer:
+        if self._running is None:
+            raise RuntimeError("this server has not been started")
+        return self._running
+
+    def _expect(self, word: str) -> str:
+        """Wait for this word; returns what comes with it."""
+        said = self._listen()
+        name, _, value = said.partition(" ")
+        if name == word:
+            return value
+        if name == "ended":
+            self._note_end()
+            raise self._failed(f"it ended by itself ({_ending(int(value))})")
+        raise self._failed(
+            f"it said {said!r} instead of {word!r}" if said else f"no {word!r} from it within {self._patience:g} s"
+        )
+
+    def _listen(self) -> str:
+        assert self._template is not None
+        return self._template.listen(time.monotonic() + self._patience)
+
+    def _check_alive(self) -> None:
+        assert self._template is not None
+        said = self._template.listen(0.0)
+        if said.startswith("ended"):
+            self._note_end()
+            raise self._failed(f"it ended by itself ({_ending(int(said.partition(' ')[2]))})")
+
+    def _failed(self, how: str) -> ServerFailed:
+        return ServerFailed(f"the server on {self.home} failed: {how}\n{self._log_excerpt()}")
+
+    def _log_excerpt(self) -> str:
+        text = self.read_log()
+        return f"the server's log ({self.log}) ends with:\n{text[-_LOG_SHOWN:]}" if text else "its log is empty"
+
+    def _note_end(self) -> None:
+        self._pid = None
+        self._reserve_port()
+
+    def _reserve_port(self) -> None:
+        """Keep the port while nobody listens on it, or the system could give it to somebody else's connection.
+
+        Linux lets a socket that does not listen share its port with the server's to come.
+        """
+        if self._reservation is not None or self._running is None or sys.platform != "linux":
+            return
+        host, port = self.address
+        reservation = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reservation.bind((host, port))
+        except OSError:
+            reservation.close()
+        else:
+            self._reservation = reservation
+
+    def _release_port(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
+            self._reservation = None
+
+
+class _Template:
+    """The interpreter that servers are forked from, one at a time. It ends when its standard input does."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [*command, sys.executable, "-P", "-m", "holdfast.testing.server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._heard = b""
+
+    def tell(self, line: str) -> None:
+        stdin = _pipe(self._process.stdin)
+        with contextlib.suppress(BrokenPipeError):  # it has ended: whoever listens for its answer finds out
+            stdin.write(line.encode() + b"\n")
+            stdin.flush()
+
+    def listen(self, deadline: float) -> str:
+        """The next line that it or its server says; nothing where it ended or the time is up."""
+        stdout = _pipe(self._process.stdout).fileno()
+        while b"\n" not in self._heard:
+            readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
+            said = os.read(stdout, 4096) if readable else b""
+            if not said:
+                return ""
+            self._heard += said
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
+
+    def close(self) -> None:
+        # A server that is still there stops by itself: it notices that the pipe is gone.
+        _pipe(self._process.stdin).close()
+        try:
+            self._process.wait(30.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        _pipe(self._process.stdout).close()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _main() -> None:
+    """The template: import, then fork a server for every line of settings, and say how each of them ends."""
+    from holdfast.server import run
+
+    def serve(told: bytes) -> None:
+        values = json.loads(told)
+        threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
+        run(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"))
+
+    _say("prepared")
+    while told := sys.stdin.buffer.readline():
+        pid = os.fork()
+        if not pid:
+            _say(f"pid {os.getpid()}")
+            serve(told)
+            return
+        _, status = os.waitpid(pid, 0)
+        _say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def _say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+def _stop_with_parent() -> None:
+    """Nobody wants a server that outlives the test which started it."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    _main()
