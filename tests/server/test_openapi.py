@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import schemathesis
@@ -25,10 +25,10 @@ class Key:
 
     value: str | None = None
 
-    def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
+    def get(self, case: schemathesis.Case[Any], context: schemathesis.AuthContext) -> str:
         return f"Bearer {Key.value}"
 
-    def set(self, case: schemathesis.Case, data: str, context: schemathesis.AuthContext) -> None:
+    def set(self, case: schemathesis.Case[Any], data: str, context: schemathesis.AuthContext) -> None:
         case.headers["Authorization"] = data
 
 
@@ -40,7 +40,7 @@ class Key:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_operation_keeps_its_word(case: schemathesis.Case, server: ServerProcess) -> None:
+def test_every_operation_keeps_its_word(case: schemathesis.Case[Any], server: ServerProcess) -> None:
     Key.value = server.api_key
     # Offsets and cursors are opaque: the schema cannot say which of them were given out.
     case.call_and_validate(

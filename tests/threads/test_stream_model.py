@@ -1,10 +1,9 @@
-"""A model of the protocol, and a real server, do the same things and must say the same: a stateful search for a difference."""
+"""A model of the protocol, and a real server, do the same things and must say the same."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,7 +11,16 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from holdfast.testing.server import ServerProcess
 
@@ -248,15 +256,13 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def machine(open_server: ServerProcess) -> Iterator[type[StreamMachine]]:
+def machine(open_server: ServerProcess) -> type[StreamMachine]:
     StreamMachine.url = open_server.url
-    yield StreamMachine
+    return StreamMachine
 
 
 def test_a_real_server_and_the_model_never_disagree(machine: type[StreamMachine]) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=EXAMPLES,

@@ -1,0 +1,77 @@
+"""A home belongs to one server at a time, and to one user."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.server.config import Settings, default_home
+from holdfast.server.home import Home, HomeInUse, RunningServer, read_running
+from holdfast.server.run import CannotServe, run
+from holdfast.testing.server import ServerProcess
+
+
+def test_a_second_server_on_the_same_home_is_refused_by_name(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home") as first, pytest.raises(HomeInUse) as refused, Home(tmp_path / "home"):
+        pass
+    assert str(tmp_path / "home") in str(refused.value)
+    assert first.url in str(refused.value)
+
+
+def test_a_home_is_free_again_after_its_server_died(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "home")
+    with server:
+        server.kill()
+        assert read_running(tmp_path / "home") is not None, "the dead leave their note"
+        server.start()
+        assert httpx.get(f"{server.url}/health").status_code == 200
+    assert read_running(tmp_path / "home") is None, "the living take it back"
+
+
+def test_only_its_user_can_read_a_home(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home"):
+        for path in [tmp_path / "home", *(tmp_path / "home").iterdir()]:
+            assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+
+
+def test_the_secret_is_made_once(tmp_path: Path) -> None:
+    with Home(tmp_path) as home:
+        first = home.secret()
+    with Home(tmp_path) as home:
+        assert home.secret() == first
+    assert len(first) == 32
+
+
+def test_a_note_that_cannot_be_read_is_no_server(tmp_path: Path) -> None:
+    for text in ("", "{}", "[]", '{"url": 1}', "\x00"):
+        (tmp_path / "server.json").write_text(text)
+        assert read_running(tmp_path) is None
+
+
+def test_the_note_says_where_the_server_is(tmp_path: Path) -> None:
+    running = RunningServer("http://127.0.0.1:1", 1, "0", 2, "hf_x")
+    with Home(tmp_path) as home:
+        home.announce(running)
+        assert read_running(tmp_path) == running
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.com"])
+def test_without_keys_only_loopback_is_served(tmp_path: Path, host: str) -> None:
+    with pytest.raises(CannotServe, match="--no-auth"):
+        run(Settings(home=tmp_path, host=host, auth=False), lambda *_: None)
+
+
+def test_a_port_that_is_taken_is_named(server: ServerProcess, tmp_path: Path) -> None:
+    with pytest.raises(CannotServe, match=str(server.address[1])):
+        run(Settings(home=tmp_path, port=server.address[1]), lambda *_: None)
+
+
+def test_the_home_is_the_platforms_data_folder_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
+    assert default_home({}) == Path("/home/ada/.local/share/holdfast")
+    assert default_home({"XDG_DATA_HOME": "/data"}) == Path("/data/holdfast")
+    assert default_home({"XDG_DATA_HOME": "/data", "HOLDFAST_HOME": "/mine"}) == Path("/mine")
