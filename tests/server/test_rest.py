@@ -200,3 +200,23 @@ def test_a_body_over_the_limit_is_refused(api: httpx.Client) -> None:
     body = b'{"text":"' + b"x" * (16 * 1024 * 1024) + b'"}'
     answer = api.post(f"/v1/threads/{id}/chat", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "__ds/subscriptions/ack"),
+        ("GET", "__ds/subscriptions/callback"),
+        ("DELETE", "__ds/subscriptions/release"),
+        ("DELETE", "__ds/subscriptions/s/streams/ack"),
+        ("POST", "__ds/subscriptions/s/claim"),
+        ("PUT", "%5f%5fds/subscriptions/s"),
+        ("POST", "%5f%5fds/subscriptions/s/claim"),
+        ("GET", "__ds"),
+    ],
+)
+def test_subscriptions_are_not_open_to_strangers(server: ServerProcess, method: str, path: str) -> None:
+    """Only a wake's own token does without a key, and only where it belongs."""
+    body = {"type": "webhook", "pattern": "**", "webhook": {"url": "http://127.0.0.1:9/"}}
+    answer = httpx.request(method, f"{server.url}/v1/stream/{path}", json=body)
+    assert answer.status_code in (401, 403), answer.text

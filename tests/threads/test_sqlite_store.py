@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.stores import ManualClock, Reopen, StoreContract, read_all
+from holdfast.testing.stores import Reopen, StoreContract, read_all
 from holdfast.threads.errors import StoreFull, StreamError
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
@@ -54,7 +54,7 @@ async def test_a_fork_into_the_middle_of_a_folded_chunk_reads_right(tmp_path: Pa
 
 async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path) -> None:
     """The disk is full for a moment: what was not acknowledged is not there, and the stream goes on from what is."""
-    store = await SqliteStore.open(tmp_path / "db", clock=ManualClock())
+    store = await SqliteStore.open(tmp_path / "db")
     await store.create("a", TEXT)
     await store.append("a", AppendRequest(b"kept"))
     seen: list[bytes] = []

@@ -32,8 +32,7 @@ from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.keys import SqliteKeys
 from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
-from holdfast.threads.subscriptions.routes import SubscriptionRoutes
-from holdfast.threads.subscriptions.service import SubscriptionService
+from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
 from holdfast.threads.surface import StreamSurface
 from holdfast.threads.tails import Tails
 

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qs
 
 from holdfast.server.origins import OriginPolicy
@@ -15,14 +15,12 @@ from holdfast.threads.access import Access
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.streams import Appended
+from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
 from holdfast.threads.surface import StreamSurface, stream_path
 from holdfast.threads.tails import Tails
 
 log = logging.getLogger(__name__)
 
-CONTROL: Final = "__ds"
-_TOKEN_ROUTES: Final = ("callback", "ack", "release")
-"""Subscription routes whose bearer is the wake's own token."""
 _PREFLIGHT: Final = [
     (b"access-control-allow-methods", b"GET, HEAD, PUT, POST, DELETE, OPTIONS"),
     (
@@ -35,12 +33,6 @@ _PREFLIGHT: Final = [
 ]
 
 
-class ControlRoutes(Protocol):
-    """What lives under `__ds/`: subscriptions and the keys they sign with."""
-
-    async def handle(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> Response | None: ...
-
-
 class StreamService:
     """One request at a time, whatever carries it: authenticate, decide who answers, answer errors in one shape."""
 
@@ -49,7 +41,7 @@ class StreamService:
         surface: StreamSurface,
         tails: Tails,
         access: Access,
-        control: ControlRoutes,
+        subscriptions: SubscriptionRoutes,
         origins: OriginPolicy,
         *,
         max_body: int,
@@ -57,7 +49,7 @@ class StreamService:
         self._surface = surface
         self._tails = tails
         self._access = access
-        self._control = control
+        self._subscriptions = subscriptions
         self.origins = origins
         self.max_body = max_body
         self.answered: Counter[tuple[str, int]] = Counter()
@@ -94,7 +86,7 @@ class StreamService:
         if request.method == "OPTIONS":
             return Response(204, list(_PREFLIGHT))
         request.path = path = stream_path(raw_path)
-        if path == CONTROL or path.startswith(f"{CONTROL}/"):
+        if is_control(path):
             return await self._respond_control(request)
         self._authorize(request, path)
         return await self._surface.respond(request)
@@ -115,16 +107,16 @@ class StreamService:
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
     async def _respond_control(self, request: Request) -> Response:
-        method, path = request.method, request.path
-        if path != f"{CONTROL}/jwks.json" and path.rpartition("/")[2] not in _TOKEN_ROUTES:
+        path = request.path
+        if needs_grant(path):
             self._access.grant(_bearer(request.headers)).check_administer()
-        response = await self._control.handle(method, path, request.headers, request.body)
+        response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise StreamNotFound(f"there is nothing at {path}")
         return response
 
     def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> None:
-        if path == CONTROL or path.startswith(f"{CONTROL}/"):
+        if is_control(path):
             raise Forbidden(f"{path} is reserved: it cannot be a stream")
         if not self._access.required:
             return

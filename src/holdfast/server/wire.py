@@ -17,6 +17,8 @@ from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, 
 from holdfast.threads.surface import PREFIX
 
 _PREFIX: Final = PREFIX.encode()
+_CONTROL: Final = "__ds"
+"""Not streams: these answer POST in other ways. (A quoted spelling of it is refused as a stream.)"""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
@@ -253,7 +255,7 @@ class StreamWire(HttpToolsProtocol):
         try:
             if request.method != "OPTIONS":
                 service.origins.check(request.headers)
-            if request.method == "POST" and not exchange.target.startswith("__ds"):
+            if request.method == "POST" and not exchange.target.startswith(_CONTROL):
                 self._append(exchange)
                 return
         except Exception as error:

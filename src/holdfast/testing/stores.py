@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from holdfast.testing.clock import ManualClock
 from holdfast.threads.errors import (
     ContentTypeMismatch,
     InvalidRequest,
@@ -31,19 +32,6 @@ from holdfast.threads.streams import AppendRequest, Change, ForkPoint, Keyed, Pr
 
 JSON = StreamConfig(content_type="application/json")
 TEXT = StreamConfig(content_type="text/plain")
-
-
-class ManualClock:
-    """Time that moves when told to."""
-
-    def __init__(self, now: int = 1_700_000_000_000) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += int(seconds * 1000)
 
 
 Reopen = Callable[[Callable[[], int]], Awaitable[StreamStore]]
@@ -73,7 +61,7 @@ class StoreContract:
 
     @pytest.fixture
     async def store(self, reopen: Reopen, clock: ManualClock) -> AsyncIterator[StreamStore]:
-        store = await reopen(clock)
+        store = await reopen(clock.now)
         yield store
         await store.close()
 
@@ -373,20 +361,20 @@ class StoreContract:
             lambda: store.touch("a"),
             lambda: store.append("a", AppendRequest(close=True)),
         ):
-            clock.advance(8)
+            clock.advance(8_000)
             await access()
-        clock.advance(8)
+        clock.advance(8_000)
         await store.head("a")
-        clock.advance(3)
+        clock.advance(3_000)
         with pytest.raises(StreamNotFound):
             await store.head("a")
         assert (await store.create("a", TEXT)).new
 
     async def test_an_expiry_does_not_slide(self, store: StreamStore, clock: ManualClock) -> None:
-        await store.create("a", StreamConfig(content_type="text/plain", expires_at=clock() + 5000))
-        clock.advance(4)
+        await store.create("a", StreamConfig(content_type="text/plain", expires_at=clock.now() + 5000))
+        clock.advance(4_000)
         await store.append("a", AppendRequest(b"x"))
-        clock.advance(2)
+        clock.advance(2_000)
         with pytest.raises(StreamNotFound):
             await store.append("a", AppendRequest(b"x"))
 
@@ -396,7 +384,7 @@ class StoreContract:
         await store.create("a", StreamConfig(content_type="text/plain", ttl_seconds=10), b"x")
         await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))
         await store.create("c", StreamConfig(ttl_seconds=100, fork=ForkPoint("a", None, 0)))
-        clock.advance(11)
+        clock.advance(11_000)
         with pytest.raises((StreamNotFound, StreamGone)):
             await store.head("a")
         with pytest.raises(StreamNotFound):
@@ -450,7 +438,7 @@ class StoreContract:
     # Coming back
 
     async def test_everything_survives_a_restart(self, reopen: Reopen, clock: ManualClock) -> None:
-        store = await reopen(clock)
+        store = await reopen(clock.now)
         await store.create("a", JSON, keyed=(Keyed("k", b"0,\n"),))
         for number in range(700):
             await store.append(
@@ -460,13 +448,13 @@ class StoreContract:
         await store.create("c", TEXT)
         await store.append("c", AppendRequest(b"x", producer=Producer("q", 0, 0), close=True))
         whole = await read_all(store, "b", limit=100_000)
-        clock.advance(60)
+        clock.advance(60_000)
         await store.touch("b")
         await store.delete("a")
         await store.close()
 
-        store = await reopen(clock)
-        clock.advance(60)
+        store = await reopen(clock.now)
+        clock.advance(60_000)
         assert await read_all(store, "b", limit=100_000) == whole
         with pytest.raises(StreamGone):
             await store.head("a")
@@ -477,11 +465,11 @@ class StoreContract:
         await store.close()
 
     async def test_producers_and_sequences_survive_a_restart(self, reopen: Reopen, clock: ManualClock) -> None:
-        store = await reopen(clock)
+        store = await reopen(clock.now)
         await store.create("a", TEXT)
         await store.append("a", AppendRequest(b"1", seq="m", producer=Producer("p", 1, 0)))
         await store.close()
-        store = await reopen(clock)
+        store = await reopen(clock.now)
         assert (await store.append("a", AppendRequest(b"1", seq="m", producer=Producer("p", 1, 0)))).duplicate
         with pytest.raises(StaleEpoch):
             await store.append("a", AppendRequest(b"2", producer=Producer("p", 0, 1)))

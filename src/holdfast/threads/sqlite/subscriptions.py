@@ -1,0 +1,61 @@
+"""Subscriptions in the embedded store: one row for each, and one for each of its links."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+from holdfast.threads.sqlite.store import SqliteStore
+from holdfast.threads.subscriptions.records import Link, Subscription, dump_subscription, load_subscription
+from holdfast.threads.subscriptions.store import Stored
+
+
+class SqliteSubscriptions:
+    """Subscriptions in the same file as the streams. An acknowledgement costs as many rows as it has streams."""
+
+    def __init__(self, store: SqliteStore, *, tenant: str = "default") -> None:
+        self._store = store
+        self._tenant = tenant
+
+    async def load_all(self) -> list[Stored]:
+        links: dict[str, dict[str, Link]] = {}
+        for id, path, acked, explicit, glob in self._store.query(
+            "SELECT subscription, path, acked, explicit, glob FROM subscription_links WHERE tenant = ?", (self._tenant,)
+        ):
+            links.setdefault(str(id), {})[str(path)] = Link(int(str(acked)), bool(explicit), bool(glob))
+        rows = self._store.query("SELECT id, record FROM subscriptions WHERE tenant = ? ORDER BY id", (self._tenant,))
+        return [(load_subscription(str(record)), links.get(str(id), {})) for id, record in rows]
+
+    async def save(self, subscription: Subscription, links: Mapping[str, Link | None]) -> None:
+        tenant, id = self._tenant, subscription.id
+        record = dump_subscription(subscription)
+        kept = [
+            (tenant, id, path, link.acked, link.explicit, link.glob) for path, link in links.items() if link is not None
+        ]
+        gone = [(tenant, id, path) for path, link in links.items() if link is None]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO subscriptions (tenant, id, record) VALUES (?, ?, ?)", (tenant, id, record)
+            )
+            if kept:
+                connection.executemany(
+                    "INSERT OR REPLACE INTO subscription_links (tenant, subscription, path, acked, explicit, glob)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    kept,
+                )
+            if gone:
+                connection.executemany(
+                    "DELETE FROM subscription_links WHERE tenant = ? AND subscription = ? AND path = ?", gone
+                )
+
+        await self._store.write(write)
+
+    async def delete(self, id: str) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM subscriptions WHERE tenant = ? AND id = ?", (self._tenant, id))
+            connection.execute(
+                "DELETE FROM subscription_links WHERE tenant = ? AND subscription = ?", (self._tenant, id)
+            )
+
+        await self._store.write(write)

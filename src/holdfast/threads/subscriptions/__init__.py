@@ -1,0 +1,20 @@
+"""Subscriptions: being woken when streams have something new, by webhook or by claiming work from a wake stream.
+
+`SubscriptionService` owns them, `SubscriptionRoutes` is their HTTP face.
+"""
+
+from holdfast.threads.subscriptions.routes import SubscriptionRoutes, is_control, needs_grant
+from holdfast.threads.subscriptions.service import SubscriptionService
+from holdfast.threads.subscriptions.signing import verify_signature
+from holdfast.threads.subscriptions.store import SubscriptionStore
+from holdfast.threads.subscriptions.wire import Limits
+
+__all__ = [
+    "Limits",
+    "SubscriptionRoutes",
+    "SubscriptionService",
+    "SubscriptionStore",
+    "is_control",
+    "needs_grant",
+    "verify_signature",
+]

@@ -1,0 +1,130 @@
+"""Sending one webhook request: to a judged address, without following redirects, bounded in time and in bytes.
+
+When it is tried again is decided in rules, and done by the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from holdfast.threads.subscriptions.errors import WebhookRefused
+from holdfast.threads.subscriptions.urls import Resolver, WebhookTarget, find_address, parse_target, resolve
+
+if TYPE_CHECKING:
+    import httpx  # loaded when the first webhook is: most servers send none, and every start would wait for it
+
+DELIVERY_SECONDS: Final = 15.0
+"""For the whole of it: the name, the connection, the request, the answer."""
+LOOKUP_SECONDS: Final = 5.0
+MAX_ANSWER: Final = 16 * 1024
+_USER_AGENT: Final = "holdfast-webhooks"
+
+TransportFactory = Callable[[], "httpx.AsyncBaseTransport"]
+
+
+class DeliveryFailed(Exception):
+    """The subscriber was not reached, or did not accept. Says why, in words fit for the subscription's owner."""
+
+
+class WebhookSender:
+    """Sends webhook requests. Holds no connections: each delivery has its own, closed with it.
+
+    Sharing them would be wrong, not only slower to get right: connections are to addresses, certificates are for names.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_local: bool,
+        resolver: Resolver = resolve,
+        transport: TransportFactory | None = None,
+        timeout: float = DELIVERY_SECONDS,
+    ) -> None:
+        self._allow_local = allow_local
+        self._resolver = resolver
+        self._timeout = timeout
+        self._certificates: ssl.SSLContext | None = None
+        self._transport = transport or self._new_transport
+
+    async def check(self, url: str) -> None:
+        """Raise unless this URL may be called as things stand; asks for its name, sends nothing."""
+        target = parse_target(url, allow_local=self._allow_local)
+        try:
+            async with asyncio.timeout(min(LOOKUP_SECONDS, self._timeout)):
+                await find_address(target, self._resolver)
+        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
+            raise WebhookRefused(
+                f"the address of {target.host} could not be found", hint="check the host name, or try again later"
+            ) from error
+
+    async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        """Deliver; True where the subscriber answers that it is done already."""
+        import httpx
+
+        try:
+            target = parse_target(url, allow_local=self._allow_local)
+            async with asyncio.timeout(self._timeout):
+                return await self._send(target, body, headers)
+        except TimeoutError:
+            raise DeliveryFailed(f"no complete answer within {self._timeout:g} s") from None
+        except WebhookRefused as error:
+            raise DeliveryFailed(error.message) from None
+        except (httpx.HTTPError, OSError, UnicodeError) as error:
+            raise DeliveryFailed(f"{type(error).__name__}: {error}"[:500]) from error
+
+    async def _send(self, target: WebhookTarget, body: bytes, headers: Mapping[str, str]) -> bool:
+        import httpx
+
+        address = await find_address(target, self._resolver)
+        async with (
+            httpx.AsyncClient(
+                transport=self._transport(), timeout=self._timeout, follow_redirects=False, trust_env=False
+            ) as client,
+            client.stream(
+                "POST",
+                target.at(address),
+                content=body,
+                headers={
+                    **headers,
+                    "host": target.url.netloc.decode("ascii"),
+                    "user-agent": _USER_AGENT,
+                    "accept-encoding": "identity",
+                    "connection": "close",
+                },
+                # The certificate must be for the name, though the connection is made to an address.
+                extensions={"sni_hostname": target.host},
+            ) as response,
+        ):
+            if not response.is_success:
+                raise DeliveryFailed(f"the webhook answered {response.status_code}")
+            return _says_done(await _read_some(response))
+
+    def _new_transport(self) -> httpx.AsyncBaseTransport:
+        import httpx
+
+        if self._certificates is None:
+            self._certificates = httpx.create_ssl_context(trust_env=False)
+        return httpx.AsyncHTTPTransport(verify=self._certificates, trust_env=False, retries=0)
+
+
+async def _read_some(response: httpx.Response) -> bytes | None:
+    """The body as it came, not unpacked; None where it is longer than we care to read."""
+    answer = bytearray()
+    async for piece in response.aiter_raw():
+        answer += piece
+        if len(answer) > MAX_ANSWER:
+            return None
+    return bytes(answer)
+
+
+def _says_done(answer: bytes | None) -> bool:
+    try:
+        parsed = orjson.loads(answer or b"null")
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(parsed, dict) and parsed.get("done") is True

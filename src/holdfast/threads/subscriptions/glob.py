@@ -1,0 +1,78 @@
+"""Patterns of stream paths. `*` is one segment, `**` any number of them (also none), anything else is itself.
+
+An asterisk that is meant literally is written `%2A`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.threads.subscriptions.errors import InvalidSubscription
+
+MAX_PATTERN: Final = 1024
+_ANY: Final = "**"
+_ONE: Final = "*"
+_ASTERISK: Final = re.compile("%2a", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """A parsed pattern. Matching takes at most (segments of the pattern) × (segments of the path) steps."""
+
+    text: str
+    segments: tuple[str | None, ...]
+    """Literals; None for `*` and `**`."""
+    wild: tuple[bool, ...]
+    """Which segments are `**`."""
+    prefix: str
+    """What every matching path starts with."""
+
+    @classmethod
+    def parse(cls, text: str) -> Glob:
+        text = text.strip("/")
+        if not text or len(text) > MAX_PATTERN or not text.isprintable():
+            raise InvalidSubscription(f"a pattern has 1 to {MAX_PATTERN} printable characters")
+        parts = text.split("/")
+        for part in parts:
+            if part == "":
+                raise InvalidSubscription(f"pattern {text!r} has an empty segment")
+            if "*" in part and part not in (_ONE, _ANY):
+                raise InvalidSubscription(
+                    f"pattern {text!r}: in {part!r} the asterisk is only a part of a segment",
+                    hint="* stands for one whole segment, ** for any number of them; write a literal asterisk as %2A",
+                )
+        literals = []
+        for part in parts:
+            if part in (_ONE, _ANY):
+                break
+            literals.append(_ASTERISK.sub("*", part))
+        return cls(
+            text,
+            tuple(None if part in (_ONE, _ANY) else _ASTERISK.sub("*", part) for part in parts),
+            tuple(part == _ANY for part in parts),
+            "/".join(literals),  # with no slash at the end: `a/**` matches `a`, too
+        )
+
+    def matches(self, path: str) -> bool:
+        """Walk both once; on a mismatch, let the last `**` take one segment more. Earlier ones never need to."""
+        if not path.startswith(self.prefix):
+            return False
+        segments, wild = self.segments, self.wild
+        parts = path.split("/")
+        at = position = 0
+        star = resume = -1
+        while position < len(parts):
+            if at < len(segments) and wild[at]:
+                star, resume = at, position
+                at += 1
+            elif at < len(segments) and (segments[at] is None or segments[at] == parts[position]):
+                at += 1
+                position += 1
+            elif star >= 0:
+                resume += 1
+                at, position = star + 1, resume
+            else:
+                return False
+        return all(wild[at:])

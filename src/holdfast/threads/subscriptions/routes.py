@@ -1,0 +1,150 @@
+"""The HTTP face of subscriptions: `__ds/…` below the stream root, routed before any stream.
+
+The caller has checked who asks, for all but the paths that `needs_grant` leaves out: there a token of ours is needed,
+or nothing (for the public keys). It adds the headers that every answer has.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from holdfast.threads.errors import StreamError
+from holdfast.threads.messages import JSON_TYPE, Response
+from holdfast.threads.subscriptions import wire
+from holdfast.threads.subscriptions.errors import (
+    InvalidSubscription,
+    SubscriptionError,
+    SubscriptionNotFound,
+    TokenInvalid,
+)
+from holdfast.threads.subscriptions.records import Kind
+from holdfast.threads.subscriptions.service import SubscriptionService
+
+PREFIX: Final = f"{wire.CONTROL}/"
+_SUBSCRIPTIONS: Final = f"{PREFIX}subscriptions/"
+_KEY_SET: Final = f"{PREFIX}jwks.json"
+_BY_TOKEN: Final = ("callback", "ack", "release")
+_BEARER: Final = "bearer "
+
+
+def is_control(path: str) -> bool:
+    """Whether a path after `/v1/stream/` is ours, and no stream's."""
+    return path == wire.CONTROL or path.startswith(PREFIX)
+
+
+def needs_grant(path: str) -> bool:
+    """Whether the caller has to check who asks. The wake's own token is checked here, and public keys are public.
+
+    Give it the very path that `handle` gets: two readings of one path would be a way around the check.
+    """
+    if path == _KEY_SET:
+        return False
+    parts = path.removeprefix(_SUBSCRIPTIONS).split("/")
+    return not (path.startswith(_SUBSCRIPTIONS) and len(parts) == 2 and parts[1] in _BY_TOKEN)
+
+
+class SubscriptionRoutes:
+    """Requests in, responses out. Errors have the one shape of errors, with the protocol's codes."""
+
+    def __init__(self, service: SubscriptionService) -> None:
+        self._service = service
+
+    async def handle(
+        self, method: str, path: str, headers: dict[bytes, bytes], body: bytes, request_id: str = ""
+    ) -> Response | None:
+        """Answer a request; None where the path is not ours. `path` is after `/v1/stream/`, decoded, without query."""
+        if not is_control(path):
+            return None
+        try:
+            if path == _KEY_SET:
+                return self._key_set(method)
+            if not path.startswith(_SUBSCRIPTIONS):
+                raise SubscriptionNotFound(f"there is nothing at {path[:200]!r}")
+            return await self._subscription(method, path[len(_SUBSCRIPTIONS) :].split("/"), headers, body)
+        except StreamError as error:
+            return _error(error, request_id)
+
+    def _key_set(self, method: str) -> Response:
+        if method != "GET":
+            return _not_allowed("GET")
+        cache = (b"cache-control", b"public, max-age=300")
+        return Response(
+            200, [(b"content-type", b"application/jwk-set+json"), cache], orjson.dumps(self._service.key_set())
+        )
+
+    async def _subscription(self, method: str, parts: list[str], headers: dict[bytes, bytes], body: bytes) -> Response:
+        id = wire.parse_id(parts[0])
+        match parts[1:]:
+            case []:
+                return await self._whole(method, id, body)
+            case ["streams"]:
+                if method != "POST":
+                    return _not_allowed("POST")
+                paths = wire.parse_streams(wire.parse_object(body).get("streams"), self._service.limits)
+                if not paths:
+                    raise InvalidSubscription("streams must name at least one stream")
+                await self._service.add_streams(id, paths)
+                return Response(204, [])
+            case ["streams", *path]:
+                if method != "DELETE":
+                    return _not_allowed("DELETE")
+                await self._service.remove_stream(id, "/".join(path).strip("/"))
+                return Response(204, [])
+            case [("callback" | "claim" | "ack" | "release") as action]:
+                if method != "POST":
+                    return _not_allowed("POST")
+                return await self._act(action, id, headers, body)
+        raise SubscriptionNotFound(f"subscriptions have no {'/'.join(parts[1:])[:200]!r}")
+
+    async def _whole(self, method: str, id: str, body: bytes) -> Response:
+        match method:
+            case "PUT":
+                created = await self._service.create(id, wire.parse_config(body, self._service.limits))
+                return _json(201 if created.new else 200, created.description)
+            case "GET":
+                return _json(200, self._service.describe(id))
+            case "DELETE":
+                await self._service.delete(id)
+                return Response(204, [])
+        return _not_allowed("PUT, GET, DELETE")
+
+    async def _act(self, action: str, id: str, headers: dict[bytes, bytes], body: bytes) -> Response:
+        if action == "claim":
+            return _json(200, await self._service.claim(id, wire.parse_worker(body)))
+        token = _bearer(headers)
+        report = wire.parse_report(body, self._service.limits)
+        if action == "release":
+            await self._service.release(id, token, report)
+            return Response(204, [])
+        reported = await self._service.report(id, token, report, kind=Kind.PULL_WAKE if action == "ack" else None)
+        answer: dict[str, Any] = {"ok": True, "next_wake": reported.next_wake}
+        if reported.token is not None:
+            answer["token"] = reported.token
+        return _json(200, answer)
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str:
+    value = headers.get(b"authorization", b"").decode("latin-1")
+    if value[: len(_BEARER)].lower() != _BEARER:
+        raise TokenInvalid("this needs the token of a wake", hint="send it as Authorization: Bearer …")
+    return value[len(_BEARER) :].strip()
+
+
+def _json(status: int, value: dict[str, Any]) -> Response:
+    return Response(status, [JSON_TYPE, (b"cache-control", b"no-store")], orjson.dumps(value))
+
+
+def _not_allowed(methods: str) -> Response:
+    return Response(405, [(b"allow", methods.encode())])
+
+
+def _error(error: StreamError, request_id: str) -> Response:
+    fields: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.hint is not None:
+        fields["hint"] = error.hint
+    if isinstance(error, SubscriptionError):
+        fields |= error.fields
+    fields["requestId"] = request_id
+    return Response(error.status, [JSON_TYPE, *error.headers], orjson.dumps({"error": fields}))
