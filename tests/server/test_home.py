@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.server.config import Settings, default_home
+from holdfast.server.config import Settings
 from holdfast.server.home import Home, HomeInUse, RunningServer, read_running
-from holdfast.server.run import CannotServe, run
+from holdfast.server.serve import CannotServe, serve
 from holdfast.testing.server import ServerProcess
 
 
@@ -45,10 +45,11 @@ def test_the_secret_is_made_once(tmp_path: Path) -> None:
     assert len(first) == 32
 
 
-def test_a_note_that_cannot_be_read_is_no_server(tmp_path: Path) -> None:
+def test_a_note_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     for text in ("", "{}", "[]", '{"url": 1}', "\x00"):
         (tmp_path / "server.json").write_text(text)
-        assert read_running(tmp_path) is None
+        with pytest.raises(ValueError, match=r"\S"):
+            read_running(tmp_path)
 
 
 def test_the_note_says_where_the_server_is(tmp_path: Path) -> None:
@@ -61,17 +62,9 @@ def test_the_note_says_where_the_server_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.com"])
 def test_without_keys_only_loopback_is_served(tmp_path: Path, host: str) -> None:
     with pytest.raises(CannotServe, match="--no-auth"):
-        run(Settings(home=tmp_path, host=host, auth=False), lambda *_: None)
+        serve(Settings(home=tmp_path, host=host, auth=False), lambda *_: None)
 
 
 def test_a_port_that_is_taken_is_named(server: ServerProcess, tmp_path: Path) -> None:
     with pytest.raises(CannotServe, match=str(server.address[1])):
-        run(Settings(home=tmp_path, port=server.address[1]), lambda *_: None)
-
-
-def test_the_home_is_the_platforms_data_folder_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
-    assert default_home({}) == Path("/home/ada/.local/share/holdfast")
-    assert default_home({"XDG_DATA_HOME": "/data"}) == Path("/data/holdfast")
-    assert default_home({"XDG_DATA_HOME": "/data", "HOLDFAST_HOME": "/mine"}) == Path("/mine")
+        serve(Settings(home=tmp_path, port=server.address[1]), lambda *_: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,20 @@ async def test_a_row_left_behind_by_a_crash_catches_up(tmp_path: Path) -> None:
     await store.close()
     async with fixture as threads:
         assert [row.title for row in await everything(threads)] == ["b"]
+
+
+async def test_a_row_is_never_older_than_what_was_acknowledged(tmp_path: Path) -> None:
+    """Also where a sweep is folding the very thread, and has not saved it yet."""
+    fixture = Fixture(tmp_path)
+    async with fixture as threads:
+        row = await threads.create(title="0")
+        for number in range(1, 50):
+            await threads.rename(row.id, str(number))
+            sweep = asyncio.create_task(fixture.projection.settle_all())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert (await threads.get(row.id)).title == str(number)
+            await sweep
 
 
 async def test_lists_filter_and_page(tmp_path: Path) -> None:

@@ -286,6 +286,7 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> str:
     """All methods of a path; the framework names only those of the first route that matches."""
-    routes = (route for route in request.app.routes if isinstance(route, Route))
+    # The app holds what it includes as one route, which does not tell its own.
+    routes = (route for route in (*request.app.routes, *router.routes) if isinstance(route, Route))
     methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
     return ", ".join(sorted(methods))

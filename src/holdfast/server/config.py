@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 DEFAULT_PORT: Final = 8484
 
 
-def default_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The platform's data folder, unless HOLDFAST_HOME says otherwise."""
-    if home := environment.get("HOLDFAST_HOME"):
-        return Path(home).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "holdfast"
-    if base := environment.get("XDG_DATA_HOME"):
-        return Path(base) / "holdfast"
-    return Path.home() / ".local" / "share" / "holdfast"
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
-    home: Path = field(default_factory=default_home)
+    home: Path = Path()
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     """0 picks a free one."""

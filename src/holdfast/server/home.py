@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+
+def default_home(environment: Mapping[str, str], platform: str, user_home: Path) -> Path:
+    """`HOLDFAST_HOME`, or the platform's place for data of programs."""
+    if chosen := environment.get("HOLDFAST_HOME"):
+        return Path(chosen).expanduser()
+    if platform == "darwin":
+        return user_home / "Library" / "Application Support" / "holdfast"
+    data = environment.get("XDG_DATA_HOME", "")
+    # The specification wants relative paths ignored.
+    return (Path(data) if data.startswith("/") else user_home / ".local" / "share") / "holdfast"
 
 
 class HomeInUse(Exception):
@@ -21,8 +34,9 @@ class RunningServer:
     url: str
     pid: int
     version: str
-    startedAt: int
-    apiKey: str | None
+    started_at: int
+    api_key: str | None = field(repr=False)
+    """Lives as long as that server; None where no keys are asked for."""
 
 
 class Home:
@@ -42,7 +56,9 @@ class Home:
         except BlockingIOError:
             os.close(self._lock)
             self._lock = None
-            running = read_running(self.path)
+            running = None
+            with contextlib.suppress(OSError, ValueError):
+                running = read_running(self.path)
             where = f" at {running.url} (pid {running.pid})" if running else ""
             raise HomeInUse(
                 f"a server already runs on {self.path}{where}: use it, stop it, or give another --home"
@@ -68,15 +84,28 @@ class Home:
             return secret
 
     def announce(self, running: RunningServer) -> None:
-        _write_private(self._note, json.dumps(asdict(running)))
+        note = {
+            "url": running.url,
+            "pid": running.pid,
+            "version": running.version,
+            "startedAt": running.started_at,
+            "apiKey": running.api_key,
+        }
+        _write_private(self._note, json.dumps(note))
 
 
 def read_running(home: Path) -> RunningServer | None:
-    """The server that says it has this home. It may have died without taking the note back: connect to find out."""
+    """The server that says it has this home. It may have died without taking the note back: connect to find out.
+
+    Raises OSError or ValueError where there is a note that cannot be read.
+    """
     try:
-        return RunningServer(**json.loads((home / "server.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        told = json.loads((home / "server.json").read_text())
+        return RunningServer(str(told["url"]), told["pid"], told["version"], told["startedAt"], told["apiKey"])
+    except FileNotFoundError:
         return None
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"it is not what a server writes ({error!r})") from None
 
 
 def _write_private(path: Path, text: str) -> None:

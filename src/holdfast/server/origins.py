@@ -39,9 +39,10 @@ class OriginPolicy:
     def check(self, headers: dict[bytes, bytes]) -> None:
         if not self._open:
             return
-        host = headers.get(b"host", b"localhost").decode("latin-1")
-        if not is_loopback(urlsplit(f"//{host}").hostname or ""):
-            raise Forbidden(f"this server runs without keys and answers to localhost only, not to {host!r}")
+        host = headers.get(b"host", b"localhost")
+        if not self._is_local(b"//" + host):
+            name = host.decode("latin-1")
+            raise Forbidden(f"this server runs without keys and answers to localhost only, not to {name!r}")
         origin = headers.get(b"origin")
         if origin is not None and not self._is_local(origin):
             raise Forbidden("this server runs without keys and answers no page of another site")
@@ -52,8 +53,8 @@ class OriginPolicy:
         return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
 
     @staticmethod
-    def _is_local(origin: bytes) -> bool:
+    def _is_local(url: bytes) -> bool:
         try:
-            return is_loopback(urlsplit(origin.decode("latin-1")).hostname or "")
-        except ValueError:
+            return is_loopback(urlsplit(url.decode("latin-1")).hostname or "")
+        except ValueError:  # no URL at all, an unfinished IPv6 address, say
             return False

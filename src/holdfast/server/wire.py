@@ -24,6 +24,7 @@ _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _CONGESTED_BYTES: Final = 256 * 1024
+_LINGER_SECONDS: Final = 5.0
 
 
 class Exchange:
@@ -140,6 +141,10 @@ class StreamWire(HttpToolsProtocol):
         self.reading_since: float | None = None
         """When the request began that is still coming in; for the sweep of slow clients."""
         self._header_bytes = 0
+        self._discarding = False
+        """We have answered and will close; the rest of the request is read and forgotten."""
+        self._unreadable = False
+        """Nothing that still comes can be understood."""
         self.cycle: Any = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -225,6 +230,9 @@ class StreamWire(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self.reading_since = None
+        if self._discarding:
+            self.transport.close()
+            return
         exchange = self.cycle
         if not isinstance(exchange, Exchange):
             super().on_message_complete()
@@ -301,8 +309,16 @@ class StreamWire(HttpToolsProtocol):
 
     def exchange_complete(self, exchange: Exchange) -> None:
         if not exchange.keep_alive:
-            self.transport.close()
+            if exchange.whole:
+                self.transport.close()
+            else:
+                self._linger()
         self.on_response_complete()
+
+    def _linger(self) -> None:
+        """Read on and forget, for a while: a client that still sends would lose our answer if we hung up on it."""
+        self._discarding = True
+        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     # Refusing
 
@@ -315,6 +331,7 @@ class StreamWire(HttpToolsProtocol):
         """Answer what cannot be read as a request, and hang up."""
         if self.transport.is_closing():
             return
+        self._unreadable = True
         request = Request("GET", "", b"", {}, id=self.service.next_request_id())
         exchange = self.cycle = Exchange(self, request, "", keep_alive=False)
         exchange.respond(Response(status, [JSON_TYPE], error_body(code, message, request.id)))
@@ -324,7 +341,7 @@ class StreamWire(HttpToolsProtocol):
             self._refuse_connection(400, "bad_request", msg)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._unreadable:
             return
         super().data_received(data)
 

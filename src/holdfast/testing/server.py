@@ -57,8 +57,8 @@ class ServerProcess:
         self.home = home
         self.log = log or home.with_name(f"{home.name}.log")
         self._settings = replace(settings or Settings(home=home), home=home, port=port)
-        self._command = tuple(command)
-        self._home_here = home_here or home
+        self.command = tuple(command)
+        self.home_here = home_here or home
         self._patience = patience
         self._template: _Template | None = None
         self._pid: int | None = None
@@ -75,7 +75,7 @@ class ServerProcess:
     @property
     def api_key(self) -> str | None:
         """A key that lives as long as this run of the server; None where no keys are asked for."""
-        return self._announced().apiKey
+        return self._announced().api_key
 
     @property
     def pid(self) -> int:
@@ -106,7 +106,7 @@ class ServerProcess:
         if self._pid is not None:
             raise RuntimeError("this server was started already: stop or kill it first")
         if self._template is None:
-            self._template = _Template(self._command, self.log)
+            self._template = _Template(self.command, self.log)
             self._expect("prepared")
         if sys.platform != "linux":
             self._release_port()
@@ -116,7 +116,7 @@ class ServerProcess:
     def wait_ready(self) -> None:
         """Return when a launched server answers."""
         self._expect("ready")
-        self._running = read_running(self._home_here)
+        self._running = read_running(self.home_here)
         if self._running is None:
             raise self._failed("it does not say where it listens")
         self._settings = replace(self._settings, port=self.address[1])
@@ -314,19 +314,19 @@ def _ending(code: int) -> str:
 
 def _main() -> None:
     """The template: import, then fork a server for every line of settings, and say how each of them ends."""
-    from holdfast.server import run
+    from holdfast.server.serve import serve
 
-    def serve(told: bytes) -> None:
+    def run(told: bytes) -> None:
         values = json.loads(told)
         threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
-        run(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"))
+        serve(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"))
 
     _say("prepared")
     while told := sys.stdin.buffer.readline():
         pid = os.fork()
         if not pid:
             _say(f"pid {os.getpid()}")
-            serve(told)
+            run(told)
             return
         _, status = os.waitpid(pid, 0)
         _say(f"ended {os.waitstatus_to_exitcode(status)}")

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-import jwt
-
 from holdfast.threads.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.threads.ids import new_id, now_ms
 from holdfast.threads.surface import THREADS
@@ -165,6 +163,8 @@ class Access:
         return self._everything, self._clock() + _KEY_RECHECK_MS
 
     def _check_token(self, token: str) -> tuple[Grant, int]:
+        import jwt  # here and below: it loads much that only asymmetric keys need, and no start should wait for that
+
         try:
             claims = jwt.decode(
                 token,
@@ -184,6 +184,8 @@ class Access:
     def issue(self, thread: str, scope: Scope, ttl_seconds: int, *, first_issued: int | None = None) -> IssuedToken:
         if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
             raise InvalidRequest(f"a token lives 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
+        import jwt
+
         now = self._clock() // 1000
         expires = now + ttl_seconds
         claims = {
@@ -203,6 +205,8 @@ class Access:
         grant = self.grant(token)
         if grant.thread is None or token is None:
             raise InvalidRequest("only a thread token can be renewed")
+        import jwt
+
         claims = jwt.decode(token, options={"verify_signature": False})
         if self._clock() // 1000 - grant.first_issued > _MAX_RENEWED_SECONDS:
             raise Forbidden("this token has been renewed for a week: ask for a new one with an API key")

@@ -28,6 +28,8 @@ class Projection:
         self._store = store
         self._rows = rows
         self._behind: set[str] = set()
+        self._folding: set[str] = set()
+        """Taken out of `_behind`, and not saved yet: a row read now would be the old one."""
         self._lock = asyncio.Lock()
         self._stop_observing = store.observe(self._on_change)
         self._sweeper: asyncio.Task[None] | None = None
@@ -49,12 +51,13 @@ class Projection:
 
     async def settle(self, id: str) -> None:
         """Bring one thread's row up to date."""
-        if id in self._behind:
+        if id in self._behind or id in self._folding:
             async with self._lock:
-                await self._fold([id])
+                if id in self._behind:
+                    await self._fold([id])
 
     async def settle_all(self) -> None:
-        while self._behind:
+        while self._behind or self._folding:
             async with self._lock:
                 await self._fold(list(self._behind)[:_BATCH])
 
@@ -73,9 +76,11 @@ class Projection:
             await asyncio.sleep(_SWEEP_SECONDS)
 
     async def _fold(self, ids: list[str]) -> None:
+        """Called under the lock."""
         rows, gone = [], []
         # Taken out first: what is committed while we read marks its thread again.
         self._behind.difference_update(ids)
+        self._folding.update(ids)
         try:
             for id in ids:
                 row = await self._folded(id)
@@ -87,6 +92,8 @@ class Projection:
         except BaseException:
             self._behind.update(ids)
             raise
+        finally:
+            self._folding.clear()
 
     async def _folded(self, id: str) -> ThreadRow | None:
         path = THREADS + id

@@ -44,6 +44,8 @@ _THREAD_PATH: Final = re.compile(r"threads/[A-Za-z0-9_-]{1,128}")
 _CONTENT_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+*-]+")
 _NATURAL: Final = re.compile(r"0|[1-9][0-9]*")
 _MAX_PATH: Final = 1024
+_END_OF_TIME: Final = 253_402_300_800
+"""The year 10000, which no RFC 3339 time can name: in seconds."""
 
 _UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
 _CLOSED: Final = (b"stream-closed", b"true")
@@ -358,7 +360,7 @@ def _milliseconds(timestamp: str) -> int:
         when = datetime.fromisoformat(timestamp)
     except ValueError:
         when = None
-    if when is None or when.tzinfo is None or "T" not in timestamp.upper():
+    if when is None or when.tzinfo is None or "T" not in timestamp.upper() or when.timestamp() >= _END_OF_TIME:
         raise InvalidRequest(f"Stream-Expires-At is a time like 2030-01-31T12:00:00Z, not {timestamp[:40]!r}")
     return int(when.timestamp() * 1000)
 

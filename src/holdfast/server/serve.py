@@ -49,7 +49,7 @@ class CannotServe(Exception):
     """The server cannot start as asked. The message says why, and what to do."""
 
 
-def run(settings: Settings, started: Started) -> None:
+def serve(settings: Settings, started: Started) -> None:
     """Serve until a signal comes. Blocks."""
     if not settings.auth and not is_loopback(settings.host):
         raise CannotServe(

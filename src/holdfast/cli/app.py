@@ -1,0 +1,76 @@
+"""The root of the command line: finds the command's module, runs it, and turns whatever goes wrong into a message."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+
+from holdfast import __version__
+from holdfast.cli.errors import CommandError, print_error
+from holdfast.cli.exits import Exit
+
+COMMANDS: Final = ("up", "thread", "key", "doctor")
+"""In the order of the help. Each is a module of this package with a function `register(app)`."""
+
+_ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The application, with all commands; or with one only, where the arguments name it."""
+    app = typer.Typer(
+        name="holdfast",
+        help=_ABOUT,
+        no_args_is_help=True,
+        rich_markup_mode=None,  # plain help reads as well in a pipe, and costs no import of rich
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_root)
+    named = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    for name in COMMANDS:
+        if named in (None, name):
+            import_module(f"holdfast.cli.{name}").register(app)
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line, and return its exit code."""
+    as_json = "--json" in arguments
+    try:
+        result: Any = build(arguments)(args=arguments, prog_name="holdfast", standalone_mode=False)
+    except CommandError as error:
+        print_error(error, as_json=as_json)
+        return error.exit
+    except typer.TyperException as error:
+        return _explain_usage(error, as_json=as_json)
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(message + "\n")
+        return Exit.USAGE
+    command = context.command_path if context is not None else "holdfast"
+    print_error(CommandError(message, next_step=f"{command} --help", exit=Exit.USAGE), as_json=as_json)
+    return Exit.USAGE
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"holdfast {__version__}\n")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,65 @@
+"""Failures as a person sees them: what was wrong, with what value, what to do next, and the exit code for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from holdfast.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from holdfast.client.errors import HoldfastError
+
+
+class CommandError(Exception):
+    """Ends a command. Printed on standard error, without a stack trace."""
+
+    def __init__(
+        self, message: str, *, next_step: str | None = None, exit: Exit = Exit.FAILURE, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+        self.exit = exit
+        self.code = code or exit.name.lower()
+
+
+_EXITS: Final[Mapping[int, Exit]] = {
+    400: Exit.USAGE,
+    401: Exit.NOT_AUTHORISED,
+    403: Exit.NOT_AUTHORISED,
+    404: Exit.NOT_FOUND,
+    409: Exit.CONFLICT,
+    410: Exit.NOT_FOUND,
+    413: Exit.USAGE,
+    422: Exit.USAGE,
+    507: Exit.DISK_FULL,
+}
+
+_NEXT_STEPS: Final[Mapping[Exit, str]] = {
+    Exit.NOT_FOUND: "holdfast thread list shows the threads there are",
+    Exit.NOT_AUTHORISED: "give an API key with --api-key or HOLDFAST_API_KEY; holdfast key create makes one",
+    Exit.DISK_FULL: "free some space on the server's disk, then run the command again; reading goes on meanwhile",
+}
+
+
+def command_error(error: HoldfastError, *, when_away: str) -> CommandError:
+    """A client's error as the end of a command."""
+    if error.code == "unreachable":
+        return CommandError(error.message, next_step=when_away, exit=Exit.UNREACHABLE, code=error.code)
+    exit = _EXITS.get(error.status or 0, Exit.FAILURE)
+    return CommandError(error.message, next_step=error.hint or _NEXT_STEPS.get(exit), exit=exit, code=error.code)
+
+
+def print_error(error: CommandError, *, as_json: bool) -> None:
+    if as_json:
+        told = {"code": error.code, "message": error.message, "hint": error.next_step, "exit": int(error.exit)}
+        sys.stderr.write(json.dumps({"error": {k: v for k, v in told.items() if v is not None}}) + "\n")
+        return
+    from holdfast.cli.console import note
+
+    note("error", error.message)
+    if error.next_step:
+        note("next", error.next_step)

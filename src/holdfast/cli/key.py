@@ -1,0 +1,85 @@
+"""`holdfast key`: the API keys of a server. Works through the running server, like everybody else."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.console import Cell, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.discovery import connect
+from holdfast.cli.durations import describe_duration
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+
+group = typer.Typer(name="key", help="API keys: create, list and revoke them.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.", show_default=False)],
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an API key. It is shown this once; in a pipe it is all that is printed."""
+    with connect(server, api_key, home) as client:
+        key = client.keys.create(name)
+    if as_json:
+        write_json(key.to_json())
+    elif is_terminal():
+        write_field("api key", Cell(key.secret or "", "bold"))
+        write_field("", Cell("shown this once: keep it", "dim"))
+        write_field(
+            "next", Cell(f"holdfast key revoke {key.id}", "dim"), Cell("   when it is not needed any more", "dim")
+        )
+    else:
+        write_line(key.secret or "")
+
+
+@group.command("list")
+def list_(
+    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """List the API keys, revoked ones too."""
+    with connect(server, api_key, home) as client:
+        keys = client.keys.list()
+    if as_json:
+        write_json({"keys": [key.to_json() for key in keys]})
+        return
+    if not keys:
+        write_field("no keys", Cell("holdfast key create NAME makes one", "dim"))
+        return
+    now = time.time()
+    rows = [
+        (
+            key.id,
+            Cell("in use", "green") if key.revoked_at is None else Cell("revoked", "dim"),
+            f"{describe_duration(now - key.created_at / 1000)} ago",
+            key.name,
+        )
+        for key in keys
+    ]
+    write_table(("id", "state", "created", "name"), rows)
+
+
+@group.command("revoke")
+def revoke(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key (not the key itself).", show_default=False)],
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key stop working, at once and for good."""
+    with connect(server, api_key, home) as client:
+        client.keys.revoke(id)
+    if as_json:
+        write_json({"id": id, "revoked": True})
+    else:
+        write_field("revoked", id)

@@ -1,0 +1,23 @@
+"""Options that many commands share, so that they look and mean the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]"),
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help="Server to use; else the home's.  [env: HOLDFAST_URL]"),
+]
+ApiKeyOption = Annotated[
+    str | None,
+    typer.Option("--api-key", metavar="KEY", help="API key or thread token.  [env: HOLDFAST_API_KEY]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+ThreadArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the thread.", show_default=False)]

@@ -1,0 +1,97 @@
+"""`holdfast up`: starts the server here, and says where it is. The server itself is in holdfast.server."""
+
+from __future__ import annotations
+
+import sqlite3
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.console import Cell, note, write_field, write_json
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.server.home import RunningServer
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+
+
+def up(
+    home: HomeOption = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8484,
+    long_poll_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
+    ] = 30.0,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="What the log on standard error has.")] = LogLevel.INFO,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the server on this machine, until Ctrl-C."""
+    from holdfast.server.config import Settings
+    from holdfast.server.home import HomeInUse
+    from holdfast.server.serve import CannotServe, serve
+
+    folder = the_home(home)
+    settings = Settings(
+        home=folder,
+        host=host,
+        port=port,
+        long_poll_timeout=long_poll_timeout,
+        auth=not no_auth,
+        log_level=log_level.value,
+    )
+
+    def started(running: RunningServer, first_key: str | None) -> None:
+        if as_json:
+            write_json(_document(running, first_key, folder))
+        else:
+            _introduce(running, first_key, folder)
+
+    try:
+        serve(settings, started)
+    except HomeInUse as error:
+        raise CommandError(str(error), exit=Exit.CONFLICT) from None
+    except CannotServe as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(
+            f"the home {folder} cannot be used: {error.strerror or error}", next_step="give another one with --home DIR"
+        ) from None
+    except sqlite3.Error as error:
+        raise CommandError(
+            f"the data in {folder} cannot be opened: {error}", next_step="holdfast doctor; or give another --home DIR"
+        ) from None
+    if not as_json:
+        note("stopped", "all entries are on disk; holdfast up goes on from here")
+
+
+def _document(running: RunningServer, first_key: str | None, home: Path) -> dict[str, Any]:
+    key = {} if first_key is None else {"apiKey": first_key}
+    return {"url": running.url, "pid": running.pid, "version": running.version, "home": str(home), **key}
+
+
+def _introduce(running: RunningServer, first_key: str | None, home: Path) -> None:
+    write_field("server", Cell(running.url, "bold"))
+    write_field("home", str(home))
+    if first_key is not None:
+        write_field("api key", first_key)
+        write_field("", Cell("shown this once; holdfast key create makes more", "dim"))
+    elif running.api_key is None:
+        write_field("api key", Cell("none needed (--no-auth)", "dim"))
+    write_field("next", Cell('holdfast thread new "a title"', "dim"), Cell("   in another terminal", "dim"))

@@ -1,0 +1,32 @@
+"""How long to wait before trying again: twice as long each time, up to a cap, with jitter that spreads clients out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    first: float = 0.1
+    """Seconds before the first retry."""
+    cap: float = 5.0
+    """Seconds that no wait exceeds."""
+    randomness: Callable[[], float] = random.random
+
+    def delay(self, attempt: int, asked: float = 0.0) -> float:
+        """Seconds to wait after failure number `attempt` (from 0), or what the server asked; never above the cap."""
+        ceiling = min(self.cap, self.first * 2.0 ** min(attempt, 32))
+        return max(ceiling * (0.5 + self.randomness() / 2), min(asked, self.cap))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNotice:
+    """Told to whoever asked (`on_retry`): something failed, and is tried again."""
+
+    reason: str
+    delay: float
+    """Seconds until then."""
+    attempt: int
+    """How many attempts failed so far."""

@@ -1,0 +1,73 @@
+"""The client: one server, its threads and its keys. Async; `sync` has the twin for code without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.client.backoff import RetryNotice
+from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection
+from holdfast.client.keys import Keys
+from holdfast.client.models import Token
+from holdfast.client.thread import Thread
+from holdfast.client.threads import Threads
+
+
+class Client:
+    """A Holdfast server. Safe to share between the tasks of one event loop; `async with` closes it.
+
+    `api_key` is an API key or a thread token. `timeout` bounds one attempt, `retry_seconds` all retries of one call;
+    `on_retry` is told of each. Nothing is read from the environment.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        retry_seconds: float = DEFAULT_RETRY_SECONDS,
+        on_retry: Callable[[RetryNotice], None] | None = None,
+    ) -> None:
+        self._connection = Connection(
+            url, api_key=api_key, timeout=timeout, retry_seconds=retry_seconds, on_retry=on_retry
+        )
+        self.threads = Threads(self._connection)
+        self.keys = Keys(self._connection)
+
+    @property
+    def url(self) -> str:
+        return self._connection.url
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.url}>"
+
+    def thread(self, id: str) -> Thread:
+        """A handle on a thread; asks nothing yet."""
+        return Thread(self._connection, id)
+
+    async def health(self) -> dict[str, Any]:
+        """What the server says of itself; needs no credential."""
+        return (await self._connection.ask("GET", "/health")).read(dict)
+
+    async def renew_token(self) -> Token:
+        """Exchange the thread token this client uses for a fresh one, and use that from now on."""
+        token = (await self._connection.ask("POST", "/v1/tokens/renew")).read(Token.from_json)
+        self._connection.use_credential(token.token)
+        return token
+
+    async def aclose(self) -> None:
+        """Let go of all connections. Closing twice does nothing."""
+        await self._connection.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

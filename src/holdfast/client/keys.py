@@ -1,0 +1,34 @@
+"""The API keys of a server: make, list and revoke them. All of it needs an API key."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from holdfast.client.connection import Connection, encode_json
+from holdfast.client.errors import NotFound
+from holdfast.client.models import Key
+
+
+class Keys:
+    """All API keys of one server: `client.keys`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def create(self, name: str) -> Key:
+        """A new key. Its `secret` is told this once: the server keeps only a digest."""
+        body = encode_json({"name": name})
+        # Repeated after a lost answer, this would leave a key behind that nobody holds.
+        return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(Key.from_json)
+
+    async def list(self) -> list[Key]:
+        answer = await self._connection.ask("GET", "/v1/keys")
+        return answer.read(lambda value: [Key.from_json(each) for each in value["keys"]])
+
+    async def revoke(self, id: str) -> None:
+        """The key stops working, on all servers of the store."""
+        try:
+            await self._connection.ask("DELETE", f"/v1/keys/{quote(id, safe='')}")
+        except NotFound as error:
+            if not error.repeated:
+                raise

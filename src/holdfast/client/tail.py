@@ -1,0 +1,221 @@
+"""Following a thread live: an iterator of entries that outlives connections and servers.
+
+Entries are handed out only when the server has said where they end, so a broken connection is taken up again exactly
+there: no entry twice, none left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+import httpx
+
+from holdfast.client.connection import LOST, Connection, is_temporary, not_understood, retry_after
+from holdfast.client.errors import HoldfastError, Unreachable, error_of
+from holdfast.client.events import Event, decode_events
+from holdfast.client.positions import NOW, Position, parse_position
+from holdfast.threads.entries import Entry
+
+T = TypeVar("T")
+
+_STEADY_SECONDS: Final = 1.0
+"""A connection that lasted so long was a good one: its end is no failure."""
+
+
+class Progress:
+    """How far a reader has come. Batches go in, single entries come out, and the position is always right."""
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self._batch: deque[Entry] = deque()
+        self._end = position.offset
+
+    def receive(self, entries: list[Entry], end: str) -> None:
+        """Take a batch in that begins at the position's offset. Only once the batch before is used up."""
+        fresh = entries[self.position.past :]
+        if fresh:
+            self._batch.extend(fresh)
+            self._end = end
+        else:
+            self.position = Position(end, self.position.past - len(entries))
+
+    def hand_out(self) -> Entry | None:
+        """The next entry, if there is one; the position is then behind it."""
+        if not self._batch:
+            return None
+        entry = self._batch.popleft()
+        past = self.position.past + 1
+        self.position = Position(self.position.offset, past) if self._batch else Position(self._end)
+        return entry
+
+
+class Tail:
+    """The entries of one thread, those to come included. Use it in `async for`; `async with` makes sure it is closed.
+
+    It ends when the thread's stream is closed, and raises when the thread is gone or the credential is refused. After
+    an error, a time-out or a cancellation it can be asked for the next entry again: it goes on where it was.
+    """
+
+    def __init__(
+        self, connection: Connection, stream: str, *, since: str | None = None, patience: float | None = None
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._progress = Progress(parse_position(since))
+        self._patience = patience
+        self._finished = False
+        self._one_reader = anyio.ResourceGuard("following")
+        self._response: httpx.Response | None = None
+        self._events: AsyncIterator[Event] | None = None
+        self._cursor: str | None = None
+        self._connected_at = 0.0
+        self._brought_entries = False
+        """Of the connection at hand, or the last one."""
+        self._ever_connected = False
+        self._failures = 0
+        self._down_since: float | None = None
+
+    @property
+    def offset(self) -> str:
+        """Where to go on after the entry that was handed out last: `thread.tail(since=tail.offset)`."""
+        return str(self._progress.position)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Entry:
+        with self._one_reader:
+            while (entry := self._progress.hand_out()) is None:
+                if self._finished:
+                    raise StopAsyncIteration
+                await self._receive()
+            return entry
+
+    async def __aenter__(self) -> Self:
+        """Entering fixes what `now` means, so that nothing written afterwards is missed."""
+        await self._fix_now()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop following. The offset stays known. Closing twice does nothing."""
+        self._finished = True
+        await self._disconnect()
+
+    async def _receive(self) -> None:
+        """Take the next batch in; where the connection is lost instead, wait until it is time for another one."""
+        try:
+            if self._events is None:
+                await self._connect()
+            await self._take_batch()
+        except LOST as lost:
+            await self._recover(self._connection.lost(f"GET {self._stream}", lost))
+        except _NotNow as answer:
+            await self._recover(answer.error, answer.delay)
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    async def _connect(self) -> None:
+        await self._fix_now()
+        self._connected_at, self._brought_entries = time.monotonic(), False
+        parameters = [("live", "sse"), ("offset", self._progress.position.offset)]
+        if self._cursor is not None:
+            parameters.append(("cursor", self._cursor))
+        response = self._response = await self._connection.open_events(self._stream, parameters)
+        if response.status_code != 200:
+            status, headers = response.status_code, response.headers
+            error = error_of(status, headers, await response.aread(), f"GET {self._stream}")
+            raise _NotNow(error, retry_after(headers)) if is_temporary(status) else error
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            raise not_understood(f"{self._connection.url}{self._stream} does not answer with events")
+        self._events = decode_events(response.aiter_bytes())
+        self._ever_connected = True
+
+    async def _fix_now(self) -> None:
+        # Once: were every connection asked to begin now, whatever is written between two of them would be missed.
+        if self._progress.position.offset == NOW:
+            self._progress = Progress(Position(await end_of(self._connection, self._stream)))
+
+    async def _take_batch(self) -> None:
+        assert self._events is not None
+        entries: list[Entry] = []
+        async for event in self._events:
+            if event.type == "data":
+                entries += _read(event, lambda values: [Entry.from_json(each) for each in values])
+            elif event.type == "control":
+                self._cursor, end, closed = _read(event, _control)
+                self._progress.receive(entries, end)
+                self._brought_entries = self._brought_entries or bool(entries)
+                self._down_since = None
+                if closed:
+                    await self.aclose()
+                return
+        await self._recover(Unreachable(f"{self._connection.url} ended the connection (GET {self._stream})"))
+
+    async def _recover(self, error: HoldfastError, asked_delay: float = 0.0) -> None:
+        """The connection is lost. After a good one try again at once; else wait, longer each time."""
+        now = time.monotonic()
+        was_good = self._events is not None and (self._brought_entries or now - self._connected_at >= _STEADY_SECONDS)
+        await self._disconnect()
+        if self._finished:
+            return
+        if was_good:
+            self._failures = 0
+            return
+        if self._down_since is None:
+            self._down_since = now
+        delay = self._connection.backoff.delay(self._failures, asked_delay)
+        limit = self._patience if self._ever_connected else self._connection.retry_seconds
+        if limit is not None and now + delay >= self._down_since + limit:
+            self._down_since = None
+            raise error
+        self._failures += 1
+        await self._connection.wait(error, delay, self._failures)
+
+    async def _disconnect(self) -> None:
+        response, self._response, self._events = self._response, None, None
+        if response is not None:
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+
+
+async def end_of(connection: Connection, stream: str) -> str:
+    """The offset where the next entry will be."""
+    answer = await connection.ask("HEAD", stream)
+    if (end := answer.headers.get("stream-next-offset")) is None:
+        raise not_understood(f"{connection.url}{stream} does not say where it ends")
+    return end
+
+
+class _NotNow(Exception):
+    """An answer that asks for another attempt later."""
+
+    def __init__(self, error: HoldfastError, delay: float) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.delay = delay
+
+
+def _read(event: Event, from_json: Callable[[Any], T]) -> T:
+    try:
+        return from_json(json.loads(event.data))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise not_understood(f"an event cannot be read: {event.data[:80]!r}") from error
+
+
+def _control(value: dict[str, Any]) -> tuple[str | None, str, bool]:
+    return value.get("streamCursor"), str(value["streamNextOffset"]), value.get("streamClosed") is True

@@ -1,0 +1,159 @@
+"""A handle on one thread: write to it, read it, follow it. Holds no state of the thread, only its id and a producer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.errors import NotFound, ServerFailed, TooManyRequests, Unreachable
+from holdfast.client.models import Acknowledgement, EntryPage, Scope, ThreadInfo, Token
+from holdfast.client.positions import NOW, Position, parse_position
+from holdfast.client.producer import Producer
+from holdfast.client.tail import Tail, end_of
+from holdfast.threads.entries import Entry
+from holdfast.threads.ids import new_entry_id, now_ms
+
+Appendable = Mapping[str, Any] | Entry
+"""A payload (with its `type`), or a whole entry."""
+
+_PAGE: Final = 1000
+
+
+class Thread:
+    """One thread of the server. Made by `client.thread(id)`; asks nothing until a method is called.
+
+    Appends of one handle keep their order and are written once each, however often the network fails. Handles are
+    independent writers: make one per task where order between tasks does not matter.
+    """
+
+    def __init__(self, connection: Connection, id: str) -> None:
+        if not id:
+            raise ValueError("a thread needs an id, such as t-01jd2x8w4hq7r; the one given is empty")
+        self.id = id
+        self._connection = connection
+        self._path = f"/v1/threads/{quote(id, safe='')}"
+        self._stream = f"/v1/stream/threads/{quote(id, safe='')}"
+        self._producer = Producer()
+
+    def __repr__(self) -> str:
+        return f"<Thread {self.id} on {self._connection.url}>"
+
+    async def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
+        """Append entries, all or none of them, and return when they are on the server's disk.
+
+        A payload gets an id and a time here; an `Entry` keeps its own, and is dropped where the thread has it already.
+        Lost connections and overload are retried; `Unreachable` tells which entries nobody acknowledged.
+        """
+        several = (what,) if isinstance(what, Mapping | Entry) else what
+        entries = tuple(_as_entry(each, author_id) for each in several)
+        if not entries:
+            return Acknowledgement((), None)
+        body = encode_json([entry.to_json() for entry in entries])
+        try:
+            async with self._producer.request() as headers:
+                answer = await self._connection.ask("POST", self._stream, body=body, headers=headers)
+        except (Unreachable, ServerFailed, TooManyRequests) as error:
+            raise _unacknowledged(self.id, entries, error) from error
+        return Acknowledgement(entries, answer.headers.get("stream-next-offset"))
+
+    async def chat(self, text: str, *, author_id: str | None = None) -> Entry:
+        """Say something as the user."""
+        payload = {"type": "chat", "role": "user", "text": text}
+        return (await self.append(payload, author_id=author_id)).entry
+
+    async def entries(
+        self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """The entries there are, oldest first: from an offset on, of some types (`chat`, `pi.*`), at most so many."""
+        left = limit
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(left, _PAGE)
+            page = await self.page(types=types, since=since, limit=size)
+            for entry in page.entries:
+                yield entry
+            if page.up_to_date:
+                return
+            if page.next_offset == since:
+                raise not_understood(f"reading thread {self.id} does not get past {since}")
+            since = page.next_offset
+            left = None if left is None else left - len(page.entries)
+
+    async def page(self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int = 100) -> EntryPage:
+        """Up to `limit` entries at once (1000 at most), and where the next ones are."""
+        offset = await self._resolve(parse_position(since))
+        parameters = [("type", each) for each in ((types,) if isinstance(types, str) else types)]
+        parameters += [("since", offset), ("limit", str(limit))]
+        answer = await self._connection.ask("GET", f"{self._path}/entries", parameters=parameters)
+        return answer.read(EntryPage.from_json)
+
+    def tail(self, *, since: str | None = None, patience: float | None = None) -> Tail:
+        """Follow the thread from an offset on (the beginning, unless told), as entries come.
+
+        Lost connections are taken up again without gap or repetition, for as long as it takes, or for `patience`
+        seconds at a time.
+        """
+        return Tail(self._connection, self._stream, since=since, patience=patience)
+
+    async def info(self) -> ThreadInfo:
+        answer = await self._connection.ask("GET", self._path)
+        return answer.read(ThreadInfo.from_json)
+
+    async def rename(self, title: str) -> ThreadInfo:
+        return await self._change({"title": title})
+
+    async def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
+        """Replace the labels, archive the thread or bring it back; what is None stays."""
+        wanted = {"labels": None if labels is None else dict(labels), "archived": archived}
+        return await self._change({name: value for name, value in wanted.items() if value is not None})
+
+    async def delete(self) -> None:
+        """Delete the thread and all its entries, for good."""
+        try:
+            await self._connection.ask("DELETE", self._path)
+        except NotFound as error:
+            # Deleted by an earlier attempt of ours, whose answer was lost: then this is a success.
+            if not error.repeated:
+                raise
+
+    async def token(self, scope: Scope = "read", *, ttl_seconds: int = 7200) -> Token:
+        """A credential for this thread alone. Needs an API key."""
+        body = encode_json({"scope": scope, "ttlSeconds": ttl_seconds})
+        return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
+
+    async def _change(self, fields: Mapping[str, Any]) -> ThreadInfo:
+        answer = await self._connection.ask("PATCH", self._path, body=encode_json(fields))
+        return answer.read(ThreadInfo.from_json)
+
+    async def _resolve(self, position: Position) -> str:
+        """A plain offset for a position inside a batch, which the server finds by counting entries."""
+        if position.offset == NOW:
+            return await end_of(self._connection, self._stream)
+        offset, past = position.offset, position.past
+        while past:
+            page = await self.page(since=offset, limit=min(past, _PAGE))
+            offset, past = page.next_offset, past - len(page.entries)
+            if page.up_to_date:
+                break
+        return offset
+
+
+def _as_entry(what: Appendable, author_id: str | None) -> Entry:
+    if isinstance(what, Entry):
+        return what
+    if not isinstance(what, Mapping):
+        raise TypeError(f"append takes a payload or an Entry, or a list of them, not {type(what).__name__}")
+    return Entry(new_entry_id(), now_ms(), dict(what), author_id)
+
+
+def _unacknowledged(thread: str, entries: tuple[Entry, ...], error: Exception) -> Unreachable:
+    which = entries[0].id if len(entries) == 1 else f"{entries[0].id} to {entries[-1].id}"
+    count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    return Unreachable(
+        f"{count} ({which}) of thread {thread} not acknowledged: {error}",
+        status=getattr(error, "status", None),
+        hint="append the same entries again when the server is back: their ids keep them from being written twice",
+        request_id=getattr(error, "request_id", None),
+        unacknowledged=entries,
+    )

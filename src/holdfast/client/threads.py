@@ -1,0 +1,115 @@
+"""The threads of a server: make, list and find them. What is done with one thread is in `thread`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Literal
+
+from holdfast.client.connection import Connection, encode_json
+from holdfast.client.errors import Conflict
+from holdfast.client.models import Scope, Status, ThreadInfo, ThreadPage, Token
+from holdfast.client.thread import Thread
+from holdfast.threads.ids import new_id
+
+_PAGE: Final = 200
+
+Archived = bool | Literal["any"]
+Labels = Mapping[str, str | None]
+"""Labels that a thread must have: with a value, or with any where it is None."""
+
+
+class Threads:
+    """All threads of one server: `client.threads`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        *,
+        title: str | None = None,
+        parent: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        id: str | None = None,
+    ) -> Thread:
+        """Make a thread, and return a handle on it. `Conflict` where the id is taken."""
+        wanted: dict[str, Any] = {
+            "title": title,
+            "parent": parent,
+            "labels": dict(labels) if labels else None,
+        }
+        fields = {name: value for name, value in wanted.items() if value is not None}
+        # An id of our own making belongs to nobody else, so a retry that finds it taken has found our own thread.
+        fields["id"] = id or new_id("t")
+        try:
+            await self._connection.ask("POST", "/v1/threads", body=encode_json(fields), repeatable=id is None)
+        except Conflict as error:
+            if id is not None or not error.repeated:
+                raise
+        return Thread(self._connection, fields["id"])
+
+    async def list(
+        self,
+        *,
+        parent: str | None = None,
+        status: Status | None = None,
+        labels: Labels | None = None,
+        archived: Archived = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[ThreadInfo]:
+        """All threads that fit, or the first `limit` of them, those with the newest activity first."""
+        left, cursor = limit, None
+        while left is None or left > 0:
+            page = await self.page(
+                parent=parent,
+                status=status,
+                labels=labels,
+                archived=archived,
+                cursor=cursor,
+                limit=_PAGE if left is None else min(left, _PAGE),
+            )
+            for info in page.threads:
+                yield info
+            left = None if left is None else left - len(page.threads)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def page(
+        self,
+        *,
+        parent: str | None = None,
+        status: Status | None = None,
+        labels: Labels | None = None,
+        archived: Archived = False,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> ThreadPage:
+        """Up to `limit` threads at once (200 at most), and where the next ones are."""
+        wanted = {"parent": parent, "status": status, "cursor": cursor, "limit": str(limit)}
+        parameters = [(name, value) for name, value in wanted.items() if value is not None]
+        parameters.append(("archived", archived if isinstance(archived, str) else str(archived).lower()))
+        for name, value in (labels or {}).items():
+            parameters.append(("label", name if value is None else f"{name}:{value}"))
+        answer = await self._connection.ask("GET", "/v1/threads", parameters=parameters)
+        return answer.read(ThreadPage.from_json)
+
+    async def get(self, id: str) -> ThreadInfo:
+        return await self._thread(id).info()
+
+    async def rename(self, id: str, title: str) -> ThreadInfo:
+        return await self._thread(id).rename(title)
+
+    async def update(
+        self, id: str, *, labels: Mapping[str, str] | None = None, archived: bool | None = None
+    ) -> ThreadInfo:
+        return await self._thread(id).update(labels=labels, archived=archived)
+
+    async def delete(self, id: str) -> None:
+        await self._thread(id).delete()
+
+    async def token(self, id: str, scope: Scope = "read", *, ttl_seconds: int = 7200) -> Token:
+        return await self._thread(id).token(scope, ttl_seconds=ttl_seconds)
+
+    def _thread(self, id: str) -> Thread:
+        return Thread(self._connection, id)

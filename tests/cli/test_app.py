@@ -1,0 +1,192 @@
+"""The command line as a whole: help, mistakes, what gets imported, how it looks on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli
+
+import holdfast
+from holdfast.cli.app import COMMANDS
+from holdfast.cli.exits import Exit
+from holdfast.testing.server import ServerProcess
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """What a command imports, told by its own process."""
+    program = (
+        "import sys, json\nfrom holdfast.cli import main\n"
+        f"sys.argv = ['holdfast', *{list(arguments)!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_version_imports_next_to_nothing() -> None:
+    modules = modules_after("--version")
+    heavy = {"typer", "rich", "click", "fastapi", "httpx", "pydantic", "asyncio", "importlib.metadata"}
+    assert not heavy & modules
+    assert {name for name in modules if name.startswith("holdfast")} == {"holdfast", "holdfast.cli"}
+
+
+def test_a_command_imports_its_own_module_only() -> None:
+    modules = modules_after("thread", "--help")
+    assert "holdfast.cli.thread" in modules
+    others = {f"holdfast.cli.{name}" for name in COMMANDS} - {"holdfast.cli.thread"}
+    assert not modules & (others | {"holdfast.client", "holdfast.server.serve", "httpx", "fastapi", "rich"})
+
+
+def test_version_is_the_packages(bare_cli: Cli) -> None:
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"holdfast {holdfast.__version__}\n"
+    assert bare_cli("--version").out == done.stdout
+
+
+def test_help_names_every_command(bare_cli: Cli) -> None:
+    for arguments in (("--help",), ()):
+        help = bare_cli(*arguments).out
+        assert all(f"\n  {name} " in help for name in COMMANDS)
+    threads = bare_cli("thread", "--help").out
+    for name in ("new", "list", "show", "tail", "entries", "append", "rename", "archive", "delete", "token"):
+        assert f"\n  {name} " in threads
+        assert "--json" in bare_cli("thread", name, "--help").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "next_step"),
+    [
+        (("tread",), "Did you mean 'thread'?", "holdfast --help"),
+        (("thread", "lits"), "Did you mean 'list'?", "holdfast thread --help"),
+        (("thread", "list", "--limit", "many"), "--limit", "holdfast thread list --help"),
+        (("thread", "list", "--status", "asleep"), "asleep", "holdfast thread list --help"),
+        (("thread", "show"), "Missing", "holdfast thread show --help"),
+        (("thread", "list", "--nonsense"), "--nonsense", "holdfast thread list --help"),
+        (("thread", "new", "--label", ":x"), "':x' is not a label", "--label team:core"),
+        (("thread", "tail", "t-1", "--since", "x+y"), "'x+y' is not a place", None),
+        (("up", "--port", "70000"), "--port", "holdfast up --help"),
+    ],
+)
+def test_mistakes_are_explained(bare_cli: Cli, arguments: tuple[str, ...], what: str, next_step: str | None) -> None:
+    outcome = bare_cli(*arguments)
+    assert (outcome.exit, outcome.out) == (Exit.USAGE, "")
+    assert outcome.err.startswith("  error        ")
+    assert what in outcome.err
+    if next_step is not None:
+        assert f"  next         {next_step}" in outcome.err or next_step in outcome.err
+
+
+def test_completion_is_there(bare_cli: Cli) -> None:
+    environment = {
+        **os.environ,
+        "_HOLDFAST_COMPLETE": "complete_bash",
+        "COMP_WORDS": "holdfast thread t",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert set(done.stdout.split()) == {"tail", "token"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--show-completion", "bash"],
+        env={**os.environ, "SHELL": "/bin/bash"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "_HOLDFAST_COMPLETE" in shown.stdout
+
+
+def on_terminal(*arguments: str, **environment: str) -> str:
+    """What a person sees: the command's output on a pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            data = os.read(ours, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not data:
+            break
+        seen += data
+    os.close(ours)
+    process.wait(timeout=30)
+    return seen.decode()
+
+
+def test_people_get_colour_and_hints(server: ServerProcess, cli: Cli) -> None:
+    made = on_terminal("thread", "new", "for people", "--home", str(server.home))
+    assert "\x1b[" in made
+    assert "holdfast thread append" in made
+    id = cli("thread", "new", "a title that is far too long for one line of this terminal " * 2).out.strip()
+    listed = on_terminal("thread", "list", "--home", str(server.home))
+    assert id in listed
+    assert "…" in listed
+    assert "\x1b[" in listed
+    assert "for people" in listed
+    assert "\x1b[" not in on_terminal("thread", "list", "--home", str(server.home), NO_COLOR="1", TERM="dumb")
+    assert "\x1b[" not in cli("thread", "list").out
+
+
+def test_up_says_where_it_is_and_refuses_a_second_one(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    command = [sys.executable, "-m", "holdfast", "up", "--home", home, "--port", "0", "--log-level", "warning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        lines = [server.stdout.readline() for _ in range(3)]
+        second = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+        server.terminate()
+        _, err = server.communicate(timeout=30)
+    assert lines[0].startswith("  server       http://127.0.0.1:")
+    assert lines[1] == f"  home         {home}\n"
+    assert lines[2].startswith("  api key      hf_")
+    assert second.returncode == Exit.CONFLICT
+    assert home in json.loads(second.stderr)["error"]["message"]
+    assert server.returncode == 0
+    assert "stopped" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--no-auth", "--host", "0.0.0.0"), "--no-auth"),
+        (("--home", "/proc/nowhere"), "/proc/nowhere"),
+    ],
+)
+def test_up_says_why_it_cannot(bare_cli: Cli, tmp_path: Path, arguments: tuple[str, ...], what: str) -> None:
+    command = [sys.executable, "-m", "holdfast", "up", "--home", str(tmp_path), "--port", "0", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.FAILURE
+    assert what in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_by_command(cli: Cli, bare_cli: Cli, server: ServerProcess) -> None:
+    secret = cli("key", "create", "laptop").out.strip()
+    assert secret.startswith("hf_")
+    assert bare_cli("thread", "list", "--server", server.url, "--api-key", secret).exit == 0
+    made = cli("key", "create", "desktop", "--json").json()
+    assert made["id"] in cli("key", "list").out
+    assert cli("key", "revoke", made["id"], "--json").json() == {"id": made["id"], "revoked": True}
+    [row] = [each for each in cli("key", "list", "--json").json()["keys"] if each["id"] == made["id"]]
+    assert row["revokedAt"] is not None
+    assert cli("key", "revoke", "k-nobody").exit == Exit.NOT_FOUND
+    refused = bare_cli("thread", "list", "--server", server.url, "--api-key", made["key"])
+    assert (refused.exit, "revoked" in refused.err) == (Exit.NOT_AUTHORISED, True)

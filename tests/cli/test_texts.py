@@ -1,0 +1,83 @@
+"""Small pieces of text: durations, labels, lines of a log."""
+
+from __future__ import annotations
+
+from datetime import UTC, date
+
+import pytest
+
+from holdfast import Entry
+from holdfast.cli.console import Cell, printable
+from holdfast.cli.durations import describe_duration, parse_duration
+from holdfast.cli.entry_lines import EntryLog, describe
+from holdfast.cli.thread import parse_labels
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d12h", 129600), ("1H30M", 5400)]
+)
+def test_durations_are_read(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "2 h", "1.5h", "-3s", "12h1d", "2w"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (0.4, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (200000, "2 d")]
+)
+def test_durations_are_told(seconds: float, text: str) -> None:
+    assert describe_duration(seconds) == text
+
+
+def test_labels_are_read() -> None:
+    assert parse_labels(["team:core", "urgent", "url:a:b", "empty:"]) == {
+        "team": "core",
+        "urgent": None,
+        "url": "a:b",
+        "empty": "",
+    }
+
+
+def test_control_characters_are_shown_not_sent() -> None:
+    assert printable("\x1b]0;title\x07 \x9b2J ok\n\ttab é ✓") == "␛]0;title␇ �2J ok\n\ttab é ✓"
+
+
+@pytest.mark.parametrize(
+    ("payload", "author", "text"),
+    [
+        ({"type": "chat", "role": "user", "text": "hello\n"}, None, "user: hello"),
+        ({"type": "chat", "role": "user", "text": "hello"}, "u-1", "u-1: hello"),
+        ({"type": "pi.text", "text": "hello", "usage": 3}, None, "hello"),
+        ({"type": "signal.x", "a": "b", "n": [1, None]}, None, "a=b  n=[1, null]"),
+        ({"type": "pi.tool", "text": {"not": "text"}}, None, 'text={"not": "text"}'),
+        ({"type": "pi.tool", "long": "x" * 300}, None, "long=" + "x" * 199 + "…"),
+    ],
+)
+def test_an_entry_says(payload: dict[str, object], author: str | None, text: str) -> None:
+    assert describe(Entry("e-1", 0, payload, author)) == text
+
+
+def texts(lines: list[list[Cell]]) -> list[str]:
+    return ["".join(cell.text for cell in line) for line in lines]
+
+
+def test_a_log_names_each_day_once_on_a_terminal() -> None:
+    log = EntryLog(zone=UTC, today=date(2026, 1, 2), whole_times=False)
+    day = 86_400_000
+    start = 1_767_312_000_000  # 2026-01-02
+    entry = Entry("e-1", start, {"type": "chat", "text": "a\nb"})
+    assert texts(log.lines(entry)) == ["00:00:00  chat              a", " " * 28 + "b"]
+    assert texts(log.lines(Entry("e-2", start + day, {"type": "chat", "text": "c"}))) == [
+        "2026-01-03",
+        "00:00:00  chat              c",
+    ]
+
+
+def test_lines_in_a_pipe_stand_alone() -> None:
+    log = EntryLog(zone=UTC, today=date(2026, 1, 2), whole_times=True)
+    [line] = texts(log.lines(Entry("e-1", 1_767_312_000_123, {"type": "chat", "text": "a"})))
+    assert line == "2026-01-02T00:00:00.123+00:00  chat              a"

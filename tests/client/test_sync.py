@@ -1,0 +1,127 @@
+"""The sync twin: the same client, without await."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import Client, SyncClient
+from holdfast.client import NotFound, SyncTail, SyncThread, Tail, Thread
+from holdfast.client.keys import Keys
+from holdfast.client.sync import SyncKeys, SyncThreads
+from holdfast.client.threads import Threads
+from holdfast.testing.server import ServerProcess
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[SyncClient]:
+    with SyncClient(server.url, api_key=server.api_key) as client:
+        yield client
+
+
+def use(client: SyncClient) -> None:
+    """All of it, once."""
+    thread = client.threads.create(title="first", labels={"sync": "yes"})
+    entry = thread.chat("hello")
+    thread.append([{"type": "test.number", "number": number} for number in range(3)])
+    assert list(thread.entries(types="chat")) == [entry]
+    assert thread.page(types="test.*", limit=2).entries[1].payload["number"] == 1
+    with thread.tail() as tail:
+        seen = [next(tail) for _ in range(3)]
+    assert seen[1] == entry
+    with thread.tail(since=tail.offset) as tail:
+        assert next(tail).payload["number"] == 1
+    assert thread.rename("second").title == "second"
+    assert thread.update(archived=True).archived
+    assert not client.threads.update(thread.id, labels={"sync": "no"}, archived=False).archived
+    assert client.threads.rename(thread.id, "third").title == "third"
+    assert thread.info() == client.threads.get(thread.id)
+    assert thread.id in {info.id for info in client.threads.list(labels={"sync": "no"})}
+    assert client.threads.page(limit=1).next_cursor is None or client.threads.page(limit=1).threads
+    assert client.threads.token(thread.id).thread == thread.token("write").thread
+    key = client.keys.create("sync")
+    assert key.id in {each.id for each in client.keys.list()}
+    client.keys.revoke(key.id)
+    assert client.health()["status"] == "ok"
+    thread.delete()
+    with pytest.raises(NotFound):
+        client.threads.delete(thread.id)
+
+
+def test_without_an_event_loop(client: SyncClient) -> None:
+    use(client)
+
+
+@pytest.mark.anyio
+async def test_inside_a_running_event_loop(client: SyncClient) -> None:
+    use(client)
+
+
+def test_threads_share_a_client(client: SyncClient) -> None:
+    thread = client.threads.create()
+    writers = [
+        threading.Thread(target=lambda n=number: thread.append({"type": "test.number", "number": n}))
+        for number in range(8)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(entry.payload["number"] for entry in thread.entries(types="test.*")) == list(range(8))
+
+
+def test_a_tail_waits_for_what_another_thread_writes(client: SyncClient) -> None:
+    thread = client.threads.create()
+    with thread.tail(since="now") as tail:
+        writer = threading.Thread(target=thread.chat, args=("from another thread",))
+        writer.start()
+        assert next(tail).payload["text"] == "from another thread"
+        writer.join()
+
+
+def test_closing_is_idempotent_and_final(server: ServerProcess) -> None:
+    client = SyncClient(server.url, api_key=server.api_key)
+    client.health()
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.health()
+    unused = SyncClient(server.url)
+    unused.close()
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same(server: ServerProcess) -> None:
+    program = f"""
+from holdfast import SyncClient
+client = SyncClient({server.url!r}, api_key={server.api_key!r})
+tail = client.threads.create().tail()
+print(next(tail).type)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "signal.thread.created\n", "")
+
+
+def test_the_key_stays_out_of_sight(server: ServerProcess) -> None:
+    with SyncClient(server.url, api_key="hf_secret") as client:
+        assert "hf_secret" not in repr(client) + repr(client.thread("t-1")) + repr(vars(client))
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "synchronous"),
+    [(Client, SyncClient), (Threads, SyncThreads), (Thread, SyncThread), (Keys, SyncKeys), (Tail, SyncTail)],
+)
+def test_the_twins_have_the_same_surface(asynchronous: type, synchronous: type) -> None:
+    def surface(kind: type) -> dict[str, list[str]]:
+        return {
+            {"aclose": "close"}.get(name, name): list(inspect.signature(member).parameters)
+            for name, member in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert surface(asynchronous) == surface(synchronous)
+    assert inspect.signature(Client) == inspect.signature(SyncClient)
