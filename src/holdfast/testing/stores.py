@@ -435,6 +435,23 @@ class StoreContract:
             ("a", b"", True),
         ]
 
+    async def test_callers_that_go_away_leave_nothing_half_done(self, store: StreamStore) -> None:
+        changes: list[Change] = []
+        store.observe(changes.append)
+        creating = asyncio.ensure_future(store.create("a", TEXT, b"x"))
+        await asyncio.sleep(0)
+        creating.cancel()
+        await asyncio.gather(creating, return_exceptions=True)
+        await store.create("b", TEXT)  # comes after it
+        there = "a" in await store.list_paths()
+        assert [change.path for change in changes] == (["a", "b"] if there else ["b"])
+        deleting = asyncio.ensure_future(store.delete("b"))
+        await asyncio.sleep(0)
+        deleting.cancel()
+        await asyncio.gather(deleting, return_exceptions=True)
+        await store.create("c", TEXT)
+        assert ("b" in await store.list_paths()) != any(change.deleted for change in changes)
+
     # Coming back
 
     async def test_everything_survives_a_restart(self, reopen: Reopen, clock: ManualClock) -> None:

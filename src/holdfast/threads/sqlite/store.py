@@ -432,6 +432,7 @@ class SqliteStore:
         record.pending += 1
         self._remember(record)
         future: asyncio.Future[None] = self._loop.create_future()
+        acknowledge = _settler(future)
 
         def write(connection: sqlite3.Connection) -> None:
             _insert_stream(connection, self._tenant, record)
@@ -446,14 +447,12 @@ class SqliteStore:
             if error is None:
                 record.durable_tail = record.fork_offset + len(data)
                 record.durable_closed = record.config.closed
-                future.set_result(None)
                 self._announce(
                     Change(record.path, record.fork_offset, data, record.durable_tail, record.closed), record
                 )
-                return
-            if record.source is not None and (source := self._ancestor(record.source)) is not None:
+            elif record.source is not None and (source := self._ancestor(record.source)) is not None:
                 source.forks -= 1
-            future.set_exception(error)
+            acknowledge(error)
 
         self._writer.submit(CallOperation(record, settle, write))
         return future
@@ -464,11 +463,12 @@ class SqliteStore:
         """Take the stream out of sight at once; its rows go with the next commit, its bytes piece by piece after."""
         self._touched.discard(record)
         change = Change(record.path, record.tail, b"", record.tail, deleted=True)
+        doomed: list[StreamRecord] = []
+        survivor: StreamRecord | None = None
         if record.forks:
             record.soft_deleted = True
-            doomed: list[StreamRecord] = []
         else:
-            doomed = self._chain(record)
+            doomed, survivor = self._chain(record)
             for each in doomed:
                 self._forget(each)
                 self._doomed.add(each.id)
@@ -481,33 +481,33 @@ class SqliteStore:
             _run_many(connection, "INSERT OR IGNORE INTO purges (stream) VALUES (?)", ids)
 
         future: asyncio.Future[None] = self._loop.create_future()
+        acknowledge = _settler(future)
 
         def settle(error: StreamError | None) -> None:
             self._doomed.difference_update(id for (id,) in ids)
             if error is None:
                 self._announce(change, record)
                 record.watchers.clear()
-                future.set_result(None)
-                return
-            record.broken = True
-            future.set_exception(error)
-            future.exception()  # an expiry has nobody who waits for it
+            else:
+                record.broken = True  # it is still there: what is on disk is loaded again
+                if survivor is not None:
+                    survivor.forks += 1
+            acknowledge(error)
+            if error is not None and not future.cancelled():
+                future.exception()  # an expiry has nobody who waits for it
 
         self._writer.submit(CallOperation(record, settle, write))
         return future
 
-    def _chain(self, record: StreamRecord) -> list[StreamRecord]:
-        """The stream and every soft-deleted ancestor that only it kept alive."""
+    def _chain(self, record: StreamRecord) -> tuple[list[StreamRecord], StreamRecord | None]:
+        """The stream with every soft-deleted ancestor that only it kept alive; and the ancestor that lives on."""
         doomed = [record]
-        while doomed[-1].source is not None:
-            source = self._ancestor(doomed[-1].source)
-            if source is None:
-                break
+        while (id := doomed[-1].source) is not None and (source := self._ancestor(id)) is not None:
             source.forks -= 1
             if source.forks or not source.soft_deleted:
-                break
+                return doomed, source
             doomed.append(source)
-        return doomed
+        return doomed, None
 
     async def _sweep(self) -> None:
         """Once a second: persist sliding TTLs, end what has expired, remove the bytes of what was deleted."""
