@@ -75,10 +75,9 @@ class Fixture:
 
     async def __aenter__(self) -> Threads:
         self.store = await SqliteStore.open(self.path)
-        rows = SqliteRows(self.store)
-        self.projection = Projection(self.store, rows)
+        self.projection = Projection(self.store, SqliteRows(self.store))
         self.projection.start()
-        return Threads(self.store, rows, self.projection)
+        return Threads(self.store, self.projection)
 
     async def __aexit__(self, *_: object) -> None:
         await self.projection.close()
@@ -131,9 +130,7 @@ async def test_a_row_left_behind_by_a_crash_catches_up(tmp_path: Path) -> None:
         await threads.list(RowFilter())
     # What a crash leaves: entries and deletions that no row knows of.
     store = await SqliteStore.open(fixture.path)
-    rows = SqliteRows(store)
-    silent = Projection(store, rows)
-    threads = Threads(store, rows, silent)
+    threads = Threads(store, Projection(store, SqliteRows(store)))
     await threads._signal(row.id, "renamed", title="b")
     await store.delete(f"threads/{gone.id}")
     await store.close()

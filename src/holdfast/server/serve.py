@@ -116,8 +116,7 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
         store = await SqliteStore.open(home.database)
         stack.push_async_callback(store.close)
         access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key)
-        rows = SqliteRows(store)
-        projection = Projection(store, rows)
+        projection = Projection(store, SqliteRows(store))
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
             store,
@@ -136,7 +135,7 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
             surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
-        threads = Threads(store, rows, projection)
+        threads = Threads(store, projection)
         app = create_app(Services(threads, access, metrics, origins, streams.next_request_id, settings.max_body))
         first_key = None
         if settings.auth and not access.list_keys():

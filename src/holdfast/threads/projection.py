@@ -7,9 +7,9 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from holdfast.threads.errors import StreamError, StreamGone, StreamNotFound
+from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError, StreamGone, StreamNotFound
 from holdfast.threads.framing import as_array, parse_json
-from holdfast.threads.rows import RowStore, ThreadRow, fold
+from holdfast.threads.rows import RowFilter, RowStore, ThreadRow, fold
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change
 from holdfast.threads.surface import THREADS
@@ -48,6 +48,22 @@ class Projection:
             await self.settle_all()
         except StreamError as error:
             log.warning("thread rows were not brought up to date, the next start does it: %s", error)
+
+    async def row(self, id: str) -> ThreadRow | None:
+        """A thread's row as it stands, also where it cannot be saved: a full disk stops no reader."""
+        try:
+            await self.settle(id)
+        except (StoreFull, StoreUnavailable):
+            return await self._folded(id)
+        return self._rows.get_row(id)
+
+    async def rows(self, wanted: RowFilter) -> list[ThreadRow]:
+        """Rows as they stand; where they cannot be saved, as they last could."""
+        try:
+            await self.settle_all()
+        except (StoreFull, StoreUnavailable) as error:
+            log.warning("thread rows are behind, a list shows them as they were: %s", error)
+        return self._rows.list_rows(wanted)
 
     async def settle(self, id: str) -> None:
         """Bring one thread's row up to date."""

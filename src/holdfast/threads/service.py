@@ -11,7 +11,7 @@ from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFou
 from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.projection import Projection
-from holdfast.threads.rows import RowFilter, RowStore, ThreadRow, format_cursor
+from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.surface import THREADS, stream_path
@@ -36,11 +36,8 @@ class ThreadPage:
 class Threads:
     """The operations on threads. Holds no state of its own."""
 
-    def __init__(
-        self, store: StreamStore, rows: RowStore, projection: Projection, *, clock: Callable[[], int] = now_ms
-    ) -> None:
+    def __init__(self, store: StreamStore, projection: Projection, *, clock: Callable[[], int] = now_ms) -> None:
         self._store = store
-        self._rows = rows
         self._projection = projection
         self._clock = clock
 
@@ -64,15 +61,13 @@ class Threads:
 
     async def get(self, id: str) -> ThreadRow:
         await self._expect(id, f"thread {id}")
-        await self._projection.settle(id)
-        row = self._rows.get_row(id)
+        row = await self._projection.row(id)
         if row is None:
             raise StreamNotFound(f"there is no thread {id}")
         return row
 
     async def list(self, wanted: RowFilter) -> ThreadPage:
-        await self._projection.settle_all()
-        rows = self._rows.list_rows(replace(wanted, limit=wanted.limit + 1))
+        rows = await self._projection.rows(replace(wanted, limit=wanted.limit + 1))
         page = rows[: wanted.limit]
         return ThreadPage(page, format_cursor(page[-1]) if len(rows) > len(page) else None)
 
@@ -88,7 +83,6 @@ class Threads:
     async def delete(self, id: str) -> None:
         await self._expect(id, f"thread {id}")
         await self._store.delete(_path(id))
-        await self._projection.settle(id)
 
     async def chat(
         self, id: str, text: str, *, author_id: str | None = None, entry_id: str | None = None
