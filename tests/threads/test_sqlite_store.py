@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.stores import Reopen, StoreContract, read_all
-from holdfast.threads.errors import StoreFull, StreamError
+from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
 from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
+from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
 
 TEXT = StreamConfig(content_type="text/plain")
 
@@ -35,9 +36,12 @@ async def test_small_chunks_are_folded_into_few(tmp_path: Path) -> None:
     await store.create("a", TEXT)
     for number in range(1000):
         await store.append("a", AppendRequest(b"%04d" % number))
+        if number % 5 == 0:
+            await store._file()
+    await store._file()
     ((chunks,),) = store.query("SELECT count(*) FROM chunks")
     assert isinstance(chunks, int)
-    assert chunks < 300
+    assert chunks < 70
     assert await read_all(store, "a") == b"".join(b"%04d" % number for number in range(1000))
     await store.close()
 
@@ -47,8 +51,92 @@ async def test_a_fork_into_the_middle_of_a_folded_chunk_reads_right(tmp_path: Pa
     await store.create("a", TEXT)
     for number in range(600):
         await store.append("a", AppendRequest(b"%04d" % number))
+    await store._file()
     await store.create("b", StreamConfig(fork=ForkPoint("a", 404, 0)), b"!")
     assert await read_all(store, "b") == b"".join(b"%04d" % number for number in range(101)) + b"!"
+    await store.close()
+
+
+async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None:
+    """A copy of the files, taken while the store is open, is what a killed server leaves."""
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    await store.append("a", AppendRequest(b"filed-"))
+    await store._file()
+    await store.append("a", AppendRequest(b"journal-", seq="1", producer=Producer("p", 0, 0)))
+    await store.create("j", StreamConfig(content_type="application/json"))
+    await store.append("j", AppendRequest(keyed=(Keyed("k", b"1,\n"),)))
+    await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))
+    await store.append("b", AppendRequest(b"b", producer=Producer("q", 0, 0), close=True))
+    await store.create("gone", TEXT, b"x")
+    await store.append("gone", AppendRequest(b"y"))
+    await store.delete("gone")
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    for name in ("db", "db-wal"):
+        shutil.copy(tmp_path / name, crashed / name)
+    await store.close()
+
+    store = await SqliteStore.open(crashed / "db")
+    assert store.unfiled_paths()
+    assert await read_all(store, "a") == b"filed-journal-"
+    assert await read_all(store, "a", start=3) == b"ed-journal-"
+    assert await read_all(store, "b", limit=4) == b"filed-journal-b"
+    assert (await store.append("a", AppendRequest(b"again", producer=Producer("p", 0, 0)))).duplicate
+    with pytest.raises(SequenceConflict):
+        await store.append("a", AppendRequest(b"again", seq="1"))
+    assert (await store.append("j", AppendRequest(keyed=(Keyed("k", b"1,\n"),)))).duplicate
+    assert (await store.append("b", AppendRequest(b"b", producer=Producer("q", 0, 0), close=True))).duplicate
+    with pytest.raises(StreamNotFound):
+        await store.head("gone")
+    await store.append("a", AppendRequest(b"more", producer=Producer("p", 0, 1)))
+    await store.close()
+
+    store = await SqliteStore.open(crashed / "db")
+    assert not store.unfiled_paths()
+    assert store.query("SELECT count(*) FROM journal") == [(0,)]
+    assert await read_all(store, "a") == b"filed-journal-more"
+    assert await read_all(store, "b") == b"filed-journal-b"
+    await store.close()
+
+
+async def test_reads_and_duplicates_are_right_at_every_moment_of_a_filing(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    expected = b""
+    for number in range(60):
+        piece = b"%d," % number
+        expected += piece
+        filing = asyncio.ensure_future(store._file()) if number % 3 == 0 else None
+        await store.append("a", AppendRequest(piece, producer=Producer("p", 0, number)))
+        assert await read_all(store, "a", limit=7) == expected
+        assert (await store.append("a", AppendRequest(piece, producer=Producer("p", 0, number)))).duplicate
+        if filing is not None:
+            await filing
+            assert await read_all(store, "a", limit=7) == expected
+    await store.close()
+
+
+async def test_a_stream_goes_on_from_the_journal_after_a_failed_commit(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    await store.append("a", AppendRequest(b"kept", seq="1", producer=Producer("p", 0, 0)))
+    assert store.unfiled_paths() == ["a"]
+    pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreFull):
+        await store.append("a", AppendRequest(b"x" * 100_000, seq="2", producer=Producer("p", 0, 1)))
+    store._writer._connection.execute("PRAGMA max_page_count = 1000000000")
+    store._writer._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StreamError):
+        await store.delete("a")
+    store._writer._connection.execute("PRAGMA query_only = OFF")
+    assert await read_all(store, "a") == b"kept"
+    assert (await store.append("a", AppendRequest(b"kept", producer=Producer("p", 0, 0)))).duplicate
+    assert (await store.append("a", AppendRequest(b"!", seq="2", producer=Producer("p", 0, 1)))).tail == 5
+    await store.close()
+    store = await SqliteStore.open(tmp_path / "db")
+    assert await read_all(store, "a") == b"kept!"
     await store.close()
 
 

@@ -6,6 +6,7 @@ names of this very machine are answered, which also defeats names that are made 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
@@ -40,21 +41,22 @@ class OriginPolicy:
         if not self._open:
             return
         host = headers.get(b"host", b"localhost")
-        if not self._is_local(b"//" + host):
+        if not _is_local(b"//" + host):
             name = host.decode("latin-1")
             raise Forbidden(f"this server runs without keys and answers to localhost only, not to {name!r}")
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_local(origin):
+        if origin is not None and not _is_local(origin):
             raise Forbidden("this server runs without keys and answers no page of another site")
 
     def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
-        if origin is None or (self._open and not self._is_local(origin)):
+        if origin is None or (self._open and not _is_local(origin)):
             return []
         return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
 
-    @staticmethod
-    def _is_local(url: bytes) -> bool:
-        try:
-            return is_loopback(urlsplit(url.decode("latin-1")).hostname or "")
-        except ValueError:  # no URL at all, an unfinished IPv6 address, say
-            return False
+
+@functools.lru_cache(maxsize=256)
+def _is_local(url: bytes) -> bool:
+    try:
+        return is_loopback(urlsplit(url.decode("latin-1")).hostname or "")
+    except ValueError:  # no URL at all, an unfinished IPv6 address, say
+        return False

@@ -14,17 +14,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from holdfast.server.streams import StreamService
 from holdfast.threads.errors import BodyTooLarge
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
-from holdfast.threads.surface import PREFIX
+from holdfast.threads.subscriptions import is_control
+from holdfast.threads.surface import PREFIX, parse_query
 
 _PREFIX: Final = PREFIX.encode()
-_CONTROL: Final = "__ds"
-"""Not streams: these answer POST in other ways. (A quoted spelling of it is refused as a stream.)"""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _CONGESTED_BYTES: Final = 256 * 1024
 _LINGER_SECONDS: Final = 5.0
+_SLOWEST_BODY: Final = 8 * 1024
+"""Bytes per second that give a body more time to arrive."""
 
 
 class Exchange:
@@ -32,9 +33,11 @@ class Exchange:
 
     __slots__ = (
         "body",
+        "chunked",
         "disconnected",
         "keep_alive",
         "message_event",
+        "refusal",
         "request",
         "response_complete",
         "size",
@@ -45,12 +48,18 @@ class Exchange:
         "wire",
     )
 
-    def __init__(self, wire: StreamWire, request: Request, target: str, *, keep_alive: bool) -> None:
+    def __init__(
+        self, wire: StreamWire, request: Request, target: str, *, keep_alive: bool, chunked: bool = True
+    ) -> None:
         self.wire = wire
         self.request = request
         self.target = target
         """The path after the prefix, still quoted."""
         self.keep_alive = keep_alive
+        self.chunked = chunked
+        """Whether the client understands a body in chunks; HTTP/1.0 reads to the end of the connection."""
+        self.refusal: Response | None = None
+        """The answer, where it is known before the request's turn has come."""
         self.body: list[bytes] = []
         self.size = 0
         self.whole = False
@@ -67,16 +76,17 @@ class Exchange:
             return
         self.started = True
         self.wire.service.note(self.request, response.status)
-        self.wire.write(self._head(response, _CHUNKED))
+        self.wire.write(self._head(response, _CHUNKED if self.chunked else b""))
 
     def write(self, data: bytes) -> None:
         if not self.disconnected and not self.response_complete:
-            self.wire.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.wire.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
     def finish(self) -> None:
         if self.disconnected or self.response_complete:
             return
-        self.wire.write(b"0\r\n\r\n")
+        if self.chunked:
+            self.wire.write(b"0\r\n\r\n")
         self._complete()
 
     @property
@@ -132,6 +142,18 @@ class _NoEvent:
 _NO_EVENT: Any = _NoEvent()
 
 
+class _StopReading(Exception):
+    """Ends the parsing of what has come: an answer is on its way that ends the connection."""
+
+
+def _is_sse(query: bytes) -> bool:
+    return b"live=" in query and parse_query(query).get("live") == "sse"
+
+
+def _is_live(cycle: Any) -> bool:
+    return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
+
+
 class StreamWire(HttpToolsProtocol):
     """A connection. Reads requests in order; answers stream requests itself, in order."""
 
@@ -140,12 +162,16 @@ class StreamWire(HttpToolsProtocol):
         self.service = service
         self.reading_since: float | None = None
         """When the request began that is still coming in; for the sweep of slow clients."""
+        self._reading_head = False
+        self._head_bytes = 0
+        """How much of a head has come that is not complete yet."""
         self._header_bytes = 0
-        self._discarding = False
-        """We have answered and will close; the rest of the request is read and forgotten."""
-        self._unreadable = False
-        """Nothing that still comes can be understood."""
+        self._deaf = False
+        """Whatever still comes is read and forgotten."""
+        self._hanging_up: asyncio.TimerHandle | None = None
         self.cycle: Any = None
+        self._answering: Any = None
+        """The cycle whose turn it is; `cycle` is the one that came in last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -154,12 +180,25 @@ class StreamWire(HttpToolsProtocol):
         self.reading_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for cycle in (self.cycle, *(queued for queued, _ in self.pipeline)):
-            if isinstance(cycle, Exchange) and not cycle.response_complete:
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+        for cycle in {self._answering, self.cycle, *(queued for queued, _ in self.pipeline)}:
+            if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
-                if cycle.task is not None:
+                cycle.message_event.set()
+                if isinstance(cycle, Exchange) and cycle.task is not None:
                     cycle.task.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether to stay: who has finished sending still gets answers; who was reading live, or mid-request, left."""
+        cycle = self.cycle
+        if self._deaf or cycle is None or cycle.response_complete or self._is_coming_in(cycle):
+            return False
+        if any(_is_live(each) for each in (self._answering, *(queued for queued, _ in self.pipeline))):
+            return False
+        cycle.keep_alive = False
+        return True
 
     # Parsing
 
@@ -167,23 +206,26 @@ class StreamWire(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self._header_bytes = 0
+        self._reading_head = True
+        self._head_bytes = self._header_bytes = 0
         self.reading_since = self.loop.time()
 
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > _MAX_URL_BYTES:
             self._refuse_connection(414, "uri_too_long", f"a URL has at most {_MAX_URL_BYTES} bytes")
+            raise _StopReading
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > _MAX_HEADER_BYTES:
-            self._refuse_connection(431, "headers_too_large", f"headers have at most {_MAX_HEADER_BYTES} bytes")
-            return
+            self._refuse_headers()
+            raise _StopReading
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if self.transport.is_closing():
+        self._reading_head = False
+        if self._deaf or self.transport.is_closing():
             return
         if not self.url.startswith(_PREFIX):
             self._hand_to_asgi()
@@ -191,19 +233,29 @@ class StreamWire(HttpToolsProtocol):
         target, _, query = self.url[len(_PREFIX) :].partition(b"?")
         method = self.parser.get_method().decode("ascii")
         request = Request(method, "", query.partition(b"#")[0], dict(self.headers), id=self.service.next_request_id())
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        previous, exchange = self.cycle, Exchange(self, request, target.decode("latin-1"), keep_alive=keep_alive)
-        self.cycle = exchange
+        modern = self.parser.get_http_version() == "1.1"
+        keep_alive = modern and self.parser.should_keep_alive()
+        exchange = Exchange(self, request, target.decode("ascii"), keep_alive=keep_alive, chunked=modern)
+        length = request.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.service.max_body:
+            exchange.refusal = self._too_large(exchange)
+        self._take_turn(exchange)
+
+    def _take_turn(self, exchange: Exchange) -> None:
+        """Begin with a request, or let it wait for those before it."""
+        previous, self.cycle = self.cycle, exchange
         if previous is not None and not previous.response_complete:
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
-            return
-        self._expect_body(exchange)
+        else:
+            self._begin(exchange)
 
-    def _expect_body(self, exchange: Exchange) -> None:
-        length = exchange.request.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.service.max_body:
-            self._refuse_body(exchange)
+    def _begin(self, exchange: Exchange) -> None:
+        self._answering = exchange
+        if exchange.refusal is not None:
+            self._refuse(exchange, exchange.refusal)
+        elif exchange.whole:
+            self._answer(exchange)
         elif self.expect_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -215,24 +267,26 @@ class StreamWire(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        if self.reading_since is not None:
+            # A large body may take its time, as long as it comes.
+            self.reading_since = min(self.loop.time(), self.reading_since + len(body) / _SLOWEST_BODY)
         exchange = self.cycle
         if not isinstance(exchange, Exchange):
             super().on_body(body)
             return
-        if exchange.response_complete:
+        if exchange.refusal is not None:
             return
         exchange.size += len(body)
         if exchange.size > self.service.max_body:
-            self._refuse_body(exchange)
+            exchange.body = []
+            exchange.refusal = self._too_large(exchange)
+            if exchange is self._answering:
+                self._refuse(exchange, exchange.refusal)
             return
         exchange.body.append(body)
-        self.reading_since = self.loop.time()
 
     def on_message_complete(self) -> None:
         self.reading_since = None
-        if self._discarding:
-            self.transport.close()
-            return
         exchange = self.cycle
         if not isinstance(exchange, Exchange):
             super().on_message_complete()
@@ -241,29 +295,26 @@ class StreamWire(HttpToolsProtocol):
         exchange.request.body = body[0] if len(body) == 1 else b"".join(body)
         exchange.body = []
         exchange.whole = True
-        if not exchange.response_complete and not self._is_queued(exchange):
+        if exchange is self._answering and not exchange.response_complete:
             self._answer(exchange)
-
-    def _is_queued(self, exchange: Exchange) -> bool:
-        return any(id(cycle) == id(exchange) for cycle, _ in self.pipeline)
 
     # Answering
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """Called by uvicorn also when a pipelined request's turn has come."""
-        if not isinstance(cycle, Exchange):
-            super()._start_asgi_task(cycle, app)
-        elif cycle.whole:
-            self._answer(cycle)
+        if isinstance(cycle, Exchange):
+            self._begin(cycle)
         else:
-            self._expect_body(cycle)
+            self._answering = cycle
+            super()._start_asgi_task(cycle, app)
 
     def _answer(self, exchange: Exchange) -> None:
         request, service = exchange.request, self.service
         try:
             if request.method != "OPTIONS":
                 service.origins.check(request.headers)
-            if request.method == "POST" and not exchange.target.startswith(_CONTROL):
+            # A quoted spelling of what is reserved is refused as a stream.
+            if request.method == "POST" and not is_control(exchange.target):
                 self._append(exchange)
                 return
         except Exception as error:
@@ -293,7 +344,7 @@ class StreamWire(HttpToolsProtocol):
     async def _run(self, exchange: Exchange) -> None:
         request, service = exchange.request, self.service
         try:
-            if request.method == "GET" and b"live=sse" in request.query:
+            if request.method == "GET" and _is_sse(request.query):
                 await service.tail(exchange.target, request, exchange)
             else:
                 exchange.respond(await service.respond(exchange.target, request))
@@ -308,58 +359,93 @@ class StreamWire(HttpToolsProtocol):
                 exchange.respond(service.refuse(error, request.id))
 
     def exchange_complete(self, exchange: Exchange) -> None:
-        if not exchange.keep_alive:
-            if exchange.whole:
-                self.transport.close()
-            else:
-                self._linger()
+        if not exchange.keep_alive and self._hanging_up is None:
+            self.transport.close()
         self.on_response_complete()
 
-    def _linger(self) -> None:
-        """Read on and forget, for a while: a client that still sends would lose our answer if we hung up on it."""
-        self._discarding = True
-        self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+    def on_response_complete(self) -> None:
+        if self.reading_since is not None and self.flow.read_paused:
+            self.reading_since = self.loop.time()  # it could not arrive while we did not read
+        if self._hanging_up is None:
+            super().on_response_complete()
 
     # Refusing
 
-    def _refuse_body(self, exchange: Exchange) -> None:
+    def _too_large(self, exchange: Exchange) -> Response:
         error = BodyTooLarge(f"a request body has at most {self.service.max_body} bytes: send it in parts")
+        return error_response(error, exchange.request.id)
+
+    def _refuse(self, exchange: Exchange, refusal: Response) -> None:
+        """Answer without having read all of the request, and hang up.
+
+        A close with something left to read is a reset, and would overtake the answer: so we say that we are done, and
+        read on for a while.
+        """
+        self._deaf = True
+        self._hanging_up = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+        self.reading_since = None
         exchange.keep_alive = False
-        exchange.respond(error_response(error, exchange.request.id))
+        exchange.respond(refusal)
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.transport.write_eof()
 
     def _refuse_connection(self, status: int, code: str, message: str) -> None:
-        """Answer what cannot be read as a request, and hang up."""
-        if self.transport.is_closing():
+        """Answer what cannot be read as a request, once those before it are answered, and hang up."""
+        if self._deaf or self.transport.is_closing():
             return
-        self._unreadable = True
+        self._deaf = True
+        self.reading_since = None
+        self._forget_incoming()
         request = Request("GET", "", b"", {}, id=self.service.next_request_id())
-        exchange = self.cycle = Exchange(self, request, "", keep_alive=False)
-        exchange.respond(Response(status, [JSON_TYPE], error_body(code, message, request.id)))
+        exchange = Exchange(self, request, "", keep_alive=False)
+        exchange.refusal = Response(status, [JSON_TYPE], error_body(code, message, request.id))
+        self._take_turn(exchange)
+
+    def _refuse_headers(self) -> None:
+        self._refuse_connection(431, "headers_too_large", f"headers have at most {_MAX_HEADER_BYTES} bytes")
+
+    def _forget_incoming(self) -> None:
+        """A request that will not be completed gets no answer of its own."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not self._is_coming_in(cycle):
+            return
+        if cycle is self._answering:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.cycle = None
+        else:
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._answering
+
+    def _is_coming_in(self, cycle: Any) -> bool:
+        return not cycle.whole if isinstance(cycle, Exchange) else bool(cycle.more_body)
 
     def send_400_response(self, msg: str) -> None:
-        if self.parser is not None and not self.transport.is_closing():
+        if self.parser is not None:
             self._refuse_connection(400, "bad_request", msg)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing() or self._unreadable:
+        if self._deaf or self.transport.is_closing():
             return
+        if self._reading_head:
+            self._head_bytes += len(data)
         super().data_received(data)
+        if self._reading_head and self._head_bytes > _MAX_URL_BYTES + _MAX_HEADER_BYTES:
+            self._refuse_headers()  # one that has no end yet, which nobody was told of
+
+    def is_slow(self, now: float, limit: float) -> bool:
+        """Whether a request has been coming in for too long. Not its client's fault while we do not read."""
+        return self.reading_since is not None and not self.flow.read_paused and now - self.reading_since > limit
 
     def time_out(self) -> None:
         """Called by the sweep for a client that has not finished its request in time."""
-        if self.cycle is None or self.cycle.response_complete:
-            self._refuse_connection(408, "timeout", "the request did not arrive in time")
-        else:
-            self.transport.close()
+        self._refuse_connection(408, "timeout", "the request did not arrive in time")
 
 
 def sweep_slow(connections: set[Any], now: float, limit: float) -> int:
     """End connections whose request has been coming in for too long; returns how many."""
-    slow = [
-        wire
-        for wire in connections
-        if isinstance(wire, StreamWire) and wire.reading_since is not None and now - wire.reading_since > limit
-    ]
+    slow = [wire for wire in connections if isinstance(wire, StreamWire) and wire.is_slow(now, limit)]
     for wire in slow:
         wire.time_out()
     return len(slow)

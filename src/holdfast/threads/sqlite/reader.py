@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,12 @@ from holdfast.threads.errors import InvalidRequest
 from holdfast.threads.sqlite.schema import connect
 
 _THREADS: Final = 2
+
+
+DiskSpan = tuple[int, int, int]
+"""Stream, from, to."""
+Span = DiskSpan | list[bytes]
+"""To be read, or at hand already."""
 
 
 class Reader:
@@ -24,38 +31,46 @@ class Reader:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
 
-    async def read(
-        self, lineage: tuple[tuple[int, int], ...], start: int, tail: int, limit: int, *, json: bool
-    ) -> bytes:
-        """The bytes from `start` up to `tail`, across the ancestors of a fork, stopping after `limit` bytes."""
-        spans = _spans(lineage, start, tail)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, spans, start, limit, json)
+    async def read(self, spans: Sequence[Span], start: int, limit: int, *, whole_messages: bool) -> bytes:
+        """The bytes of these spans, one after another, stopping after about `limit` bytes."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._read, spans, start, limit, whole_messages)
 
-    def _read(self, spans: list[tuple[int, int, int]], start: int, limit: int, json: bool) -> bytes:
-        connection = self._connection()
+    def _read(self, spans: Sequence[Span], start: int, limit: int, whole_messages: bool) -> bytes:
         pieces: list[bytes] = []
         size = 0
-        for stream, low, high in spans:
-            rows = connection.execute(
-                'SELECT "end", data FROM chunks WHERE stream = ? AND "end" > ? ORDER BY "end"', (stream, low)
-            )
-            for end, data in rows:
-                begin = end - len(data)
-                if begin >= high:
-                    break
-                if begin < low:
-                    if json and low == start and data[low - begin - 1] != 0x0A:
-                        raise InvalidRequest("the offset is not at the start of a message of this stream")
-                    data = data[low - begin :]
-                    begin = low
-                if end > high:
-                    data = data[: high - begin]
-                pieces.append(data)
-                size += len(data)
-                if size >= limit:
-                    rows.close()
-                    return b"".join(pieces)
+        for span in spans:
+            if isinstance(span, list):
+                pieces += span
+                size += sum(map(len, span))
+            else:
+                size += self._read_chunks(span, start, limit - size, whole_messages, pieces)
+            if size >= limit:
+                break
         return b"".join(pieces)
+
+    def _read_chunks(self, span: DiskSpan, start: int, limit: int, whole_messages: bool, into: list[bytes]) -> int:
+        stream, low, high = span
+        size = 0
+        rows = self._connection().execute(
+            'SELECT "end", data FROM chunks WHERE stream = ? AND "end" > ? ORDER BY "end"', (stream, low)
+        )
+        for end, data in rows:
+            begin = end - len(data)
+            if begin >= high:
+                break
+            if end > high:
+                data = data[: high - begin]
+            if begin < low:
+                if whole_messages and low == start and data[low - begin - 1] != 0x0A:
+                    raise InvalidRequest("the offset is not at the start of a message of this stream")
+                data = data[low - begin :]
+            into.append(data)
+            size += len(data)
+            if size >= limit:
+                break
+        rows.close()
+        return size
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -70,8 +85,8 @@ class Reader:
             connection.close()
 
 
-def _spans(lineage: tuple[tuple[int, int], ...], start: int, tail: int) -> list[tuple[int, int, int]]:
-    """Which bytes come from which stream: (stream, from, to), in order. The lineage has the youngest first."""
+def spans_of(lineage: Sequence[tuple[int, int]], start: int, tail: int) -> list[DiskSpan]:
+    """Which bytes come from which stream, in order. The lineage has the youngest first."""
     spans = []
     high = tail
     for stream, begins in lineage:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 import orjson
 
 from holdfast.threads.rules import deadline_of
+from holdfast.threads.sqlite.journal import StreamFiling
+from holdfast.threads.sqlite.unfiled import Unfiled
 from holdfast.threads.store import Watcher
 from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
 
@@ -61,6 +63,7 @@ class StreamRecord:
         "source",
         "tail",
         "ttl_seconds",
+        "unfiled",
         "watchers",
     )
 
@@ -101,16 +104,18 @@ class StreamRecord:
         self.forks = 0
         """Streams that branch off this one: while there are any, its bytes stay."""
         self.producers: dict[str, tuple[int, int]] = {}
-        self.keys: set[str] | None = None
+        self.keys: set[str] = set()
         """Dedup keys that are accepted but not durable yet."""
         self.pending = 0
         """Operations on their way to disk."""
         self.broken = False
-        """A write of this record failed: what it says it accepted is not on disk. It is dropped and loaded again."""
+        """A write of this record failed: what it says it accepted is not on disk. `as_durable` takes its place."""
         self.loose = 0
         """Small chunks since the last fold."""
         self.folded = self.durable_tail
         """Up to here, chunks are folded into large ones."""
+        self.unfiled = Unfiled(self.durable_tail)
+        """What is durable in the journal alone."""
         self.watchers: list[Watcher] = []
 
     @classmethod
@@ -135,6 +140,41 @@ class StreamRecord:
         record.closed_by = Producer(**orjson.loads(closed_by)) if closed_by else None  # type: ignore[arg-type]
         record.last_seq = last_seq  # type: ignore[assignment]
         record.soft_deleted = bool(deleted)
+        return record
+
+    def restore(self, filing: StreamFiling) -> None:
+        """Take over what the journal holds of this stream, at a start."""
+        unfiled = self.unfiled
+        position = filing.end - sum(map(len, filing.pieces))
+        for piece in filing.pieces:
+            position += len(piece)
+            unfiled.add(piece, position, None, None, False, ())
+        unfiled.producers, unfiled.keys = filing.producers, filing.keys
+        unfiled.last_seq, unfiled.closed, unfiled.closed_by = filing.last_seq, filing.closed, filing.closed_by
+        self.durable_tail = max(self.durable_tail, filing.end)
+        self.durable_closed |= filing.closed
+        self.accept_durable()
+        if filing.closed:
+            self.closed_by = filing.closed_by
+        self.last_seq = filing.last_seq or self.last_seq
+
+    def accept_durable(self) -> None:
+        """Forget what was accepted and not written."""
+        self.tail, self.closed = self.durable_tail, self.durable_closed
+        self.producers = dict(self.unfiled.producers)
+
+    def as_durable(self, on_disk: StreamRecord) -> StreamRecord:
+        """The same stream without what was accepted and not written; `on_disk` is what its tables say."""
+        record = on_disk
+        record.unfiled = self.unfiled
+        record.durable_tail, record.durable_closed = self.durable_tail, self.durable_closed
+        record.last_access = self.last_access
+        record.forks, record.watchers = self.forks, self.watchers
+        record.loose, record.folded = self.loose, self.folded
+        record.accept_durable()
+        if self.unfiled.closed:
+            record.closed_by = self.unfiled.closed_by
+        record.last_seq = self.unfiled.last_seq or record.last_seq
         return record
 
     def deadline(self) -> int | None:

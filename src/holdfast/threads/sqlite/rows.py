@@ -64,7 +64,8 @@ class SqliteRows:
             " AND NOT EXISTS (SELECT 1 FROM streams s WHERE s.id = t.stream AND s.deleted = 0)",
             (self._tenant,),
         )
-        return [str(id) for (id,) in (*behind, *gone)]
+        unfiled = [path[len(THREADS) :] for path in self._store.unfiled_paths() if path.startswith(THREADS)]
+        return [*(str(id) for (id,) in (*behind, *gone)), *unfiled]
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
         values = [(*_values(row), self._tenant) for row in rows]

@@ -42,6 +42,8 @@ CREATE TABLE IF NOT EXISTS chunks (
     PRIMARY KEY (stream, "end")
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS journal (number INTEGER PRIMARY KEY, entries BLOB NOT NULL);
+
 CREATE TABLE IF NOT EXISTS producers (
     stream INTEGER NOT NULL,
     producer TEXT NOT NULL,

@@ -20,10 +20,19 @@ from holdfast.threads.errors import (
 from holdfast.threads.framing import skip_messages
 from holdfast.threads.ids import now_ms
 from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
-from holdfast.threads.sqlite.reader import Reader
+from holdfast.threads.sqlite import journal
+from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling
+from holdfast.threads.sqlite.reader import Reader, Span, spans_of
 from holdfast.threads.sqlite.record import StreamRecord, dump_config, load_record, load_record_by_id
 from holdfast.threads.sqlite.schema import connect, prepare
-from holdfast.threads.sqlite.writer import AppendOperation, CallOperation, Operation, Settled, Writer
+from holdfast.threads.sqlite.writer import (
+    AppendOperation,
+    CallOperation,
+    FilingOperation,
+    Operation,
+    Settled,
+    Writer,
+)
 from holdfast.threads.store import Created, Watcher
 from holdfast.threads.streams import (
     Appended,
@@ -46,6 +55,10 @@ _MAX_RECORDS: Final = 20_000
 _SWEEP_SECONDS: Final = 1.0
 _PURGE_CHUNKS: Final = 512
 _FORK_READ: Final = 1024 * 1024
+_FILE_BYTES: Final = 4 * 1024 * 1024
+"""How much the journal gathers before it is filed; about as much memory, and a start after a crash, depend on it."""
+_ENTRY_BYTES: Final = 100
+"""What an entry costs beside its data."""
 
 
 class SqliteStore:
@@ -57,13 +70,19 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         self._lookup = connect(path)
         prepare(self._lookup)
-        self._writer = Writer(path, self._settled_from_thread)
+        filings, self._row = journal.load(self._lookup)
+        """Number of the journal's last row that has been settled."""
+        self._writer = Writer(path, self._row, self._settled_from_thread)
         self._reader = Reader(path)
         self._records: dict[str, StreamRecord] = {}
         self._by_id: dict[int, StreamRecord] = {}
         self._doomed: set[int] = set()
         """Streams that are deleted, though their rows go only with the next commit."""
         self._touched: set[StreamRecord] = set()
+        self._unfiled: set[StreamRecord] = set()
+        self._unfiled_bytes = 0
+        self._filing: asyncio.Future[None] | None = None
+        """Done when the filing that is under way has been settled."""
         self._observers: list[Watcher] = []
         (last,) = self._lookup.execute(
             "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'streams'), 0)"
@@ -71,6 +90,7 @@ class SqliteStore:
         self._next_id: int = last + 1
         self._commits = self._operations = 0
         self._closing = False
+        self._restore(filings)
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -88,6 +108,12 @@ class SqliteStore:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         self._flush_touched()
+        while self._unfiled:
+            try:
+                await self._file()
+            except StreamError as error:
+                log.warning("the journal could not be filed, the next start goes on with it: %s", error)
+                break
         await self._loop.run_in_executor(None, self._writer.stop)
         await self._loop.run_in_executor(None, self._reader.close)
         await asyncio.sleep(0)  # lets the last settlements, already posted to this loop, run
@@ -109,10 +135,25 @@ class SqliteStore:
         tail, closed = record.durable_tail, record.durable_closed
         if start > tail:
             raise InvalidRequest(f"offset {start} is past the end of stream {path}, which is {tail}")
-        data = b""
-        if start < tail:
-            data = await self._reader.read(record.lineage, start, tail, limit, json=record.json)
+        spans = self._spans(record, start, tail, limit)
+        if all(isinstance(span, list) for span in spans):
+            data = b"".join([piece for span in spans for piece in span])  # type: ignore[misc]
+        else:
+            data = await self._reader.read(spans, start, limit, whole_messages=record.json)
         return Slice(data, start, start + len(data), tail, closed)
+
+    def _spans(self, record: StreamRecord, start: int, tail: int, limit: int) -> list[Span]:
+        """What is filed, to be read; what is not, at hand. Both are taken at once, as filing moves one to the other."""
+        spans: list[Span] = []
+        for stream, low, high in spans_of(record.lineage, start, tail):
+            owner = self._by_id.get(stream)
+            filed = high if owner is None else min(high, owner.unfiled.start)
+            if low < filed:
+                spans.append((stream, low, filed))
+            if owner is not None and filed < high:
+                check = record.json and low == start
+                spans.append(owner.unfiled.read(max(low, filed), high, limit, whole_messages=check))
+        return spans
 
     async def list_paths(self, prefix: str = "") -> list[str]:
         now = self._clock()
@@ -160,6 +201,8 @@ class SqliteStore:
         if self._closing:
             raise StoreUnavailable("the server is shutting down")
         record = self._live(path)
+        if record.broken:
+            raise StoreUnavailable("an earlier write to this stream failed: try again")
         decision = decide_append(record, request, lambda producer: self._producer(record, producer))
         self._touch(record)
         if isinstance(decision, Duplicate):
@@ -177,7 +220,7 @@ class SqliteStore:
             record.closed = True
             record.closed_by = producer
         if keys:
-            record.keys = (record.keys or set()).union(key for key, _ in keys)
+            record.keys.update(key for key, _ in keys)
         record.pending += 1
         future: asyncio.Future[Appended] = self._loop.create_future()
 
@@ -187,7 +230,7 @@ class SqliteStore:
                 if not future.done():
                     future.set_exception(error)
                 return
-            if keys and record.keys:
+            if keys:
                 record.keys.difference_update(key for key, _ in keys)
             record.durable_tail = end
             if request.close:
@@ -195,7 +238,8 @@ class SqliteStore:
             if not future.done():
                 future.set_result(Appended(end, closed=request.close, producer=producer))
 
-        self._writer.submit(AppendOperation(record, settle, data, end, producer, request.seq, request.close, keys))
+        entry = JournalEntry(record.id, end, data, producer, request.seq, request.close, keys)
+        self._writer.submit(AppendOperation(record, settle, entry))
         return future
 
     async def delete(self, path: str) -> None:
@@ -222,7 +266,7 @@ class SqliteStore:
     def _find(self, path: str) -> StreamRecord | None:
         """The record of a path, also a soft-deleted one; an expired stream is ended and not found."""
         record = self._records.get(path)
-        if record is None or record.broken:
+        if record is None:
             record = load_record(self._lookup, self._tenant, path)
             if record is None or record.id in self._doomed:
                 return None
@@ -237,13 +281,7 @@ class SqliteStore:
 
     def _live(self, path: str) -> StreamRecord:
         record = self._records.get(path)
-        if (
-            record is None
-            or record.broken
-            or record.soft_deleted
-            or record.ttl_seconds is not None
-            or record.expires_at
-        ):
+        if record is None or record.soft_deleted or record.ttl_seconds is not None or record.expires_at:
             record = self._find(path)
             if record is None:
                 raise StreamNotFound(f"there is no stream {path}")
@@ -256,7 +294,11 @@ class SqliteStore:
             idle = [
                 path
                 for path, each in self._records.items()
-                if not each.pending and not each.watchers and not each.forks and each not in self._touched
+                if not each.pending
+                and not each.watchers
+                and not each.forks
+                and each not in self._touched
+                and each not in self._unfiled
             ]
             for path in idle[: _MAX_RECORDS // 2]:
                 self._forget(self._records[path])
@@ -309,7 +351,7 @@ class SqliteStore:
         pieces, keys = [], []
         for message in keyed:
             key = message.key
-            if key in taken or (record.keys and key in record.keys) or self._has_key(record, key):
+            if key in taken or key in record.keys or self._has_key(record, key):
                 continue
             taken.add(key)
             end += len(message.data)
@@ -320,10 +362,14 @@ class SqliteStore:
     def _has_key(self, record: StreamRecord, key: str) -> bool:
         high = record.tail
         for stream, begins in record.lineage:
-            row = self._lookup.execute(
-                'SELECT "end" FROM message_keys WHERE stream = ? AND key = ?', (stream, key)
-            ).fetchone()
-            if row is not None and row[0] <= high:
+            owner = self._by_id.get(stream)
+            end = None if owner is None else owner.unfiled.keys.get(key)
+            if end is None:
+                row = self._lookup.execute(
+                    'SELECT "end" FROM message_keys WHERE stream = ? AND key = ?', (stream, key)
+                ).fetchone()
+                end = None if row is None else row[0]
+            if end is not None and end <= high:
                 return True
             high = min(high, begins)
         return False
@@ -353,7 +399,7 @@ class SqliteStore:
             else:
                 future.set_exception(error)
 
-        self._writer.submit(AppendOperation(record, settle, b"", record.tail, None, None, False, ()))
+        self._writer.submit(AppendOperation(record, settle, None))
         return future
 
     async def _resolve(self, fork: ForkPoint) -> int | None:
@@ -445,13 +491,15 @@ class SqliteStore:
         def settle(error: StreamError | None) -> None:
             record.pending -= 1
             if error is None:
-                record.durable_tail = record.fork_offset + len(data)
+                record.durable_tail = record.unfiled.start = record.fork_offset + len(data)
                 record.durable_closed = record.config.closed
                 self._announce(
                     Change(record.path, record.fork_offset, data, record.durable_tail, record.closed), record
                 )
-            elif record.source is not None and (source := self._ancestor(record.source)) is not None:
-                source.forks -= 1
+            else:
+                self._forget(record)
+                if record.source is not None and (source := self._ancestor(record.source)) is not None:
+                    source.forks -= 1
             acknowledge(error)
 
         self._writer.submit(CallOperation(record, settle, write))
@@ -471,6 +519,7 @@ class SqliteStore:
             doomed, survivor = self._chain(record)
             for each in doomed:
                 self._forget(each)
+                self._unfiled.discard(each)
                 self._doomed.add(each.id)
         ids = [(each.id,) for each in doomed]
 
@@ -489,15 +538,26 @@ class SqliteStore:
                 self._announce(change, record)
                 record.watchers.clear()
             else:
-                record.broken = True  # it is still there: what is on disk is loaded again
-                if survivor is not None:
-                    survivor.forks += 1
+                self._undo_delete(record, doomed, survivor)
             acknowledge(error)
             if error is not None and not future.cancelled():
                 future.exception()  # an expiry has nobody who waits for it
 
         self._writer.submit(CallOperation(record, settle, write))
         return future
+
+    def _undo_delete(self, record: StreamRecord, doomed: list[StreamRecord], survivor: StreamRecord | None) -> None:
+        """The rows could not be removed: the streams are still there."""
+        if survivor is not None:
+            survivor.forks += 1
+        for each in doomed:
+            each.forks += each is not record
+            if each.path not in self._records:
+                self._remember(each)
+        record.soft_deleted = bool(doomed) and record.soft_deleted
+        for each in doomed or [record]:
+            if not each.unfiled.is_empty:
+                self._unfiled.add(each)
 
     def _chain(self, record: StreamRecord) -> tuple[list[StreamRecord], StreamRecord | None]:
         """The stream with every soft-deleted ancestor that only it kept alive; and the ancestor that lives on."""
@@ -517,6 +577,8 @@ class SqliteStore:
                 self._flush_touched()
                 self._expire()
                 await self._purge()
+                if self._unfiled:
+                    await self._file()
             except StreamError as error:
                 log.warning("the sweep could not write, it will try again: %s", error)
             except sqlite3.Error:
@@ -544,7 +606,7 @@ class SqliteStore:
         """Acknowledge a commit and tell the watchers, once per stream however many appends it held."""
         self._commits += 1
         self._operations += len(settled)
-        changes: dict[StreamRecord, list[AppendOperation]] = {}
+        changes: dict[StreamRecord, list[JournalEntry]] = {}
         for operation, error in settled:
             try:
                 operation.settle(error)
@@ -552,14 +614,23 @@ class SqliteStore:
                 log.exception("an operation could not be settled")
             if error is not None:
                 self._forget_broken(operation)
-            elif isinstance(operation, AppendOperation) and (operation.data or operation.close):
+            elif isinstance(operation, AppendOperation) and operation.entry is not None:
                 assert operation.record is not None
-                changes.setdefault(operation.record, []).append(operation)
-        for record, appends in changes.items():
+                self._row = max(self._row, operation.row)
+                entry = operation.entry
+                operation.record.unfiled.add(entry.data, entry.end, entry.producer, entry.seq, entry.close, entry.keys)
+                self._unfiled_bytes += len(entry.data) + _ENTRY_BYTES
+                changes.setdefault(operation.record, []).append(entry)
+        for record, entries in changes.items():
+            if record.id not in self._doomed:
+                self._unfiled.add(record)
             if record.watchers or self._observers:
-                data = appends[0].data if len(appends) == 1 else b"".join([each.data for each in appends])
-                end = appends[-1].end
-                self._announce(Change(record.path, end - len(data), data, end, closed=appends[-1].close), record)
+                data = entries[0].data if len(entries) == 1 else b"".join([each.data for each in entries])
+                end, close = entries[-1].end, entries[-1].close
+                if data or close:
+                    self._announce(Change(record.path, end - len(data), data, end, closed=close), record)
+        if self._unfiled_bytes > _FILE_BYTES and self._filing is None:
+            self._begin_filing()
 
     def _forget_broken(self, operation: Operation) -> None:
         record = operation.record
@@ -568,14 +639,56 @@ class SqliteStore:
         record.broken = True
         if self._records.get(record.path) is record:
             self._forget(record)
-            if record.watchers:
-                self._adopt_watchers(record)
+            self._unfiled.discard(record)
+            on_disk = load_record_by_id(self._lookup, record.id)
+            if on_disk is not None:
+                repaired = record.as_durable(on_disk)
+                self._remember(repaired)
+                if not repaired.unfiled.is_empty:
+                    self._unfiled.add(repaired)
 
-    def _adopt_watchers(self, broken: StreamRecord) -> None:
-        record = load_record(self._lookup, self._tenant, broken.path)
-        if record is not None:
-            record.watchers = broken.watchers
-            self._remember(record)
+    # Filing
+
+    def _restore(self, filings: list[StreamFiling]) -> None:
+        """Take over what the last server had no time to file. Streams deleted since are not there any more."""
+        for filing in filings:
+            record = load_record_by_id(self._lookup, filing.stream)
+            if record is not None:
+                record.restore(filing)
+                self._remember(record)
+                self._unfiled.add(record)
+                self._unfiled_bytes += sum(map(len, filing.pieces)) + _ENTRY_BYTES
+
+    def unfiled_paths(self) -> list[str]:
+        """Streams whose tables are behind."""
+        return [record.path for record in self._unfiled]
+
+    async def _file(self) -> None:
+        """Wait for a filing: the one under way, or a new one."""
+        await asyncio.shield(self._filing or self._begin_filing())
+
+    def _begin_filing(self) -> asyncio.Future[None]:
+        """Everything that is settled goes to its tables in one commit, and out of the journal and of memory."""
+        filings = [(record, record.unfiled.filing(record.id)) for record in self._unfiled]
+        size, self._unfiled_bytes = self._unfiled_bytes, 0
+        future = self._filing = self._loop.create_future()
+        acknowledge = _settler(future)
+
+        def settle(error: StreamError | None) -> None:
+            self._filing = None
+            if error is None:
+                for record, filing in filings:
+                    record.unfiled.filed(filing)
+                    if record.unfiled.is_empty:
+                        self._unfiled.discard(record)
+            else:
+                self._unfiled_bytes += size
+            acknowledge(error)
+            if error is not None and not future.cancelled():
+                future.exception()  # the sweep comes back to it
+
+        self._writer.submit(FilingOperation(settle, filings, self._row))
+        return future
 
     def _announce(self, change: Change, record: StreamRecord) -> None:
         for watcher in (*record.watchers, *self._observers):

@@ -9,27 +9,31 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
+from holdfast.threads.sqlite.journal import (
+    CHUNK_BYTES,
+    JournalEntry,
+    StreamFiling,
+    encode,
+    file,
+    insert_row,
+    insert_rows,
+    join_chunks,
+)
 from holdfast.threads.sqlite.record import StreamRecord
 from holdfast.threads.sqlite.schema import connect
-from holdfast.threads.streams import Producer
 
 log = logging.getLogger(__name__)
 
-FOLD_AFTER: Final = 256
+FOLD_AFTER: Final = 64
 """How many small chunks of a stream are folded into large ones at a time."""
-FOLD_BYTES: Final = 64 * 1024
 _MAX_GROUP: Final = 4096
 _CHECKPOINT_BYTES: Final = 32 * 1024 * 1024
 _PAGE: Final = 4096
-_ROW_COUNTS: Final = (256, 64, 16, 4, 1)
 
 
 class Operation:
@@ -45,26 +49,32 @@ class Operation:
 class AppendOperation(Operation):
     """Bytes for the end of a stream, with what must become durable in the same instant."""
 
-    __slots__ = ("close", "data", "end", "keys", "producer", "seq")
+    __slots__ = ("entry", "row")
+
+    def __init__(
+        self, record: StreamRecord, settle: Callable[[StreamError | None], None], entry: JournalEntry | None
+    ) -> None:
+        super().__init__(record, settle)
+        self.entry = entry
+        """None: nothing to write, only to wait until what came before is written."""
+        self.row = 0
+        """The journal's row that it is in, once written."""
+
+
+class FilingOperation(Operation):
+    """Moves what the journal holds into the tables that are read by stream."""
+
+    __slots__ = ("filings", "up_to")
 
     def __init__(
         self,
-        record: StreamRecord,
         settle: Callable[[StreamError | None], None],
-        data: bytes,
-        end: int,
-        producer: Producer | None,
-        seq: str | None,
-        close: bool,
-        keys: Sequence[tuple[str, int]],
+        filings: Sequence[tuple[StreamRecord, StreamFiling]],
+        up_to: int,
     ) -> None:
-        super().__init__(record, settle)
-        self.data = data
-        self.end = end
-        self.producer = producer
-        self.seq = seq
-        self.close = close
-        self.keys = keys
+        super().__init__(None, settle)
+        self.filings = filings
+        self.up_to = up_to
 
 
 class CallOperation(Operation):
@@ -88,14 +98,15 @@ Settled = list[tuple[Operation, StreamError | None]]
 class Writer:
     """Owns the writing connection and its thread. `on_settled` is called from that thread, once per commit."""
 
-    def __init__(self, path: Path, on_settled: Callable[[Settled], None]) -> None:
-        self._path = path
+    def __init__(self, path: Path, last_row: int, on_settled: Callable[[Settled], None]) -> None:
         self._on_settled = on_settled
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._connection = connect(path)
-        # Checkpoints are ours to time (see _checkpoint), so that no writer waits for one it did not cause.
+        # Checkpoints are ours to time (see _checkpoint_when_due), so that no writer waits for one it did not cause.
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._row = last_row
+        """Number of the journal's last row."""
         self._unchecked = 0
         """About how many bytes the write-ahead log has grown by since the last checkpoint."""
         self.submit = self._queue.put
@@ -149,9 +160,14 @@ class Writer:
         try:
             if any(operation.record is not None and operation.record.broken for operation in operations):
                 raise StoreUnavailable("an earlier write to this stream failed: try again")
-            connection.execute("BEGIN IMMEDIATE")
-            self._write(operations)
-            connection.execute("COMMIT")
+            appends = [operation for operation in operations if isinstance(operation, AppendOperation)]
+            if len(appends) == len(operations):
+                self._write_appends(appends)  # one statement, which is its own transaction
+            else:
+                connection.execute("BEGIN IMMEDIATE")
+                self._write_appends(appends)
+                self._write_others(operations)
+                connection.execute("COMMIT")
         except Exception as cause:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -160,85 +176,45 @@ class Writer:
             return _as_stream_error(cause)
         return None
 
-    def _write(self, operations: list[Operation]) -> None:
-        appends: list[AppendOperation] = []
-        for operation in operations:
-            if isinstance(operation, AppendOperation):
-                appends.append(operation)
-            elif isinstance(operation, CallOperation):
-                self._write_appends(appends)
-                appends.clear()
-                operation.write(self._connection)
-        self._write_appends(appends)
-
     def _write_appends(self, appends: list[AppendOperation]) -> None:
-        """One row per stream, not per append; one statement for many rows, as each statement costs a thread switch."""
-        chunks: dict[StreamRecord, tuple[list[bytes], int]] = {}
-        producers: dict[tuple[int, str], tuple[int, int]] = {}
-        keys: list[tuple[int, str, int]] = []
-        marks: dict[StreamRecord, AppendOperation] = {}
+        entries = [append.entry for append in appends if append.entry is not None]
+        if not entries:
+            return
+        row = encode(entries)
+        self._row += 1
+        insert_row(self._connection, self._row, row)
+        self._unchecked += len(row) + _PAGE
         for append in appends:
-            record = append.record
-            assert record is not None
-            if append.data:
-                pieces, _ = chunks.get(record) or ([], 0)
-                pieces.append(append.data)
-                chunks[record] = (pieces, append.end)
-            if append.producer is not None:
-                producers[record.id, append.producer.id] = (append.producer.epoch, append.producer.seq)
-            if append.keys:
-                keys.extend((record.id, key, end) for key, end in append.keys)
-            if append.close or append.seq is not None:
-                marks[record] = append
-        if chunks:
-            rows = [(record.id, end, b"".join(pieces)) for record, (pieces, end) in chunks.items()]
-            self._insert('INSERT INTO chunks (stream, "end", data) VALUES', rows)
-        if producers:
-            self._insert(
-                "INSERT INTO producers (stream, producer, epoch, seq) VALUES",
-                [(*key, *state) for key, state in producers.items()],
-                " ON CONFLICT (stream, producer) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq",
-            )
-        if keys:
-            self._insert('INSERT INTO message_keys (stream, key, "end") VALUES', keys)
-        for record, append in marks.items():
-            self._mark(record, append)
-        for record, (pieces, end) in chunks.items():
-            record.loose += 1
-            if record.loose >= FOLD_AFTER or sum(map(len, pieces)) > FOLD_BYTES:
-                self._fold(record, end)
+            append.row = self._row
 
-    def _insert(self, head: str, rows: Sequence[tuple[Any, ...]], tail: str = "") -> None:
-        position = 0
-        row = f" ({', '.join('?' * len(rows[0]))})"
-        for count in _ROW_COUNTS:
-            while len(rows) - position >= count:
-                values = [value for each in rows[position : position + count] for value in each]
-                self._connection.execute(head + ",".join([row] * count) + tail, values)
-                position += count
-        self._unchecked += _PAGE * len(rows)
+    def _write_others(self, operations: list[Operation]) -> None:
+        for operation in operations:
+            if isinstance(operation, CallOperation):
+                operation.write(self._connection)
+                self._unchecked += _PAGE
+            elif isinstance(operation, FilingOperation):
+                file(self._connection, [filing for _, filing in operation.filings], operation.up_to)
+                for record, filing in operation.filings:
+                    self._fold_when_due(record, filing)
+                    self._unchecked += _PAGE + sum(map(len, filing.pieces))
 
-    def _mark(self, record: StreamRecord, append: AppendOperation) -> None:
-        if append.seq is not None:
-            self._connection.execute("UPDATE streams SET last_seq = ? WHERE id = ?", (append.seq, record.id))
-        if append.close:
-            closed_by = orjson.dumps(asdict(append.producer)).decode() if append.producer else None
-            self._connection.execute(
-                "UPDATE streams SET closed = 1, closed_by = ? WHERE id = ?", (closed_by, record.id)
-            )
+    def _fold_when_due(self, record: StreamRecord, filing: StreamFiling) -> None:
+        if not filing.pieces:
+            return
+        record.loose += 1
+        if record.loose >= FOLD_AFTER:
+            self._fold(record, filing.end)
 
     def _fold(self, record: StreamRecord, end: int) -> None:
         """Join small neighbouring chunks, so that reading a long stream is a few large reads."""
-        connection = self._connection
-        small = connection.execute(
-            'SELECT "end", data FROM chunks WHERE stream = ? AND "end" > ? AND "end" <= ? ORDER BY "end"',
-            (record.id, record.folded, end),
-        ).fetchall()
-        if len(small) > 1:
-            connection.execute(
-                'DELETE FROM chunks WHERE stream = ? AND "end" > ? AND "end" <= ?', (record.id, record.folded, end)
+        connection, span = self._connection, (record.id, record.folded, end)
+        condition = 'WHERE stream = ? AND "end" > ? AND "end" <= ?'
+        small = [data for (data,) in connection.execute(f'SELECT data FROM chunks {condition} ORDER BY "end"', span)]
+        if any(len(data) < CHUNK_BYTES // 2 for data in small[:-1]):
+            connection.execute(f"DELETE FROM chunks {condition}", span)
+            insert_rows(
+                connection, 'INSERT INTO chunks (stream, "end", data) VALUES', join_chunks(record.id, end, small)
             )
-            self._insert('INSERT INTO chunks (stream, "end", data) VALUES', list(_folded(record.id, small)))
         record.folded = end
         record.loose = 0
 
@@ -250,20 +226,6 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.OperationalError as error:
             log.warning("a checkpoint failed, it will be tried again: %s", error)
-
-
-def _folded(stream: int, small: Iterable[tuple[int, bytes]]) -> Iterable[tuple[int, int, bytes]]:
-    pieces: list[bytes] = []
-    size = last = 0
-    for end, data in small:
-        if pieces and size + len(data) > FOLD_BYTES:
-            yield stream, last, b"".join(pieces)
-            pieces, size = [], 0
-        pieces.append(data)
-        size += len(data)
-        last = end
-    if pieces:
-        yield stream, last, b"".join(pieces)
 
 
 def _as_stream_error(cause: Exception) -> StreamError:

@@ -1,0 +1,99 @@
+"""What of one stream is durable in the journal, and not yet in the tables that are read by stream."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from holdfast.threads.errors import InvalidRequest
+from holdfast.threads.sqlite.journal import StreamFiling
+from holdfast.threads.streams import Producer
+
+
+class Unfiled:
+    """The last bytes of a stream, in memory, with the state that goes with them. Owned by the event loop."""
+
+    __slots__ = ("closed", "closed_by", "ends", "keys", "last_seq", "pieces", "producers", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """Up to here, the stream is in its table."""
+        self.pieces: list[bytes] = []
+        self.ends: list[int] = []
+        self.producers: dict[str, tuple[int, int]] = {}
+        self.keys: dict[str, int] = {}
+        self.last_seq: str | None = None
+        self.closed = False
+        self.closed_by: Producer | None = None
+
+    def add(
+        self,
+        data: bytes,
+        end: int,
+        producer: Producer | None,
+        seq: str | None,
+        close: bool,
+        keys: Sequence[tuple[str, int]],
+    ) -> None:
+        if data:
+            self.pieces.append(data)
+            self.ends.append(end)
+        if producer is not None:
+            self.producers[producer.id] = (producer.epoch, producer.seq)
+        if seq is not None:
+            self.last_seq = seq
+        if close:
+            self.closed, self.closed_by = True, producer
+        if keys:
+            self.keys.update(keys)
+
+    def filing(self, stream: int) -> StreamFiling:
+        """All of it, as it stands: what comes later is for the next filing."""
+        return StreamFiling(
+            stream,
+            self.ends[-1] if self.ends else self.start,
+            list(self.pieces),
+            dict(self.producers),
+            dict(self.keys),
+            self.last_seq,
+            self.closed,
+            self.closed_by,
+        )
+
+    def filed(self, filing: StreamFiling) -> None:
+        """Let go of what has been filed."""
+        del self.pieces[: len(filing.pieces)]
+        del self.ends[: len(filing.pieces)]
+        self.start = filing.end
+        for key in filing.keys:
+            del self.keys[key]
+        for id, state in filing.producers.items():
+            if self.producers[id] == state:
+                del self.producers[id]
+        if self.last_seq == filing.last_seq:
+            self.last_seq = None
+        if filing.closed:
+            self.closed, self.closed_by = False, None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.pieces or self.producers or self.keys or self.closed or self.last_seq is not None)
+
+    def read(self, low: int, high: int, limit: int, *, whole_messages: bool) -> list[bytes]:
+        """The bytes from `low` (not before `start`) up to `high`, stopping after about `limit` bytes."""
+        pieces: list[bytes] = []
+        size = 0
+        for index in range(bisect_right(self.ends, low), len(self.pieces)):
+            data, end = self.pieces[index], self.ends[index]
+            begin = end - len(data)
+            if begin >= high or size >= limit:
+                break
+            if end > high:
+                data = data[: high - begin]
+            if begin < low:
+                if whole_messages and data[low - begin - 1] != 0x0A:
+                    raise InvalidRequest("the offset is not at the start of a message of this stream")
+                data = data[low - begin :]
+            pieces.append(data)
+            size += len(data)
+        return pieces
