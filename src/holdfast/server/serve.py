@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -17,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
 from holdfast.server import logs
-from holdfast.server.app import Services, create_app
 from holdfast.server.config import Settings
 from holdfast.server.home import Home, RunningServer
+from holdfast.server.late import LateApp
 from holdfast.server.metrics import Metrics
 from holdfast.server.origins import OriginPolicy, is_loopback
 from holdfast.server.streams import StreamService
@@ -35,6 +36,9 @@ from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
 from holdfast.threads.surface import StreamSurface
 from holdfast.threads.tails import Tails
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +140,14 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection)
-        app = create_app(Services(threads, access, metrics, origins, streams.next_request_id, settings.max_body))
+
+        def load_rest() -> FastAPI:
+            from holdfast.server.app import Services, create_app
+
+            services = Services(threads, access, metrics, origins, streams.next_request_id, settings.max_body)
+            return create_app(services)
+
+        app = LateApp(load_rest)
         first_key = None
         if settings.auth and not access.list_keys():
             _, first_key = await access.create_key("first")
@@ -145,6 +156,7 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
         def on_started() -> None:
             running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
             home.announce(running)
+            app.begin()
             started(running, first_key)
 
         def on_stopping() -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random, SystemRandom
@@ -248,6 +248,13 @@ class Trial:
         target = answers[507] + _REFUSALS
         await self.scene.wait_until(lambda: answers[507] >= target, f"{_REFUSALS} appends to find the disk full")
 
+    async def wait_going_on(self) -> None:
+        """Until appends are acknowledged again, and those who read live have been told."""
+        await self.scene.wait_acknowledged(_GOES_ON)
+        for stream in self._streams:
+            head = await ask(self._http, "HEAD", STREAMS + stream.path)
+            await self._wait_reader(stream, head.headers["stream-next-offset"])
+
     # Judgement
 
     async def examine(self, when: str) -> None:
@@ -281,20 +288,23 @@ class Trial:
         head = await ask(http, "HEAD", STREAMS + stream.path)
         if head.headers["stream-next-offset"] != end:
             problems.append(f"HEAD says it ends at {head.headers['stream-next-offset']}, reading it at {end}")
-        await self._wait_reader(lambda: stream.reader.offset >= end, f"the live reader of {stream.path} to reach {end}")
+        await self._wait_reader(stream, end)
         problems += compare("the live reader", stream.shape.split(stream.reader.pages), stored)
         problems += await self._examine_offsets(stream, stored)
         if stream.thread is not None:
             problems += await self._examine_thread(stream.thread, pages, end)
         if stream.thread == _CLIENT_THREAD:
             reader = self._client_reader
-            await self._wait_reader(lambda: len(reader.messages) >= len(stored), "the client's reader to catch up")
+            await self.scene.wait_until(
+                lambda: len(reader.messages) >= len(stored), "the client's reader to catch up", patience=_LIVE_SECONDS
+            )
             problems += compare("the client's reader", reader.messages, stored)
         return problems
 
-    async def _wait_reader(self, reached: Callable[[], bool], what: str) -> None:
+    async def _wait_reader(self, stream: _Stream, end: str) -> None:
         # Less than a connection lasts, or a reader that is forgotten by the server would be saved by the next one.
-        await self.scene.wait_until(reached, what, patience=_LIVE_SECONDS)
+        what = f"the live reader of {stream.path} to reach {end}"
+        await self.scene.wait_until(lambda: stream.reader.offset >= end, what, patience=_LIVE_SECONDS)
 
     async def _examine_offsets(self, stream: _Stream, stored: Sequence[bytes]) -> list[str]:
         """Reading on from an acknowledged offset gives exactly what stands behind the message."""
@@ -426,8 +436,8 @@ async def kill_while_writing(server: ServerProcess, plan: KillPlan, seed: int) -
 async def fill_disk_while_writing(size: int, seed: int, *, log: Path) -> FaultReport:
     """Let a server write until its disk of `size` bytes is full, see that it still serves reads, and make room.
 
-    First by deleting a file, under the running server. Then it is filled again, killed, started on the full disk,
-    and given a larger disk. Raises `CannotMount` where no small disk can be had.
+    First by deleting a file, then by making the disk larger, both under the running server. Then it is filled again,
+    killed, started on the full disk, and given room once more. Raises `CannotMount` where no small disk can be had.
     """
     with SmallDisk(size) as disk:
         disk.put_ballast(size // 3)
@@ -436,15 +446,19 @@ async def fill_disk_while_writing(size: int, seed: int, *, log: Path) -> FaultRe
                 await trial.wait_full()
                 await trial.examine_while_writing("with the disk full")
                 disk.drop_ballast()
-                await trial.scene.wait_acknowledged(_GOES_ON)
+                await trial.wait_going_on()
+                for growth in range(1, 4):
+                    await trial.wait_full()
+                    disk.enlarge(size + growth * size // 4)
+                    await trial.wait_going_on()
                 for _ in range(3):
                     await trial.wait_full()
                     trial.kill()
                     await trial.start()
                 await trial.wait_full()
                 await trial.examine_while_writing("started on a full disk")
-                disk.enlarge(2 * size)
-                await trial.scene.wait_acknowledged(_GOES_ON)
+                disk.enlarge(3 * size)
+                await trial.wait_going_on()
                 await trial.finish()
                 await trial.examine("with room again")
                 await trial.restart()
