@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.config import Settings
 from holdfast.testing.server import ServerProcess
 
 
@@ -20,7 +19,7 @@ def anyio_backend() -> str:
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that asks for no key, shared by the tests that only add to it."""
     home: Path = tmp_path_factory.mktemp("open") / "home"
-    with ServerProcess(home, Settings(home=home, auth=False, long_poll_timeout=0.5)) as server:
+    with ServerProcess(home, auth=False, long_poll_timeout=0.5) as server:
         yield server
 
 
@@ -28,5 +27,5 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that asks for keys, shared by the tests that only add to it."""
     home: Path = tmp_path_factory.mktemp("server") / "home"
-    with ServerProcess(home, Settings(home=home, long_poll_timeout=0.5)) as server:
+    with ServerProcess(home, long_poll_timeout=0.5) as server:
         yield server

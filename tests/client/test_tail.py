@@ -15,7 +15,6 @@ from holdfast import Client, Entry
 from holdfast.client import NotFound, Tail, Thread, Unauthorized, Unreachable
 from holdfast.client.positions import Position, parse_position
 from holdfast.client.tail import Progress
-from holdfast.server.config import Settings
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -78,8 +77,7 @@ async def test_it_survives_lost_connections(thread: Thread, shaky: Client, proxy
 
 
 async def test_it_survives_servers_that_are_killed(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path / "home", auth=False)
-    async with ServerProcess(tmp_path / "home", settings) as server, Client(server.url) as client:
+    async with ServerProcess(tmp_path / "home", auth=False) as server, Client(server.url) as client:
         thread = await client.threads.create()
         total = 300
         seen: list[int] = []
@@ -113,9 +111,8 @@ async def test_it_survives_servers_that_are_killed(tmp_path: Path) -> None:
 
 
 async def test_it_follows_through_the_server_ending_every_connection_after_a_while(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path / "home", auth=False, tail_cycle=0.1)
     async with (
-        ServerProcess(tmp_path / "home", settings) as server,
+        ServerProcess(tmp_path / "home", auth=False, tail_cycle=0.1) as server,
         Proxy(server.address) as proxy,
         Client(server.url) as writer,
         Client(proxy.url) as reader,

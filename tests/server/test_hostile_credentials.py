@@ -12,7 +12,6 @@ import httpx
 import jwt
 import pytest
 
-from holdfast.server.config import Settings
 from holdfast.testing.server import ServerProcess
 
 TIMEOUT = 30.0
@@ -47,7 +46,7 @@ class Keys:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keys]:
     home = tmp_path_factory.mktemp("credentials") / "home"
-    with ServerProcess(home, Settings(log_level="debug", long_poll_timeout=0.2)) as server:
+    with ServerProcess(home, log_level="debug", long_poll_timeout=0.2) as server:
         keys = Keys(server)
         for thread in (MINE, OTHER):
             assert keys.ask("POST", "/v1/threads", keys.admin, json={"id": thread}).status_code == 201

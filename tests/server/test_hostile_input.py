@@ -13,7 +13,6 @@ import httpx
 import pytest
 from tests.server.raw import TIMEOUT, RawClient, chunked, request
 
-from holdfast.server.config import Settings
 from holdfast.testing.server import ServerProcess
 
 MAX_BODY = 1_000_000
@@ -22,16 +21,15 @@ JSON = {"content_type": "application/json"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings = Settings(auth=False, max_body=MAX_BODY, long_poll_timeout=0.5, log_level="debug")
-    with ServerProcess(tmp_path_factory.mktemp("hostile") / "home", settings) as server:
+    home = tmp_path_factory.mktemp("hostile") / "home"
+    with ServerProcess(home, auth=False, max_body=MAX_BODY, long_poll_timeout=0.5, log_level="debug") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One that waits a second for a request to arrive."""
-    settings = Settings(auth=False, request_timeout=1.0)
-    with ServerProcess(tmp_path_factory.mktemp("impatient") / "home", settings) as server:
+    with ServerProcess(tmp_path_factory.mktemp("impatient") / "home", auth=False, request_timeout=1.0) as server:
         yield server
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.server.config import Settings
 from holdfast.testing.server import ServerFailed, ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -88,13 +87,13 @@ def test_one_that_dies_by_itself_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_failing_test_shows_the_log(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "home", Settings(auth=False))
+    server = ServerProcess(tmp_path / "home", auth=False)
     with pytest.raises(AssertionError) as failure, server:
         fail_after_asking(server)
     assert "/nowhere" in "".join(failure.value.__notes__)
 
 
 async def test_async_code_can_use_it(tmp_path: Path) -> None:
-    async with ServerProcess(tmp_path / "home", Settings(auth=False)) as server, httpx.AsyncClient() as http:
+    async with ServerProcess(tmp_path / "home", auth=False) as server, httpx.AsyncClient() as http:
         assert server.api_key is None
         assert (await http.get(f"{server.url}/v1/threads", timeout=30)).json()["threads"] == []

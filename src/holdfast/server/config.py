@@ -11,7 +11,7 @@ DEFAULT_PORT: Final = 8484
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    home: Path = Path()
+    home: Path
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     """0 picks a free one."""

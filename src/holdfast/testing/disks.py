@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from holdfast.server.config import Settings
 from holdfast.testing.server import ServerProcess
 
 _HOLD: Final = """
@@ -69,11 +68,9 @@ class SmallDisk:
         assert self._holder is not None
         return Path(f"/proc/{self._holder.pid}/root{self._mount_point}")
 
-    def server(self, settings: Settings | None = None, *, log: Path) -> ServerProcess:
+    def server(self, *, log: Path) -> ServerProcess:
         """A server with its home on this disk. The log is elsewhere: it is to be read when the disk is full."""
-        return ServerProcess(
-            self._mount_point / "home", settings, command=self._enter, home_here=self.here / "home", log=log
-        )
+        return ServerProcess(self._mount_point / "home", command=self._enter, home_here=self.here / "home", log=log)
 
     @property
     def free_bytes(self) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.parse import urlsplit
 
 from holdfast.server.config import Settings
@@ -38,7 +38,7 @@ class ServerProcess:
     """A server and the process it runs in. `with` and `async with` start it and stop it.
 
     It owns the process and the log file, not the home: what the server wrote stays there for you to look at. The
-    port is chosen at the first start and kept through restarts. `settings` may say anything but home and port.
+    port is chosen at the first start and kept through restarts. `settings` are fields of `server.config.Settings`.
     `command` goes before the interpreter, for a server that is to run inside something; where the home has another
     name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
     """
@@ -46,17 +46,17 @@ class ServerProcess:
     def __init__(
         self,
         home: Path,
-        settings: Settings | None = None,
         *,
         port: int = 0,
         log: Path | None = None,
         command: Sequence[str] = (),
         home_here: Path | None = None,
         patience: float = 60.0,
+        **settings: Any,
     ) -> None:
         self.home = home
         self.log = log or home.with_name(f"{home.name}.log")
-        self._settings = replace(settings or Settings(home=home), home=home, port=port)
+        self._settings = Settings(home=home, port=port, **settings)
         self.command = tuple(command)
         self.home_here = home_here or home
         self._patience = patience
