@@ -83,6 +83,8 @@ class SqliteStore:
         self._unfiled_bytes = 0
         self._filing: asyncio.Future[None] | None = None
         """Done when the filing that is under way has been settled."""
+        self._filing_failed = False
+        """No room to file: the sweep tries again, once a second, and not every commit."""
         self._observers: list[Watcher] = []
         (last,) = self._lookup.execute(
             "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'streams'), 0)"
@@ -629,7 +631,7 @@ class SqliteStore:
                 end, close = entries[-1].end, entries[-1].close
                 if data or close:
                     self._announce(Change(record.path, end - len(data), data, end, closed=close), record)
-        if self._unfiled_bytes > _FILE_BYTES and self._filing is None:
+        if self._unfiled_bytes > _FILE_BYTES and self._filing is None and not self._filing_failed:
             self._begin_filing()
 
     def _forget_broken(self, operation: Operation) -> None:
@@ -676,6 +678,7 @@ class SqliteStore:
 
         def settle(error: StreamError | None) -> None:
             self._filing = None
+            self._filing_failed = error is not None
             if error is None:
                 for record, filing in filings:
                     record.unfiled.filed(filing)
