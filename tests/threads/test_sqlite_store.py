@@ -140,6 +140,35 @@ async def test_a_stream_goes_on_from_the_journal_after_a_failed_commit(tmp_path:
     await store.close()
 
 
+async def test_an_append_that_is_written_beside_one_that_is_not_is_filed_once(tmp_path: Path) -> None:
+    """Both are in one group; alone, the small one is written, and the large one finds no room."""
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    gate = threading.Event()
+    ((pages,),) = store.query("PRAGMA page_count")
+    assert isinstance(pages, int)
+
+    def hold(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+        gate.wait(10)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(store.write(hold))
+        await asyncio.sleep(0)
+        small = store.append("a", AppendRequest(b"small", producer=Producer("p", 0, 0)))
+        large = store.append("a", AppendRequest(b"x" * 400_000, producer=Producer("q", 0, 0)))
+        gate.set()
+        await small
+        with pytest.raises(StoreFull):
+            await large
+    await store.write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000000").close())
+    await store._file()
+    assert store.unfiled_paths() == []
+    assert (await store.append("a", AppendRequest(b"small", producer=Producer("p", 0, 0)))).duplicate
+    assert await read_all(store, "a") == b"small"
+    await store.close()
+
+
 async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path) -> None:
     """The disk is full for a moment: what was not acknowledged is not there, and the stream goes on from what is."""
     store = await SqliteStore.open(tmp_path / "db")

@@ -493,7 +493,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 report = asyncio.run(kill_while_writing(ServerProcess(home), plan, seed))
             report.check()
         except (FaultsFound, CannotMount) as error:
-            sys.stdout.write(f"{error}\n")
+            sys.stdout.write("\n".join([str(error), *getattr(error, "__notes__", ())]) + "\n")
             return 1
     sys.stdout.write(f"{report}\n")
     return 0

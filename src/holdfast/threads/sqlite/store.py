@@ -624,7 +624,7 @@ class SqliteStore:
                 self._unfiled_bytes += len(entry.data) + _ENTRY_BYTES
                 changes.setdefault(operation.record, []).append(entry)
         for record, entries in changes.items():
-            if record.id not in self._doomed:
+            if record.id not in self._doomed and not record.broken:  # or what took its place would be filed twice
                 self._unfiled.add(record)
             if record.watchers or self._observers:
                 data = entries[0].data if len(entries) == 1 else b"".join([each.data for each in entries])
