@@ -449,7 +449,7 @@ async def fill_disk_while_writing(size: int, seed: int, *, log: Path) -> FaultRe
                 await trial.wait_going_on()
                 for growth in range(1, 4):
                     await trial.wait_full()
-                    disk.enlarge(size + growth * size // 4)
+                    disk.enlarge(size + growth * size // 2)
                     await trial.wait_going_on()
                 for _ in range(3):
                     await trial.wait_full()
@@ -457,7 +457,7 @@ async def fill_disk_while_writing(size: int, seed: int, *, log: Path) -> FaultRe
                     await trial.start()
                 await trial.wait_full()
                 await trial.examine_while_writing("started on a full disk")
-                disk.enlarge(3 * size)
+                disk.enlarge(4 * size)
                 await trial.wait_going_on()
                 await trial.finish()
                 await trial.examine("with room again")
