@@ -440,24 +440,25 @@ async def fill_disk_while_writing(size: int, seed: int, *, log: Path) -> FaultRe
     killed, started on the full disk, and given room once more. Raises `CannotMount` where no small disk can be had.
     """
     with SmallDisk(size) as disk:
-        disk.put_ballast(size // 3)
+        # There is four times as much room each time: what is in the log has to be copied, and copied again, before
+        # its own room can be used for something new.
+        disk.put_ballast(size * 3 // 4)
         async with open_trial(disk.server(log=log), seed, length=large_length) as trial:
             async with trial.traffic():
                 await trial.wait_full()
                 await trial.examine_while_writing("with the disk full")
                 disk.drop_ballast()
                 await trial.wait_going_on()
-                for growth in range(1, 4):
-                    await trial.wait_full()
-                    disk.enlarge(size + growth * size // 2)
-                    await trial.wait_going_on()
+                await trial.wait_full()
+                disk.enlarge(4 * size)
+                await trial.wait_going_on()
                 for _ in range(3):
                     await trial.wait_full()
                     trial.kill()
                     await trial.start()
                 await trial.wait_full()
                 await trial.examine_while_writing("started on a full disk")
-                disk.enlarge(4 * size)
+                disk.enlarge(16 * size)
                 await trial.wait_going_on()
                 await trial.finish()
                 await trial.examine("with room again")
