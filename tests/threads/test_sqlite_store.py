@@ -148,13 +148,16 @@ async def test_an_append_that_is_written_beside_one_that_is_not_is_filed_once(tm
     ((pages,),) = store.query("PRAGMA page_count")
     assert isinstance(pages, int)
 
-    def hold(connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+    await store.write(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 20}").close())
+    held = threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        held.set()
         gate.wait(10)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(store.write(hold))
-        await asyncio.sleep(0)
+        await asyncio.to_thread(held.wait, 10)  # from now on, appends gather for one commit
         small = store.append("a", AppendRequest(b"small", producer=Producer("p", 0, 0)))
         large = store.append("a", AppendRequest(b"x" * 400_000, producer=Producer("q", 0, 0)))
         gate.set()
