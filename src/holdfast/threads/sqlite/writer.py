@@ -132,7 +132,10 @@ class Writer:
             operations: list[Operation] = []
             running = self._take(operations)
             if operations:
-                self._on_settled(self._commit(operations))
+                settled = self._commit(operations)
+                if any(isinstance(error, StoreFull) for _, error in settled):
+                    self._unchecked = _CHECKPOINT_BYTES  # what room there is goes to a log that can be begun again
+                self._on_settled(settled)
                 self._checkpoint_when_due()
 
     def _take(self, into: list[Operation]) -> bool:
