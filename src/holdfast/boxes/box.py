@@ -1,0 +1,219 @@
+"""The contract of a box: a machine with a lifecycle of its own.
+
+`holdfast.testing.provider_suite` is this file as tests.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+from holdfast.boxes.files import Files
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec
+
+
+class Power(StrEnum):
+    """What a provider knows of a box."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class Liveness(StrEnum):
+    LIVE = "live"
+    """It is there, running or stopped."""
+    GONE = "gone"
+    """It is not there and will not come back."""
+    UNKNOWN = "unknown"
+    """Nobody can say now: a network blip never kills a real box."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxInfo:
+    """A box as its provider describes it."""
+
+    id: str
+    provider: str
+    spec: BoxSpec
+    labels: Mapping[str, str]
+    power: Power
+    created_at: int
+    snapshot: str | None = None
+    """The snapshot that its files began as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Where a port of a box can be visited."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """To be sent along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a box uses now. None where the provider cannot tell."""
+
+    processes: int
+    """Running in the box, the guest not counted."""
+    connections: int
+    """Execs, channels and streams that somebody holds open."""
+    idle_seconds: float
+    """Since the last process or connection ended; 0 while there is one."""
+    memory: int | None = None
+    """Bytes."""
+    cpu_seconds: float | None = None
+    disk: int | None = None
+    """Bytes on disk."""
+    out_of_memory: int | None = None
+    """How often the box ran out of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a ping or a diagnosis."""
+
+    name: str
+    ok: bool
+    milliseconds: float
+    detail: str = ""
+    next_step: str | None = None
+    """What to do, where it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    freed: int
+    """Bytes that are free again."""
+
+
+class Box(ABC):
+    """A handle on a box. Closing the handle (`async with` does) lets go of it; the box lives on until it is deleted."""
+
+    id: str
+    info: BoxInfo
+    """As of when this handle was made."""
+    files: Files
+
+    @property
+    def spec(self) -> BoxSpec:
+        return self.info.spec
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.info.labels
+
+    def __repr__(self) -> str:
+        return f"<Box {self.id} of {self.info.provider}>"
+
+    # --- processes ---
+
+    @abstractmethod
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        max_output: int = MAX_OUTPUT,
+    ) -> Completed:
+        """Run a command to its end. It and its group are killed when the call is cancelled or times out.
+
+        Raises `CannotExecute`, `ExecTimeout`, `OutputTooLarge`. `env` is added to the box's own.
+        """
+
+    @abstractmethod
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> Process:
+        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes."""
+
+    @abstractmethod
+    async def process(self, id: str) -> Process:
+        """A process that was spawned in this box, by whomever. Raises `ProcessNotFound`."""
+
+    @abstractmethod
+    async def processes(self) -> list[ProcessInfo]:
+        """All that were spawned in this box, the oldest first."""
+
+    @abstractmethod
+    async def channel(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> Channel:
+        """Start a command and talk to it: bytes to its stdin, bytes from its stdout."""
+
+    # --- ports ---
+
+    @abstractmethod
+    async def connect(self, port: int) -> Connection:
+        """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
+
+    @abstractmethod
+    async def preview(self, port: int) -> Preview:
+        """Where a browser finds that port."""
+
+    # --- lifecycle ---
+
+    @abstractmethod
+    async def power(self) -> Power:
+        """Raises `BoxGone`."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End every process. Files stay. A stopped box stays stopped."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start a stopped box on its files. One that runs goes on running."""
+
+    @abstractmethod
+    async def delete(self) -> Deleted:
+        """Remove the box and everything of its own. Snapshots and volumes stay. Deleting twice is fine."""
+
+    @abstractmethod
+    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        """Keep the files as they are now. Running processes go on."""
+
+    @abstractmethod
+    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
+        """Another box with the same spec and files."""
+
+    # --- looking at it ---
+
+    @abstractmethod
+    async def metrics(self) -> Metrics: ...
+
+    @abstractmethod
+    async def ping(self) -> list[Step]:
+        """The path to the box and through it, step by step, each timed. Stops at the first step that fails."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of this handle. The box lives on."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

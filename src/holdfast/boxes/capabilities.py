@@ -1,0 +1,67 @@
+"""What a provider can do. What it cannot do is refused by name, before anything is created."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+
+from holdfast.boxes.errors import Unsupported
+from holdfast.boxes.spec import BoxSpec, Network
+
+
+class Capability(StrEnum):
+    ISOLATION = "isolation"
+    """The box cannot see or touch its host."""
+    STOP = "stop"
+    """Stop and start, keeping files."""
+    SNAPSHOTS = "snapshots"
+    FORK = "fork"
+    EXPORT = "export"
+    """Snapshots by value: written out as a stream, and read back in elsewhere."""
+    VOLUMES = "volumes"
+    HOST_MOUNTS = "host-mounts"
+    IMAGES = "images"
+    CPU_LIMIT = "cpu-limit"
+    MEMORY_LIMIT = "memory-limit"
+    DISK_LIMIT = "disk-limit"
+    PIDS_LIMIT = "pids-limit"
+    NETWORK_NONE = "network-none"
+    NETWORK_ALLOW = "network-allow"
+    NETWORK_OPEN = "network-open"
+    PTY = "pty"
+    DETACHED = "detached"
+    """Spawned processes and their output outlive whoever spawned them."""
+    CONNECT = "connect"
+    PREVIEW = "preview"
+
+
+_NETWORKS = {
+    Network.NONE: Capability.NETWORK_NONE,
+    Network.ALLOW: Capability.NETWORK_ALLOW,
+    Network.OPEN: Capability.NETWORK_OPEN,
+}
+
+
+def needed(spec: BoxSpec) -> list[Capability]:
+    """What a provider has to be able to do for a box of this spec."""
+    wanted = {
+        Capability.IMAGES: spec.image is not None,
+        Capability.CPU_LIMIT: spec.cpu is not None,
+        Capability.MEMORY_LIMIT: spec.memory is not None,
+        Capability.DISK_LIMIT: spec.disk is not None,
+        Capability.PIDS_LIMIT: spec.pids is not None,
+        Capability.VOLUMES: bool(spec.volumes),
+        Capability.HOST_MOUNTS: bool(spec.mounts),
+        _NETWORKS[spec.network.mode]: True,
+    }
+    return [capability for capability, asked in wanted.items() if asked]
+
+
+def require(provider: str, has: Collection[Capability], *wanted: Capability) -> None:
+    """Raise `Unsupported`, naming the first capability that is missing."""
+    for capability in wanted:
+        if capability not in has:
+            raise Unsupported(
+                f"provider {provider} has no {capability.value}",
+                hint=f"leave it out of the request, or use a provider that has {capability.value}",
+            )

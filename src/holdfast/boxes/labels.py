@@ -1,0 +1,43 @@
+"""The labels by which boxes are found again, by any process on any machine that asks their provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+KEY: Final = "holdfast.key"
+"""What the box was acquired for."""
+SPEC: Final = "holdfast.spec"
+"""Hash of the spec it was made from."""
+TENANT: Final = "holdfast.tenant"
+OWNER_THREAD: Final = "holdfast.owner.thread"
+OWNER_ENVIRONMENT: Final = "holdfast.owner.environment"
+RESERVED: Final = "holdfast."
+"""Labels that start so are ours: callers cannot set them by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a box serves."""
+
+    tenant: str = "default"
+    thread: str | None = None
+    environment: str | None = None
+
+    def labels(self) -> dict[str, str]:
+        labels = {TENANT: self.tenant}
+        if self.thread is not None:
+            labels[OWNER_THREAD] = self.thread
+        if self.environment is not None:
+            labels[OWNER_ENVIRONMENT] = self.environment
+        return labels
+
+    @classmethod
+    def of(cls, labels: Mapping[str, str]) -> Owner:
+        return cls(labels.get(TENANT, "default"), labels.get(OWNER_THREAD), labels.get(OWNER_ENVIRONMENT))
+
+
+def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether all of `wanted` is among `labels`."""
+    return all(labels.get(name) == value for name, value in wanted.items())

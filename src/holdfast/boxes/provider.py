@@ -1,0 +1,143 @@
+"""The contract of a provider: it makes and finds boxes of one kind.
+
+A new one is one module and one line in a registry.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Step
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Files that outlive boxes, mounted by name."""
+
+    name: str
+    created_at: int
+    size: int | None = None
+    """Bytes, where it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found and removed: leftovers of something that died halfway."""
+
+    removed: tuple[str, ...] = ()
+    """One line each, for the log."""
+    freed: int = 0
+
+
+class Provider(ABC):
+    """Owned by who opened it; `async with` opens and closes it. Boxes outlive it.
+
+    Everything is found again by any later process that opens a provider on the same ground.
+    """
+
+    name: str
+    capabilities: frozenset[Capability]
+    snapshot_kind: str
+    """The kind of snapshot that `restore` takes."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Get ready. Raises `CannotIsolate` where this machine does not let us."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go. Boxes and their processes go on."""
+
+    @abstractmethod
+    async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        """Make a box and start it. Refuses what it cannot do before anything is made; what fails leaves nothing.
+
+        `labels` are kept with the box beside those of its spec.
+        """
+
+    @abstractmethod
+    async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        """Make a box that begins with a snapshot's files. Raises `SnapshotNotFound`, `WrongSnapshot`."""
+
+    @abstractmethod
+    async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
+        """All boxes with these labels, the oldest first."""
+
+    @abstractmethod
+    async def attach(self, id: str) -> Box:
+        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`."""
+
+    @abstractmethod
+    async def probe(self, id: str) -> Liveness:
+        """Whether the box is there. Never raises for a box that cannot be reached: that is `unknown`."""
+
+    @abstractmethod
+    async def remove(self, id: str) -> int:
+        """Delete a box by id, whole or half made; says how many bytes that freed. One that is not there is fine."""
+
+    # --- snapshots ---
+
+    @abstractmethod
+    async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
+        """All snapshots with these labels, the oldest first."""
+
+    @abstractmethod
+    async def snapshot(self, id: str) -> Snapshot:
+        """Raises `SnapshotNotFound`."""
+
+    @abstractmethod
+    async def delete_snapshot(self, id: str) -> int:
+        """Forget a snapshot; says how many bytes that freed. Data that something else refers to stays.
+
+        Raises `SnapshotNotFound`.
+        """
+
+    @abstractmethod
+    def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
+        """The snapshot by value, as a stream that `import_snapshot` takes."""
+
+    @abstractmethod
+    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
+        """Raises `WrongSnapshot` where the stream is not one, or of another kind."""
+
+    # --- volumes ---
+
+    @abstractmethod
+    async def create_volume(self, name: str) -> Volume:
+        """Raises `VolumeExists`."""
+
+    @abstractmethod
+    async def volumes(self) -> list[Volume]: ...
+
+    @abstractmethod
+    async def delete_volume(self, name: str) -> int:
+        """Says how many bytes that freed. Raises `VolumeNotFound`, `VolumeInUse`."""
+
+    # --- housekeeping ---
+
+    @abstractmethod
+    async def sweep(self, keep: Collection[str] | None = None) -> Swept:
+        """Remove what something that died halfway left behind. With `keep`, also every box that is not among these ids.
+
+        Never touches what another process is making right now.
+        """
+
+    @abstractmethod
+    async def diagnose(self, id: str | None = None) -> list[Step]:
+        """What works and what does not, of the provider, or of one of its boxes, with the next step per failure."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
