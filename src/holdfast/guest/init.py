@@ -1,0 +1,830 @@
+"""Process 1 of a box: reaps, starts processes, opens files and ports for the host, and relays none of it.
+
+The host connects to a unix socket that only the host can see; this process inherited it as file descriptor 3. Bytes
+never pass through here: descriptors do. An exec comes with the host's pipes, a spawned process writes to files that the
+host opened, a port or a file is opened here and the descriptor handed out.
+
+One thread, one epoll. What may take long is done in a forked child. Imports are kept to what is built in: they would be
+most of a box's start. Not for wire details (codec) nor for trees and searches (tree, search), which children import.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import errno
+import os
+import select
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from holdfast.guest import codec
+else:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import codec
+
+LISTENER = 3
+_MAX_DESCRIPTORS = 8
+_PIECE = 65536
+_PTY_PAUSE = 1 << 20
+"""Bytes copied from one terminal before others get their turn."""
+_GRACE_MS = 1500
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+_epoll: "select.epoll"
+_watched: "dict[int, Callable[[int], None]]" = {}
+"""What to do when a descriptor has something."""
+_children: "dict[int, Callable[[int], None]]" = {}
+"""What to do when a child of ours has ended."""
+_spawned: "dict[str, Spawned]" = {}
+_connections: "set[Connection]" = set()
+_idle_since = 0.0
+
+
+class Problem(Exception):
+    """Refused, with an errno and what it is about."""
+
+    def __init__(self, number: int, about: str) -> None:
+        super().__init__(number, about)
+        self.number = number
+        self.about = about
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def watch(descriptor: int, events: int, react: "Callable[[int], None]") -> None:
+    if descriptor in _watched:
+        _epoll.modify(descriptor, events)
+    else:
+        _epoll.register(descriptor, events)
+    _watched[descriptor] = react
+
+
+def unwatch(descriptor: int) -> None:
+    if _watched.pop(descriptor, None) is not None:
+        _epoll.unregister(descriptor)
+
+
+def monotonic() -> float:
+    return os.times().elapsed
+
+
+def reap() -> None:
+    """Take every dead child; as process 1, also those whose parents died before them."""
+    global _idle_since
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if pid == 0:
+            break
+        react = _children.pop(pid, None)
+        if react is not None:
+            react(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+    _idle_since = monotonic()
+
+
+def serve() -> None:
+    global _epoll, _idle_since
+    _epoll = select.epoll()
+    _idle_since = monotonic()
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    listener = _socket.socket(fileno=LISTENER)
+    os.set_inheritable(LISTENER, False)
+    # Who connects learns from the kernel the process id of whoever called this last: how the host knows ours.
+    listener.listen(512)
+    listener.setblocking(False)
+
+    def on_wake(events: int) -> None:
+        try:
+            os.read(wake_read, 4096)
+        except BlockingIOError:
+            pass
+        reap()
+
+    def on_connect(events: int) -> None:
+        for _ in range(64):
+            try:
+                descriptor, _address = listener._accept()  # type: ignore[attr-defined]
+            except OSError:
+                return
+            os.set_inheritable(descriptor, False)
+            Connection(_socket.socket(fileno=descriptor))
+
+    watch(wake_read, select.EPOLLIN, on_wake)
+    watch(LISTENER, select.EPOLLIN, on_connect)
+    while True:
+        for descriptor, events in _epoll.poll():
+            react = _watched.get(descriptor)
+            if react is not None:
+                react(events)
+
+
+class Connection:
+    """One request of the host, and its answer. Lives until either side is done; hanging up ends what it started."""
+
+    def __init__(self, socket: "_socket.socket") -> None:
+        self.socket = socket
+        self.socket.setblocking(False)
+        self.descriptor = socket.fileno()
+        self.received = bytearray()
+        self.descriptors: list[int] = []
+        self.on_message: Callable[[Connection, Any], None] = dispatch
+        self.on_hangup: Callable[[], None] | None = None
+        _connections.add(self)
+        watch(self.descriptor, select.EPOLLIN | select.EPOLLRDHUP, self.on_event)
+
+    def on_event(self, events: int) -> None:
+        try:
+            data, ancillary, _flags, _address = self.socket.recvmsg(_PIECE, _socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        for level, kind, payload in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                for start in range(0, len(payload) - len(payload) % 4, 4):
+                    descriptor = int.from_bytes(payload[start : start + 4], sys.byteorder)
+                    os.set_inheritable(descriptor, False)
+                    self.descriptors.append(descriptor)
+        if not data:
+            self.close()
+            return
+        self.received += data
+        if len(self.received) < 4:
+            return
+        length = int.from_bytes(self.received[:4], "big")
+        if length > codec.LIMIT:
+            self.close()
+            return
+        if len(self.received) < 4 + length:
+            return
+        message = bytes(self.received[4 : 4 + length])
+        del self.received[: 4 + length]
+        try:
+            self.on_message(self, codec.decode(message))
+        except Problem as problem:
+            self.refuse(problem.number, problem.about)
+        except OSError as error:
+            self.refuse(error.errno or errno.EIO, str(error.filename or ""))
+        except (codec.BadMessage, LookupError, TypeError, ValueError) as error:
+            self.refuse(errno.EPROTO, str(error))
+
+    def send(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
+        """Answers are small and the host reads them: what does not fit at once is waited for, briefly."""
+        data = codec.frame(value)
+        rights = b"".join([each.to_bytes(4, sys.byteorder) for each in descriptors])
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if descriptors else []
+        try:
+            sent = self.socket.sendmsg([data], ancillary)
+            if sent < len(data):
+                self.socket.settimeout(10.0)
+                self.socket.sendall(data[sent:])
+        except OSError:
+            pass  # the host has gone: hanging up is noticed by its own event
+
+    def answer(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
+        """The last word."""
+        self.send(value, descriptors)
+        self.on_hangup = None
+        self.close()
+
+    def refuse(self, number: int, about: str) -> None:
+        self.answer({"error": number, "about": about})
+
+    def take_descriptors(self, count: int) -> "list[int]":
+        """The descriptors that came with the request: now the caller's to close."""
+        if len(self.descriptors) != count:
+            raise Problem(errno.EPROTO, "descriptors")
+        taken, self.descriptors = self.descriptors, []
+        return taken
+
+    def close(self) -> None:
+        global _idle_since
+        if self not in _connections:
+            return
+        _connections.discard(self)
+        unwatch(self.descriptor)
+        self.socket.close()
+        for each in self.descriptors:
+            os.close(each)
+        self.descriptors = []
+        _idle_since = monotonic()
+        if self.on_hangup is not None:
+            hangup, self.on_hangup = self.on_hangup, None
+            hangup()
+
+
+def dispatch(connection: Connection, request: "Any") -> None:
+    _OPERATIONS[request["op"]](connection, request)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def find_program(name: str, env: "dict[str, str]") -> str:
+    if "/" in name:
+        return name
+    found = errno.ENOENT
+    for folder in env.get("PATH", "").split(":"):
+        path = (folder or ".") + "/" + name
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            found = errno.EACCES
+    raise Problem(found, name)
+
+
+def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
+    """Start a process in a session of its own; descriptors are what `actions` makes of them."""
+    argv, env = request["argv"], request["env"]
+    try:
+        os.chdir(request["cwd"])
+    except OSError as error:
+        raise Problem(error.errno or errno.EIO, request["cwd"]) from None
+    try:
+        program = find_program(argv[0], env)
+        try:
+            pid = os.posix_spawn(
+                program,
+                argv,
+                env,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=(_signal.SIGPIPE, _signal.SIGCHLD),
+            )
+        except OSError as error:
+            raise Problem(error.errno or errno.EIO, argv[0]) from None
+    finally:
+        os.chdir("/")
+    # Where memory runs out, this process shall not be the one that the kernel picks.
+    try:
+        descriptor = os.open("/proc/%d/oom_score_adj" % pid, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"1000")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        pass
+    return pid
+
+
+def kill_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def op_exec(connection: Connection, request: "Any") -> None:
+    """Run on the host's own pipes; ends with the connection."""
+    descriptors = connection.take_descriptors(3)
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, descriptors[number], number) for number in range(3)]
+        pid = start(request, actions)
+    finally:
+        for each in descriptors:
+            os.close(each)
+    connection.on_hangup = lambda: kill_group(pid, _signal.SIGKILL)
+    _children[pid] = lambda code: connection.answer({"code": code})
+    if request.get("acknowledge"):
+        connection.send({"pid": pid})
+
+
+class Spawned:
+    """A process that needs nobody: its output and its end go to files that the host opened."""
+
+    def __init__(self, id: str, pid: int, exit_file: int, stdin: "int | None", terminal: "Terminal | None") -> None:
+        self.id = id
+        self.pid = pid
+        self.exit_file = exit_file
+        self.stdin = stdin
+        self.terminal = terminal
+        self.waiting: list[Connection] = []
+        _spawned[id] = self
+        _children[pid] = self.ended
+
+    def ended(self, code: int) -> None:
+        if self.terminal is not None:
+            self.terminal.drain()
+        try:
+            os.write(self.exit_file, b"%d\n" % code)
+        except OSError:
+            pass  # a full disk: the host learns of the end, not of the code
+        os.close(self.exit_file)
+        self.close_stdin()
+        del _spawned[self.id]
+        for connection in self.waiting:
+            connection.answer({"code": code})
+
+    def close_stdin(self) -> None:
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
+
+class Terminal:
+    """The master side of a pty, copied to the file that keeps what was printed."""
+
+    def __init__(self, master: int, output: int) -> None:
+        self.master = master
+        self.output = output
+        self.open = True
+        os.set_blocking(master, False)
+        watch(master, select.EPOLLIN, self.on_event)
+
+    def on_event(self, events: int) -> None:
+        if not self.copy() and events & (select.EPOLLHUP | select.EPOLLERR):
+            self.close()
+
+    def copy(self) -> int:
+        """Copy what is there; says how much that was."""
+        copied = 0
+        while self.open and copied < _PTY_PAUSE:
+            try:
+                data = os.read(self.master, _PIECE)
+            except BlockingIOError:
+                break
+            except OSError:  # EIO: the last process on this terminal has gone
+                data = b""
+            if not data:
+                self.close()
+                break
+            copied += len(data)
+            try:
+                while data:
+                    data = data[os.write(self.output, data) :]
+            except OSError:
+                pass  # a full disk: what cannot be kept is lost, the process goes on
+        return copied
+
+    def drain(self) -> None:
+        while self.open and self.copy():
+            pass
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            unwatch(self.master)
+            os.close(self.master)
+            os.close(self.output)
+
+
+def op_spawn(connection: Connection, request: "Any") -> None:
+    descriptors = connection.take_descriptors(3)
+    output, errors, exit_file = descriptors
+    kept: list[int] = []
+    try:
+        if request["id"] in _spawned:
+            raise Problem(errno.EEXIST, request["id"])
+        stdin: int | None = None
+        terminal: Terminal | None = None
+        if request["pty"]:
+            master, slave = os.openpty()
+            try:
+                set_size(master, *request["pty"])
+                path = os.ttyname(slave)
+                # Opened by the new session's leader, the terminal becomes its controlling one.
+                actions: list[tuple[Any, ...]] = [
+                    (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
+                    (os.POSIX_SPAWN_DUP2, 0, 1),
+                    (os.POSIX_SPAWN_DUP2, 0, 2),
+                ]
+                pid = start(request, actions)
+            except BaseException:
+                os.close(master)
+                raise
+            finally:
+                os.close(slave)
+            terminal = Terminal(master, output)
+            kept.append(output)
+        else:
+            if request["stdin"]:
+                source, stdin = os.pipe2(os.O_CLOEXEC)
+            else:
+                source = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                pid = start(
+                    request,
+                    [
+                        (os.POSIX_SPAWN_DUP2, source, 0),
+                        (os.POSIX_SPAWN_DUP2, output, 1),
+                        (os.POSIX_SPAWN_DUP2, errors, 2),
+                    ],
+                )
+            except BaseException:
+                if stdin is not None:
+                    os.close(stdin)
+                raise
+            finally:
+                os.close(source)
+        Spawned(request["id"], pid, exit_file, stdin, terminal)
+        kept.append(exit_file)
+    finally:
+        for each in descriptors:
+            if each not in kept:
+                os.close(each)
+    connection.answer({"pid": pid})
+
+
+def the_spawned(request: "Any") -> Spawned:
+    spawned = _spawned.get(request["id"])
+    if spawned is None:
+        raise Problem(errno.ESRCH, str(request["id"]))
+    return spawned
+
+
+def op_wait(connection: Connection, request: "Any") -> None:
+    spawned = the_spawned(request)
+    spawned.waiting.append(connection)
+    connection.on_hangup = lambda: spawned.waiting.remove(connection)
+
+
+def op_signal(connection: Connection, request: "Any") -> None:
+    kill_group(the_spawned(request).pid, request["number"])
+    connection.answer({})
+
+
+def op_stdin(connection: Connection, request: "Any") -> None:
+    """Hand out the end that writes."""
+    spawned = the_spawned(request)
+    if spawned.terminal is not None and spawned.terminal.open:
+        connection.answer({}, (spawned.terminal.master,))
+    elif spawned.stdin is not None:
+        connection.answer({}, (spawned.stdin,))
+    else:
+        raise Problem(errno.EPIPE, request["id"])
+
+
+def op_close_stdin(connection: Connection, request: "Any") -> None:
+    spawned = the_spawned(request)
+    if spawned.terminal is not None and spawned.terminal.open:
+        os.write(spawned.terminal.master, b"\x04")
+    spawned.close_stdin()
+    connection.answer({})
+
+
+def set_size(terminal: int, rows: int, columns: int) -> None:
+    import fcntl
+
+    size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + b"\0\0\0\0"
+    fcntl.ioctl(terminal, 0x5414, size)  # TIOCSWINSZ, the same on every Linux we run on
+
+
+def op_resize(connection: Connection, request: "Any") -> None:
+    spawned = the_spawned(request)
+    if spawned.terminal is None or not spawned.terminal.open:
+        raise Problem(errno.ENOTTY, request["id"])
+    set_size(spawned.terminal.master, request["rows"], request["columns"])
+    connection.answer({})
+
+
+def list_processes() -> "list[int]":
+    """Everything that runs in this box, but for this process."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != str(os.getpid())]
+
+
+def op_activity(connection: Connection, request: "Any") -> None:
+    processes = len(list_processes()) if _ISOLATED else len(_children)
+    others = len(_connections) - 1
+    idle = 0 if processes or others else int((monotonic() - _idle_since) * 1000)
+    connection.answer({"processes": processes, "connections": others, "idle": idle})
+
+
+def op_kill_all(connection: Connection, request: "Any") -> None:
+    """A signal for every process but this one."""
+    send_all(request["number"])
+    connection.answer({})
+
+
+def send_all(number: int) -> None:
+    if _ISOLATED:
+        try:
+            os.kill(-1, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+    else:
+        for pid in list(_children):
+            kill_group(pid, number)
+
+
+def op_shut_down(connection: Connection, request: "Any") -> None:
+    """Ask every process to end; answer when all have, or when they had time enough. The host then ends us."""
+    send_all(_signal.SIGTERM)
+    send_all(_signal.SIGCONT)
+    deadline = monotonic() + request["grace"] / 1000
+    while monotonic() < deadline:
+        reap()
+        if not (list_processes() if _ISOLATED else _children):
+            break
+        select.select([], [], [], 0.005)
+    connection.answer({})
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def op_connect(connection: Connection, request: "Any") -> None:
+    """Begin to connect; whoever gets the socket sees how it ends."""
+    family = _socket.AF_INET6 if request["ipv6"] else _socket.AF_INET
+    socket = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+    try:
+        number = socket.connect_ex(("::1" if request["ipv6"] else "127.0.0.1", request["port"]))
+        if number not in (0, errno.EINPROGRESS):
+            raise Problem(number, str(request["port"]))
+        connection.answer({}, (socket.fileno(),))
+    finally:
+        socket.close()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def absolute(request: "Any", name: str = "path") -> str:
+    path: str = request[name]
+    return path if path.startswith("/") else request["cwd"] + "/" + path
+
+
+def describe(path: str, status: os.stat_result) -> "list[Any]":
+    kinds = {0o100000: "file", 0o040000: "folder", 0o120000: "link"}
+    kind = kinds.get(status.st_mode & 0o170000, "other")
+    target = os.readlink(path) if kind == "link" else None
+    return [path, kind, status.st_size, status.st_mode & 0o7777, status.st_mtime_ns // 1_000_000, target]
+
+
+def op_open(connection: Connection, request: "Any") -> None:
+    """Open a file for reading. Without waiting: a pipe with nobody at its other end must not hold us up."""
+    path = absolute(request)
+    descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+    try:
+        connection.answer({"file": describe(path, os.fstat(descriptor))}, (descriptor,))
+    finally:
+        os.close(descriptor)
+
+
+def op_write(connection: Connection, request: "Any") -> None:
+    """Hand out a new file; when the host says that it is complete, it takes the place of the old one."""
+    path = absolute(request)
+    # Through links, as any other writer would: the file that is meant is replaced, not the link to it.
+    path = os.path.realpath(path)
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    if os.path.isdir(path):
+        raise Problem(errno.EISDIR, path)
+    temporary = folder + "/.holdfast-" + os.urandom(6).hex()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)
+
+    def commit(_connection: Connection, message: "Any") -> None:
+        try:
+            os.chmod(temporary, request["mode"])
+            os.replace(temporary, path)
+        except OSError as error:
+            discard()
+            raise Problem(error.errno or errno.EIO, path) from None
+        _connection.answer({})
+
+    def discard() -> None:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+
+    connection.on_hangup = discard
+    connection.on_message = commit
+    try:
+        connection.send({}, (descriptor,))
+    finally:
+        os.close(descriptor)
+
+
+def op_stat(connection: Connection, request: "Any") -> None:
+    path = absolute(request)
+    connection.answer({"file": describe(path, os.lstat(path))})
+
+
+def op_mkdir(connection: Connection, request: "Any") -> None:
+    os.makedirs(absolute(request), exist_ok=True)
+    connection.answer({})
+
+
+def op_move(connection: Connection, request: "Any") -> None:
+    source, target = absolute(request), absolute(request, "target")
+    os.lstat(source)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.isdir(target) and not os.path.islink(target):
+        raise Problem(errno.EEXIST, target)
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        move_across(connection, source, target)
+        return
+    connection.answer({})
+
+
+def move_across(connection: Connection, source: str, target: str) -> None:
+    """To or from a volume: copied and then removed, which takes its time."""
+
+    def move() -> "Any":
+        import shutil
+
+        shutil.move(source, target)
+        return {}
+
+    in_child(connection, move)
+
+
+def op_chmod(connection: Connection, request: "Any") -> None:
+    os.chmod(absolute(request), request["mode"])
+    connection.answer({})
+
+
+def op_delete(connection: Connection, request: "Any") -> None:
+    path = absolute(request)
+    status = os.lstat(path)
+    if status.st_mode & 0o170000 != 0o040000:
+        os.unlink(path)
+    elif not request["recursive"]:
+        os.rmdir(path)
+    else:
+        in_child(connection, lambda: remove_tree(path))
+        return
+    connection.answer({})
+
+
+def remove_tree(path: str) -> "Any":
+    import search  # type: ignore[import-not-found]
+
+    search.remove_tree(path)
+    return {}
+
+
+def in_child(connection: Connection, work: "Callable[[], Any]", keep: "tuple[int, ...]" = ()) -> None:
+    """Do what may take long in a child. It answers on the connection by itself; hanging up kills it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _signal.set_wakeup_fd(-1)
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+            connection.socket.setblocking(True)
+            try:
+                answer = work()
+            except OSError as error:
+                answer = {"error": error.errno or errno.EIO, "about": str(error.filename or "")}
+            except ValueError as error:
+                answer = {"refused": type(error).__name__, "about": str(error)}
+            connection.socket.sendall(codec.frame(answer))
+        except BaseException as error:
+            sys.stderr.write("guest child: %r\n" % error)
+        finally:
+            os._exit(0)
+    connection.on_hangup = lambda: kill_child(pid)
+    _children[pid] = lambda code: (
+        connection.answer({"error": errno.EIO, "about": "ended"}) if code else hang_up(connection)
+    )
+
+
+def kill_child(pid: int) -> None:
+    if pid in _children:
+        try:
+            os.kill(pid, _signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def hang_up(connection: Connection) -> None:
+    """The child has answered."""
+    connection.on_hangup = None
+    connection.close()
+
+
+def op_list(connection: Connection, request: "Any") -> None:
+    path = absolute(request)
+
+    def work() -> "Any":
+        import search
+
+        return {"files": search.list_folder(path)}
+
+    in_child(connection, work)
+
+
+def op_find(connection: Connection, request: "Any") -> None:
+    path = absolute(request)
+
+    def work() -> "Any":
+        import search
+
+        return {"files": search.find(path, request["pattern"], request["limit"])}
+
+    in_child(connection, work)
+
+
+def op_search(connection: Connection, request: "Any") -> None:
+    path = absolute(request)
+
+    def work() -> "Any":
+        import search
+
+        found = search.search(path, request["pattern"], request["glob"], request["regex"], request["limit"])
+        return {"matches": found}
+
+    in_child(connection, work)
+
+
+def op_replace(connection: Connection, request: "Any") -> None:
+    paths = [each if each.startswith("/") else request["cwd"] + "/" + each for each in request["paths"]]
+
+    def work() -> "Any":
+        import search
+
+        return {"replaced": search.replace(paths, request["pattern"], request["replacement"], request["regex"])}
+
+    in_child(connection, work)
+
+
+def op_pack(connection: Connection, request: "Any") -> None:
+    """A tree, as an archive into the host's pipe."""
+    (pipe,) = connection.take_descriptors(1)
+    path = absolute(request)
+
+    def work() -> "Any":
+        import tree  # type: ignore[import-not-found]
+
+        with open(pipe, "wb", buffering=1 << 18) as out:
+            tree.pack(path, out)
+        return {}
+
+    try:
+        os.lstat(path)
+        in_child(connection, work)
+    finally:
+        os.close(pipe)
+
+
+def op_unpack(connection: Connection, request: "Any") -> None:
+    """An archive out of the host's pipe, into a folder."""
+    (pipe,) = connection.take_descriptors(1)
+    path = absolute(request)
+
+    def work() -> "Any":
+        import tree
+
+        os.makedirs(path, exist_ok=True)
+        with open(pipe, "rb", buffering=1 << 18) as archive:
+            tree.unpack(archive, path, links="anywhere")
+        return {}
+
+    try:
+        in_child(connection, work)
+    finally:
+        os.close(pipe)
+
+
+def op_ping(connection: Connection, request: "Any") -> None:
+    connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
+
+
+_OPERATIONS = {name[3:]: function for name, function in list(globals().items()) if name.startswith("op_")}
+_ISOLATED = True
+
+
+def undumpable() -> None:
+    """Nobody in the box may look into this process or take its descriptors, though they run as the same user."""
+    import _ctypes
+
+    libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    prctl = _ctypes.dlsym(libc, "prctl")
+    _ctypes.call_function(prctl, (4, 0, 0, 0, 0))  # PR_SET_DUMPABLE
+
+
+def limit_processes(count: int) -> None:
+    """Here, in the box's own user namespace: set outside, it would count whatever else the user runs."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
+
+
+def main(arguments: "list[str]") -> None:
+    global _ISOLATED
+    for each in arguments:
+        name, _, value = each.partition("=")
+        if name == "unconfined":
+            _ISOLATED = False
+        elif name == "processes":
+            limit_processes(int(value))
+    undumpable()
+    serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

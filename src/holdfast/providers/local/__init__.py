@@ -1,0 +1,5 @@
+"""The local provider: boxes on this machine, confined by bubblewrap. They start in milliseconds and outlive the server."""
+
+from holdfast.providers.local.provider import LocalProvider
+
+__all__ = ["LocalProvider"]

@@ -1,0 +1,110 @@
+"""The command line that makes a sandbox. Pure: paths and numbers in, arguments out.
+
+What a box sees: its own files as `/`, the machine's programs and libraries read-only on top, an /etc of our making, its
+own /proc, /dev and /run. Every place that something is mounted on is a top-level folder, or was checked to hold no link:
+a box can change what lies between, and must not lead a later start astray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+HOME: Final = "/home/box"
+USER: Final = "box"
+UID: Final = 1000
+"""Inside. Outside it is whoever runs the server, or, where that is root, a user of its own."""
+GUEST: Final = "/.holdfast"
+PYTHON: Final = "/.python"
+FIRST_DESCRIPTOR: Final = 4
+"""The listener is 3; descriptors that are given along follow."""
+SKELETON: Final = (
+    ("usr", 0o755), ("etc", 0o755), ("bin", 0o755), ("sbin", 0o755), ("lib", 0o755), ("lib32", 0o755),
+    ("lib64", 0o755), ("libx32", 0o755), ("proc", 0o755), ("dev", 0o755), ("run", 0o755), ("sys", 0o755),
+    (GUEST[1:], 0o755), (PYTHON[1:], 0o755), ("tmp", 0o1777), ("var", 0o755), ("var/tmp", 0o1777), ("var/lib", 0o755),
+    ("var/cache", 0o755), ("var/log", 0o755), ("home", 0o755), ("home/box", 0o755), ("home/box/.local", 0o755),
+    ("home/box/.local/bin", 0o755), ("workspace", 0o755), ("opt", 0o755), ("srv", 0o755), ("mnt", 0o755),
+    ("root", 0o755),
+)  # fmt: skip
+"""The folders that a box begins with. The lowest layer of every box."""
+FIXED: Final = tuple(name for name, _ in SKELETON if "/" not in name)
+MASKED: Final = (
+    "acpi", "asound", "config.gz", "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
+    "kpagecount", "kpageflags", "latency_stats", "mtrr", "sched_debug", "schedstat", "scsi", "slabinfo",
+    "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo",
+)  # fmt: skip
+"""Of /proc: what tells of the machine, or touches it."""
+_SHARED_MEMORY: Final = 64 * 1024 * 1024
+_RUN_SIZE: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of this machine goes into a box."""
+
+    programs: tuple[tuple[str, str], ...]
+    """Folders with programs and libraries, and where in the box: /usr, /bin, …"""
+    masked_files: tuple[str, ...]
+    masked_folders: tuple[str, ...]
+    etc: str
+    guest: str
+    python: str
+    """The interpreter, as a path in the box."""
+    python_prefix: str | None = None
+    """Its installation, where that is not among the programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A box's own files."""
+
+    layers: tuple[str, ...]
+    """The lowest first."""
+    upper: str
+    work: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file, already open, and where it goes."""
+
+    descriptor: int
+    path: str
+    read_only: bool
+
+
+def arguments(
+    machine: Machine,
+    files: Files,
+    hostname: str,
+    mounts: Sequence[Mount] = (),
+    seccomp: int | None = None,
+    processes: int | None = None,
+) -> list[str]:
+    """Everything after `bwrap`."""
+    made = [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        "--uid", str(UID), "--gid", str(UID), "--hostname", hostname, "--cap-drop", "ALL", "--as-pid-1", "--clearenv",
+    ]  # fmt: skip
+    for layer in files.layers:
+        made += ["--overlay-src", layer]
+    made += ["--overlay", files.upper, files.work, "/"]
+    for source, target in machine.programs:
+        made += ["--ro-bind", source, target]
+    made += ["--ro-bind", machine.etc, "/etc", "--ro-bind", machine.guest, GUEST]
+    if machine.python_prefix is not None:
+        made += ["--ro-bind", machine.python_prefix, PYTHON]
+    made += ["--proc", "/proc"]
+    for name in machine.masked_files:
+        made += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    for name in machine.masked_folders:
+        made += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
+    made += ["--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+    made += ["--remount-ro", "/dev", "--size", str(_RUN_SIZE), "--tmpfs", "/run"]
+    for mount in mounts:
+        made += ["--ro-bind-fd" if mount.read_only else "--bind-fd", str(mount.descriptor), mount.path]
+    if seccomp is not None:
+        made += ["--seccomp", str(seccomp)]
+    made += ["--", machine.python, "-I", "-S", "-B", "-X", "utf8", f"{GUEST}/init.pyc"]
+    return [*made, f"processes={processes}"] if processes is not None else made

@@ -1,0 +1,301 @@
+"""Where the local provider keeps things: one folder, read and changed by any process that opens it, one step at a time.
+
+    boxes/<id>/        box.json, upper/ and work/ of its overlay, guest.sock, processes/, start.log
+    layers/<id>/files  frozen files, shared by boxes and snapshots; never written again
+    snapshots/<id>.json
+    volumes/<name>/    volume.json, files/
+    runtime/<hash>/    what is mounted into boxes: the guest, /etc, bubblewrap
+    trash/             on its way out: removed by the next sweep at the latest
+
+A box's folder is locked (flock) by whoever changes it. A marker in it says what was begun and not ended, so that a
+sweep after a crash knows whether to finish or to undo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound
+from holdfast.boxes.spec import BoxSpec
+from holdfast.threads.ids import new_id
+
+CREATING: Final = "creating"
+DELETING: Final = "deleting"
+_LOCK_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRecord:
+    """What `box.json` says."""
+
+    id: str
+    spec: BoxSpec
+    labels: Mapping[str, str]
+    created_at: int
+    layers: tuple[str, ...] = ()
+    """Of its overlay, the lowest first."""
+    snapshot: str | None = None
+    """The snapshot that it began as."""
+    head: str | None = None
+    """The snapshot that its top layer was last frozen into: parent of the next one."""
+    freezing: str | None = None
+    """A layer that its upper folder is becoming: either both happened, or neither."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "spec": self.spec.to_json(),
+            "labels": dict(self.labels),
+            "createdAt": self.created_at,
+            "layers": list(self.layers),
+            "snapshot": self.snapshot,
+            "head": self.head,
+            "freezing": self.freezing,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> BoxRecord:
+        return cls(
+            document["id"],
+            BoxSpec.from_json(document["spec"]),
+            document["labels"],
+            document["createdAt"],
+            tuple(document["layers"]),
+            document["snapshot"],
+            document["head"],
+            document["freezing"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The folder, and who the boxes run as."""
+
+    path: Path
+    uid: int
+    gid: int
+    _records: dict[str, tuple[tuple[int, int, int], BoxRecord]] = field(default_factory=dict, repr=False)
+
+    @property
+    def boxes(self) -> Path:
+        return self.path / "boxes"
+
+    @property
+    def layers(self) -> Path:
+        return self.path / "layers"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
+    def volumes(self) -> Path:
+        return self.path / "volumes"
+
+    @property
+    def runtime(self) -> Path:
+        return self.path / "runtime"
+
+    @property
+    def trash(self) -> Path:
+        return self.path / "trash"
+
+    def prepare(self) -> None:
+        """Make the folders. Boxes may pass through those that they have a place in, and list none of them."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o711)
+        for folder, mode in (
+            (self.boxes, 0o711),
+            (self.layers, 0o711),
+            (self.volumes, 0o711),
+            (self.runtime, 0o711),
+            (self.snapshots, 0o700),
+            (self.trash, 0o700),
+        ):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.chmod(mode)
+
+    def give(self, path: Path) -> None:
+        """Make a path the box user's own."""
+        if os.geteuid() == 0 and self.uid != 0:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def make_folder(self, path: Path, mode: int = 0o755) -> None:
+        """A new folder of the box user."""
+        path.mkdir()
+        path.chmod(mode)
+        self.give(path)
+
+    # --- boxes ---
+
+    def box(self, id: str) -> Path:
+        return self.boxes / id
+
+    def ids(self) -> list[str]:
+        """Of all boxes, whole or not, the oldest first."""
+        return sorted(entry.name for entry in os.scandir(self.boxes))
+
+    def read(self, id: str) -> BoxRecord:
+        """Raises `BoxNotFound`."""
+        path = self.boxes / id / "box.json"
+        try:
+            status = path.stat()
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+            known = self._records.get(id)
+            if known is not None and known[0] == version:
+                return known[1]
+            record = BoxRecord.from_json(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            self._records.pop(id, None)
+            raise BoxNotFound(f"there is no local box {id}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise BoxGone(f"the record of box {id} cannot be read ({error}): delete the box") from None
+        self._records[id] = (version, record)
+        return record
+
+    def write(self, record: BoxRecord) -> None:
+        write_whole(self.box(record.id) / "box.json", record.to_json())
+
+    def whole(self, id: str) -> bool:
+        """Whether the box is made, and not on its way out."""
+        folder = self.box(id)
+        return not (folder / CREATING).exists() and not (folder / DELETING).exists()
+
+    def records(self) -> list[BoxRecord]:
+        """Of all whole boxes, the oldest first."""
+        found = []
+        for id in self.ids():
+            with contextlib.suppress(BoxNotFound, BoxGone):
+                if self.whole(id):
+                    found.append(self.read(id))
+        return found
+
+    def new_record(self, id: str, spec: BoxSpec, labels: Mapping[str, str], created_at: int) -> BoxRecord:
+        return BoxRecord(id, spec, {**spec.labels, **labels}, created_at)
+
+    # --- locks ---
+
+    def try_lock(self, name: str) -> int | None:
+        """A descriptor that holds the lock until it is closed, or None: somebody else is at it."""
+        folder = self.boxes / name
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise BoxNotFound(f"there is no local box {name}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+
+    @contextlib.asynccontextmanager
+    async def locked(self, id: str) -> AsyncIterator[None]:
+        """Alone at a box, across tasks and processes. Raises `BoxConflict` when somebody does not let go."""
+        deadline = asyncio.get_running_loop().time() + _LOCK_SECONDS
+        pause = 0.001
+        while (descriptor := self.try_lock(id)) is None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise BoxConflict(f"somebody has been at box {id} for {_LOCK_SECONDS:.0f} s: try again later")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.05)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def layers_locked(self, *, alone: bool) -> Iterator[None]:
+        """Held shared by what begins to refer to a layer, alone by what removes layers that nothing refers to."""
+        descriptor = os.open(self.layers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # --- removal ---
+
+    def discard(self, path: Path) -> Path | None:
+        """Take a path away at once; what is left to do is to empty the trash."""
+        target = self.trash / f"{path.name}.{new_id('x')}"
+        try:
+            path.rename(target)
+        except FileNotFoundError:
+            return None
+        return target
+
+
+def write_whole(path: Path, document: object) -> None:
+    """Readers see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{new_id('x')}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, json.dumps(document).encode())
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+
+
+def remove_tree(path: Path) -> int:
+    """Remove a folder of a box, whatever its permissions; says how many bytes that freed. Never follows links."""
+    freed = measure(path)
+
+    def unlock(function: Any, name: str, error: Any) -> None:
+        # A folder that its owner took the rights from. It is ours, or we are root.
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(name), stat.S_IRWXU)  # noqa: PTH101, PTH120
+        with contextlib.suppress(OSError):
+            if not os.path.islink(name):  # noqa: PTH114
+                os.chmod(name, stat.S_IRWXU)  # noqa: PTH101
+        with contextlib.suppress(OSError):
+            if os.path.isdir(name) and not os.path.islink(name):  # noqa: PTH112, PTH114
+                shutil.rmtree(name, ignore_errors=True)
+            else:
+                os.unlink(name)  # noqa: PTH108
+
+    shutil.rmtree(path, onerror=unlock)
+    if path.exists():
+        shutil.rmtree(path, ignore_errors=True)
+    return freed
+
+
+def measure(path: Path) -> int:
+    """Bytes on disk of everything below a path. Hard links count once."""
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    waiting = [str(path)]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = os.scandir(folder)
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                    if (status.st_dev, status.st_ino) in seen:
+                        continue
+                    seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(entry.path)
+    return total
+
+
+def updated(record: BoxRecord, **changes: Any) -> BoxRecord:
+    return replace(record, **changes)

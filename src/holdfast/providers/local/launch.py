@@ -1,0 +1,119 @@
+"""The server's side of the launcher: starts it when it is first needed, and again where it died."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import collections
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.boxes.errors import CannotIsolate, CreateFailed
+
+_SECONDS: Final = 30.0
+_PACKET: Final = 1 << 16
+
+
+class Launcher:
+    """Owned by the provider, on its event loop. Answers come in the order of the requests."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: collections.deque[asyncio.Future[dict[str, Any]]] = collections.deque()
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._control is not None:
+                return
+            self.close()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.setblocking(False)
+            script = Path(__file__).with_name("launcher.py")
+            try:
+                self._process = subprocess.Popen(  # noqa: ASYNC220 - a moment, once
+                    [sys.executable, "-I", "-S", script, str(theirs.fileno()), json.dumps(self._settings)],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    env={},
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            self._control = ours
+            asyncio.get_running_loop().add_reader(ours.fileno(), self._on_answer)
+            answer = await self._answer()
+        if "error" in answer:
+            self.close()
+            raise CannotIsolate(answer["error"], hint="run the server as an ordinary user, or as a root that may mount")
+
+    async def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Start a box. Returns once its first process exists; whether it comes up shows on its socket."""
+        await self.start()
+        assert self._control is not None
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._control.sendmsg([json.dumps(request).encode()], rights)
+        except OSError as error:
+            self.close()
+            raise CreateFailed(f"the launcher of boxes is gone ({error}): try again") from None
+        answer = await self._answer()
+        if "error" in answer:
+            raise CreateFailed(f"the box could not be started: {answer['error']}")
+
+    async def _answer(self) -> dict[str, Any]:
+        """Taken in order, also where somebody stopped waiting for theirs."""
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        async with asyncio.timeout(_SECONDS):
+            return await future
+
+    def _on_answer(self) -> None:
+        assert self._control is not None
+        try:
+            data = self._control.recv(_PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        future = self._waiting.popleft()
+        if not future.done():
+            future.set_result(json.loads(data))
+
+    def close(self) -> None:
+        """The launcher ends by itself when its socket closes; the boxes that it started go on."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result({"error": "the launcher of boxes is gone: try again"})
+        if self._process is not None:
+            try:
+                self._process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+def stage_for(ground: Path) -> str:
+    """Where a root server's launcher makes the boxes' folder reachable, in a mount namespace of its own."""
+    return f"/run/holdfast/{hashlib.sha256(os.fsencode(ground)).hexdigest()[:16]}"

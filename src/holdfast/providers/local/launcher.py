@@ -1,0 +1,156 @@
+"""A small process that starts boxes. It alone changes user, namespace and limits, so that the server never has to.
+
+Runs by path, with the standard library only. Starting a box from a small process is quick; the server is large. Where
+the server is root, this process keeps a mount namespace of its own, in which the boxes' folder is reachable for the user
+that boxes run as. It ends when the server does; the boxes do not.
+
+Requests come as JSON with descriptors attached, one packet each: see `launch.py` for the other side.
+"""
+
+import array
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+_FIRST_HIGH = 200
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_CLONE_NEWNS = 0x20000
+_PACKET = 1 << 18
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    settings = json.loads(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the server
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us
+    try:
+        if settings["stage"]:
+            _enter_stage(settings["stage"], settings["binds"])
+    except OSError as error:
+        control.send(json.dumps({"error": f"cannot prepare a mount namespace: {error}"}).encode())
+        return
+    control.send(b"{}")
+    while True:
+        data, descriptors = _receive(control)
+        if not data:
+            return
+        try:
+            answer: dict[str, object] = {"pid": _launch(json.loads(data), descriptors, settings)}
+        except OSError as error:
+            answer = {"error": str(error)}
+        finally:
+            for each in descriptors:
+                os.close(each)
+        control.send(json.dumps(answer).encode())
+
+
+def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":
+    descriptors = array.array("i")
+    data, ancillary, _, _ = control.recvmsg(_PACKET, socket.CMSG_SPACE(64 * 4), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) - len(payload) % 4])
+    return data, list(descriptors)
+
+
+def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int, what: str) -> None:
+        if result != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), what)
+
+    check(libc.unshare(_CLONE_NEWNS), "unshare")
+    check(libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "/")
+    os.makedirs(stage, mode=0o755, exist_ok=True)
+    check(libc.mount(b"holdfast", stage.encode(), b"tmpfs", 0, b"mode=755,size=1m"), stage)
+    for source, name in binds:
+        target = os.path.join(stage, name)
+        os.mkdir(target, 0o755)
+        check(libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), target)
+
+
+def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
+    """Start one box; says the process id of its monitor."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        folder = request["folder"]
+        log = os.open(os.path.join(folder, "start.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        nothing = os.open("/dev/null", os.O_RDWR)
+        listener = _listen(folder)
+        for group in request["groups"]:
+            _join(group)
+        high = [_raise_descriptor(each) for each in (nothing, nothing, log, listener, *descriptors)]
+        os.closerange(3, _FIRST_HIGH)
+        for number, each in enumerate(high):
+            os.dup2(each, number)
+        os.closerange(_FIRST_HIGH, _FIRST_HIGH + 2 * len(high) + 64)
+        for kind, soft, hard in request["rlimits"]:
+            _limit(kind, soft, hard)
+        if settings["uid"] is not None:
+            os.setgroups([])
+            os.setresgid(settings["gid"], settings["gid"], settings["gid"])
+            os.setresuid(settings["uid"], settings["uid"], settings["uid"])
+        os.umask(0o022)
+        os.chdir("/")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execve(request["argv"][0], [f"holdfast-box {request['id']}", *request["argv"][1:]], {})
+    except BaseException as error:
+        os.write(2, f"launcher: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _listen(folder: str) -> int:
+    """The guest's socket. By a path through the folder's descriptor: socket paths are limited to 107 bytes."""
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        path = f"/proc/self/fd/{place}/guest.sock"
+        if os.path.lexists(path):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        old = os.umask(0o177)
+        listener.bind(path)
+        os.umask(old)
+        listener.listen(512)
+        return listener.detach()
+    finally:
+        os.close(place)
+
+
+def _join(group: str) -> None:
+    descriptor = os.open(group, os.O_WRONLY)
+    try:
+        os.write(descriptor, b"0")
+    finally:
+        os.close(descriptor)
+
+
+def _raise_descriptor(descriptor: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_HIGH)
+
+
+def _limit(kind: int, soft: int, hard: int) -> None:
+    _, ceiling = resource.getrlimit(kind)
+    if ceiling != resource.RLIM_INFINITY:
+        hard = ceiling if hard == resource.RLIM_INFINITY else min(hard, ceiling)
+        soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
+    resource.setrlimit(kind, (soft, hard))
+
+
+if __name__ == "__main__":
+    main()

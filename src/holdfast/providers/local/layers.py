@@ -1,0 +1,366 @@
+"""Layers and snapshots on disk. A layer is a folder that is never written again; a snapshot is a list of them.
+
+Freezing the files of a box where nothing runs is a rename. Nothing here starts or stops a box: the provider does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from holdfast.boxes.errors import SnapshotNotFound, WrongSnapshot
+from holdfast.boxes.snapshots import Holding, Snapshot
+from holdfast.guest import tree
+from holdfast.providers.local.ground import BoxRecord, Ground, measure, remove_tree, updated, write_whole
+from holdfast.providers.local.runtime import BASE
+from holdfast.threads.ids import new_id, now_ms
+
+KIND: Final = "layers"
+DEEPEST: Final = 20
+"""Layers of one box. Beyond that they are merged: a mount takes only so many, and each costs a little."""
+_MAGIC: Final = b"HOLDFAST-SNAPSHOT 1\n"
+_HEADER_LIMIT: Final = 64 * 1024
+_COPY_SECONDS: Final = 3600.0
+_OPAQUE: Final = "user.overlay.opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `snapshots/<id>.json` says."""
+
+    snapshot: Snapshot
+    layers: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        snapshot = self.snapshot
+        return {
+            "id": snapshot.id,
+            "provider": snapshot.provider,
+            "kind": snapshot.kind,
+            "holding": snapshot.holding.value,
+            "box": snapshot.box,
+            "parent": snapshot.parent,
+            "size": snapshot.size,
+            "createdAt": snapshot.created_at,
+            "labels": dict(snapshot.labels),
+            "layers": list(self.layers),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Manifest:
+        return cls(
+            Snapshot(
+                document["id"],
+                document["provider"],
+                document["kind"],
+                Holding(document["holding"]),
+                document["box"],
+                document["parent"],
+                document["size"],
+                document["createdAt"],
+                document["labels"],
+            ),
+            tuple(document["layers"]),
+        )
+
+
+def read_manifest(ground: Ground, id: str) -> Manifest:
+    """Raises `SnapshotNotFound`, `WrongSnapshot`."""
+    if not id or "/" in id or id.startswith("."):
+        raise SnapshotNotFound(f"there is no snapshot {id!r}")
+    try:
+        manifest = Manifest.from_json(json.loads((ground.snapshots / f"{id}.json").read_bytes()))
+    except FileNotFoundError:
+        raise SnapshotNotFound(f"there is no local snapshot {id}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise WrongSnapshot(f"the manifest of snapshot {id} cannot be read ({error})") from None
+    if manifest.snapshot.kind != KIND:
+        raise WrongSnapshot(f"snapshot {id} is of kind {manifest.snapshot.kind}; local boxes are restored from {KIND}")
+    return manifest
+
+
+def manifests(ground: Ground) -> list[Manifest]:
+    """The oldest first."""
+    found = []
+    for name in sorted(entry.name for entry in os.scandir(ground.snapshots) if entry.name.endswith(".json")):
+        if not name.startswith("."):
+            with contextlib.suppress(SnapshotNotFound, WrongSnapshot):
+                found.append(read_manifest(ground, name.removesuffix(".json")))
+    return found
+
+
+# --- freezing ---------------------------------------------------------------------------------------------------------
+
+
+def recover(ground: Ground, record: BoxRecord) -> BoxRecord:
+    """Finish or undo a freeze that was cut short. The box is locked and does not run."""
+    folder = ground.box(record.id)
+    freezing = record.freezing
+    if freezing is not None:
+        if (ground.layers / freezing / "files").is_dir():
+            record = updated(record, layers=(*record.layers, freezing), freezing=None)
+        else:
+            with contextlib.suppress(OSError):
+                (ground.layers / freezing).rmdir()
+            record = updated(record, freezing=None)
+        _fresh_upper(ground, folder)
+        ground.write(record)
+    elif not (folder / "upper").is_dir() or not (folder / "work").is_dir():
+        _fresh_upper(ground, folder)
+    return record
+
+
+def _fresh_upper(ground: Ground, folder: Path) -> None:
+    if not (folder / "upper").is_dir():
+        ground.make_folder(folder / "upper")
+        ground.discard(folder / "work")
+    if not (folder / "work").is_dir():
+        ground.make_folder(folder / "work", 0o700)
+
+
+def changed(ground: Ground, record: BoxRecord) -> bool:
+    """Whether a box has written anything since its last layer."""
+    return any(os.scandir(ground.box(record.id) / "upper"))
+
+
+def freeze_top(ground: Ground, record: BoxRecord) -> BoxRecord:
+    """Make the upper folder of a box where nothing runs its topmost layer. A rename: as fast for much as for little."""
+    folder = ground.box(record.id)
+    layer: str = new_id("l")
+    record = updated(record, freezing=layer)
+    ground.write(record)
+    (ground.layers / layer).mkdir(mode=0o711)
+    (ground.layers / layer).chmod(0o711)
+    (folder / "upper").rename(ground.layers / layer / "files")
+    return recover(ground, record)
+
+
+def copy_top(ground: Ground, record: BoxRecord) -> str:
+    """A layer with what the upper folder of a box holds, which goes on being written after. Blocks."""
+    return _new_layer(ground, lambda files: _copy(ground.box(record.id) / "upper", files))
+
+
+def _copy(source: Path, target: Path) -> None:
+    # Keeps holes, links, times, owners, and the nodes and attributes by which an overlay marks what was deleted.
+    done = subprocess.run(
+        ["cp", "-a", "--reflink=auto", "--", source, target], capture_output=True, timeout=_COPY_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise OSError(f"a layer could not be copied: {done.stderr.decode('utf-8', 'replace').strip()[:300]}")
+
+
+def _new_layer(ground: Ground, fill: Any) -> str:
+    """Made aside, under a lock that tells a sweep to leave it alone, and then put in its place."""
+    layer = new_id("l")
+    made = ground.layers / f".{layer}"
+    made.mkdir(mode=0o711)
+    made.chmod(0o711)
+    descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fill(made / "files")
+        made.rename(ground.layers / layer)
+    except BaseException:
+        ground.discard(made)
+        raise
+    finally:
+        os.close(descriptor)
+    return layer
+
+
+def merge(ground: Ground, layers: tuple[str, ...]) -> tuple[str, ...]:
+    """The same files in fewer layers. Files are linked, not copied. Blocks."""
+    above = [layer for layer in layers if layer != BASE]
+    merged = _new_layer(ground, lambda files: _merge(ground, above, files, keep_marks=True))
+    return (BASE, merged)
+
+
+def _merge(ground: Ground, layers: list[str], target: Path, *, keep_marks: bool) -> None:
+    ground.make_folder(target)
+    for layer in layers:
+        _lay_over(ground, ground.layers / layer / "files", target, keep_marks=keep_marks)
+
+
+def _lay_over(ground: Ground, source: Path, target: Path, *, keep_marks: bool) -> None:
+    for entry in os.scandir(source):
+        status = entry.stat(follow_symlinks=False)
+        place = target / entry.name
+        folder = stat.S_ISDIR(status.st_mode)
+        deleted = stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+        opaque = folder and _is_opaque(entry.path)
+        there = os.path.lexists(place)
+        if there and not (folder and not opaque and place.is_dir() and not place.is_symlink()):
+            if place.is_dir() and not place.is_symlink():
+                remove_tree(place)
+            else:
+                place.unlink()
+            there = False
+        if folder:
+            if not there:
+                place.mkdir()
+                if opaque and keep_marks:
+                    os.setxattr(place, _OPAQUE, b"y")
+            _lay_over(ground, Path(entry.path), place, keep_marks=keep_marks)
+            place.chmod(stat.S_IMODE(status.st_mode))
+            if os.geteuid() == 0:
+                os.chown(place, status.st_uid, status.st_gid)
+            os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+        elif keep_marks or not deleted:
+            os.link(entry.path, place, follow_symlinks=False)
+
+
+def _is_opaque(path: str) -> bool:
+    try:
+        return os.getxattr(path, _OPAQUE, follow_symlinks=False) == b"y"
+    except OSError:
+        return False
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def write_snapshot(ground: Ground, record: BoxRecord, layers: tuple[str, ...], labels: Mapping[str, str]) -> Snapshot:
+    parent = record.head or record.snapshot
+    known = _layers_of(ground, parent)
+    size = sum(measure(ground.layers / layer) for layer in layers if layer != BASE and layer not in known)
+    snapshot = Snapshot(
+        new_id("s"), "local", KIND, Holding.REFERENCE, record.id, parent, size, now_ms(), {**record.labels, **labels}
+    )
+    write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, layers).to_json())
+    return snapshot
+
+
+def _layers_of(ground: Ground, id: str | None) -> tuple[str, ...]:
+    if id is None:
+        return ()
+    try:
+        return read_manifest(ground, id).layers
+    except (SnapshotNotFound, WrongSnapshot):
+        return ()
+
+
+def delete_snapshot(ground: Ground, id: str) -> int:
+    """Forget a snapshot, and then every layer that nothing refers to any more. Blocks."""
+    read_manifest(ground, id)
+    (ground.snapshots / f"{id}.json").unlink(missing_ok=True)
+    return collect(ground)
+
+
+def collect(ground: Ground) -> int:
+    """Remove layers that no box and no snapshot refers to; says how many bytes that freed. Blocks."""
+    with ground.layers_locked(alone=True):
+        needed = {BASE}
+        for manifest in manifests(ground):
+            needed.update(manifest.layers)
+        for id in ground.ids():
+            needed.update(_needed_by(ground, id))
+        doomed = []
+        for entry in os.scandir(ground.layers):
+            if entry.name in needed:
+                continue
+            if entry.name.startswith(".") and not _abandoned(Path(entry.path)):
+                continue
+            if (moved := ground.discard(Path(entry.path))) is not None:
+                doomed.append(moved)
+    return sum(remove_tree(path) for path in doomed)
+
+
+def _needed_by(ground: Ground, id: str) -> Iterator[str]:
+    """Read from disk whatever state the box is in: a layer too many costs room, one too few costs a box."""
+    try:
+        document = json.loads((ground.box(id) / "box.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    yield from document.get("layers", ())
+    if document.get("freezing"):
+        yield document["freezing"]
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether nobody is making this layer any more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+# --- by value ---------------------------------------------------------------------------------------------------------
+
+
+def export(ground: Ground, id: str, out: BinaryIO) -> None:
+    """A snapshot with all of its files. Blocks."""
+    manifest = read_manifest(ground, id)
+    header = json.dumps(Manifest(manifest.snapshot, ()).to_json()).encode()
+    out.write(_MAGIC + header + b"\n")
+    flat = ground.trash / f"export.{new_id('x')}"
+    try:
+        with ground.layers_locked(alone=False):
+            _merge(ground, [layer for layer in manifest.layers if layer != BASE], flat, keep_marks=False)
+        tree.pack(str(flat), out)
+    finally:
+        remove_tree(flat)
+
+
+def import_(ground: Ground, source: BinaryIO) -> Snapshot:
+    """Read what `export` wrote. Nobody vouches for it: it is unpacked without ever following a link. Blocks."""
+    if source.read(len(_MAGIC)) != _MAGIC:
+        raise WrongSnapshot("this is no exported snapshot", hint="export one: holdfast box snapshots --export ID")
+    line = source.readline(_HEADER_LIMIT)
+    try:
+        told = Manifest.from_json(json.loads(line)).snapshot
+    except (ValueError, KeyError, TypeError):
+        raise WrongSnapshot("the exported snapshot has no manifest that could be read") from None
+    if told.kind != KIND:
+        raise WrongSnapshot(f"this is a snapshot of kind {told.kind}; local boxes are restored from {KIND}")
+
+    def fill(files: Path) -> None:
+        ground.make_folder(files)
+        try:
+            tree.unpack(source, str(files), links="anywhere")
+        except tree.BadArchive as error:
+            raise WrongSnapshot(f"the exported snapshot cannot be unpacked: {error}") from None
+        _give_all(ground, files)
+
+    with ground.layers_locked(alone=False):
+        layer = _new_layer(ground, fill)
+        size = measure(ground.layers / layer)
+        labels = told.labels if isinstance(told.labels, dict) else {}
+        snapshot = Snapshot(
+            new_id("s"), "local", KIND, Holding.VALUE, str(told.box)[:64], None, size, now_ms(), dict(labels)
+        )
+        write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, (BASE, layer)).to_json())
+    return snapshot
+
+
+def _give_all(ground: Ground, folder: Path) -> None:
+    ground.give(folder)
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            ground.give(Path(parent) / name)
+
+
+def clear_trash(ground: Ground) -> int:
+    """Remove what was taken away and not yet removed. Blocks."""
+    return sum(remove_tree(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else _unlink(entry.path)
+               for entry in os.scandir(ground.trash))  # fmt: skip
+
+
+def _unlink(path: str) -> int:
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
+    return 0

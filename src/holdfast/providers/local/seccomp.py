@@ -1,0 +1,240 @@
+"""The system calls that a box may make: a filter as bubblewrap's `--seccomp` takes it, made without any library.
+
+It denies what Docker's default profile denies to a container without capabilities, and a little more. What is denied
+answers EPERM, what is newer than this list answers ENOSYS, so that programs fall back to what they did before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import Final, NamedTuple
+
+_NEWEST: Final = 466
+"""removexattrat, the last system call that Docker's profile has heard of. The numbers from 424 on are one for all."""
+
+_DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
+    # Each with its number on x86_64 and on aarch64.
+    "_sysctl": (156, None),
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "afs_syscall": (183, None),
+    "bpf": (321, 280),
+    "chroot": (161, 51),
+    "clock_settime": (227, 112),
+    "create_module": (174, None),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "get_kernel_syms": (177, None),
+    "get_mempolicy": (239, 236),
+    "getpmsg": (181, None),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "lsm_get_self_attr": (459, 459),
+    "lsm_list_modules": (461, 461),
+    "lsm_set_self_attr": (460, 460),
+    "mbind": (237, 235),
+    "migrate_pages": (256, 238),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "move_pages": (279, 239),
+    "nfsservctl": (180, 42),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41),
+    "process_madvise": (440, 440),
+    "putpmsg": (182, None),
+    "query_module": (178, None),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "security": (185, None),
+    "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
+    "settimeofday": (164, 170),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "sysfs": (139, None),
+    "syslog": (103, 116),
+    "tuxcall": (184, None),
+    "umount2": (166, 39),
+    "unshare": (272, 97),
+    "uselib": (134, None),
+    "userfaultfd": (323, 282),
+    "ustat": (136, None),
+    "vhangup": (153, 58),
+    "vserver": (236, None),
+}
+
+_NEW_NAMESPACES: Final = 0x7E02_0000
+"""All of clone's CLONE_NEW*. CLONE_NEWTIME is not among them: there its bit is part of the signal."""
+_PERSONALITIES: Final = (0x0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)
+"""Linux, 32 bits, an old kernel's version number, both, and the question which one is set. None weakens anything."""
+_FAMILIES: Final = (1, 2, 10, 16, 17)
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, and AF_PACKET, which the kernel itself refuses. Docker lets more pass, though
+not AF_ALG and AF_VSOCK: to name a family is to have the kernel load its module, and there is where holes are found."""
+_TERMINAL_INJECTIONS: Final = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX put characters into the terminal that somebody else types at."""
+
+
+class UnknownMachine(Exception):
+    """There is no table of system calls for this kind of processor, so there can be no filter."""
+
+
+class _Machine(NamedTuple):
+    audit: int
+    """What the kernel calls it, so that calls by another architecture's numbers are told apart."""
+    column: int
+    clone: int
+    ioctl: int
+    personality: int
+    socket: int
+    socketpair: int
+    unassigned: tuple[tuple[int, int], ...]
+    """First and last of each gap below the newest."""
+
+
+_MACHINES: Final = {
+    "x86_64": _Machine(0xC000_003E, 0, 56, 16, 135, 41, 53, ((336, 423),)),
+    "aarch64": _Machine(0xC000_00B7, 1, 220, 29, 92, 198, 199, ((244, 259), (295, 423))),
+}
+_CLONE3: Final = 435
+
+# --- the assembler: an instruction is code, steps to skip when true, when false, and a number ------------------------
+
+_LOAD: Final = 0x20
+_EQUAL: Final = 0x15
+_AT_LEAST: Final = 0x35
+_ANY_BIT: Final = 0x45
+_RETURN: Final = 0x06
+
+_NUMBER_AT: Final = 0
+_ARCHITECTURE_AT: Final = 4
+_ARGUMENTS_AT: Final = 16
+
+_ALLOW: Final = 0x7FFF_0000
+_ERROR: Final = 0x0005_0000
+_KILL_PROCESS: Final = 0x8000_0000
+
+
+class _Step(NamedTuple):
+    code: int
+    when_true: int
+    when_false: int
+    number: int
+
+
+_Block = tuple[_Step, ...]
+
+
+def compile_filter(machine: str | None = None) -> bytes:
+    """The program for one kind of machine, this one if none is named. Raises UnknownMachine where there is no table."""
+    name = os.uname().machine if machine is None else machine
+    known = _MACHINES.get(name)
+    if known is None:
+        raise UnknownMachine(f"no table of system calls for {name}: there is one for {' and '.join(_MACHINES)}")
+    steps = [
+        _load(_ARCHITECTURE_AT),
+        _Step(_EQUAL, 1, 0, known.audit),
+        # Nothing of another architecture runs in a box; its numbers mean other calls.
+        _return(_KILL_PROCESS),
+        _load(_NUMBER_AT),
+        *_search(_intervals(_blocks(known))),
+    ]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _blocks(machine: _Machine) -> dict[int, _Block]:
+    """What to do by number, wherever that is not simply to allow it."""
+    denied, unknown = (_return(_ERROR | errno.EPERM),), (_return(_ERROR | errno.ENOSYS),)
+    blocks: dict[int, _Block] = {}
+    for first, last in machine.unassigned:
+        blocks |= dict.fromkeys(range(first, last + 1), unknown)
+    for numbers in _DENIED.values():
+        if (number := numbers[machine.column]) is not None:
+            blocks[number] = denied
+    blocks[machine.clone] = _deny_bits(0, _NEW_NAMESPACES)
+    # Its flags are behind a pointer, where no filter can see them: libraries fall back to clone.
+    blocks[_CLONE3] = unknown
+    blocks[machine.personality] = _allow_values(0, _PERSONALITIES, errno.EPERM)
+    blocks[machine.socket] = blocks[machine.socketpair] = _allow_values(0, _FAMILIES, errno.EAFNOSUPPORT)
+    blocks[machine.ioctl] = _deny_values(1, _TERMINAL_INJECTIONS)
+    # Also all numbers of the x32 interface, which have bit 30 set.
+    blocks[_NEWEST + 1] = unknown
+    return blocks
+
+
+def _intervals(blocks: dict[int, _Block]) -> list[tuple[int, _Block]]:
+    """The same as the first number of each run of equal blocks. The last run goes on for ever."""
+    runs: list[tuple[int, _Block]] = []
+    for number in range(_NEWEST + 2):
+        block = blocks.get(number, (_return(_ALLOW),))
+        if not runs or runs[-1][1] != block:
+            runs.append((number, block))
+    return runs
+
+
+def _search(runs: list[tuple[int, _Block]]) -> _Block:
+    """Halves the numbers until one run is left: some seven comparisons for each system call instead of seventy."""
+    if len(runs) == 1:
+        return runs[0][1]
+    middle = len(runs) // 2
+    lower, upper = _search(runs[:middle]), _search(runs[middle:])
+    return (_Step(_AT_LEAST, len(lower), 0, runs[middle][0]), *lower, *upper)
+
+
+# The kernel reads the arguments tested below as 32 bits, so the low word (the first: both machines are little-endian)
+# is all there is to test, and rubbish in the high word changes nothing.
+
+
+def _deny_bits(argument: int, mask: int) -> _Block:
+    return (
+        _load(_ARGUMENTS_AT + 8 * argument),
+        _Step(_ANY_BIT, 1, 0, mask),
+        _return(_ALLOW),
+        _return(_ERROR | errno.EPERM),
+    )
+
+
+def _deny_values(argument: int, values: tuple[int, ...]) -> _Block:
+    return _compare(argument, values, equal=_ERROR | errno.EPERM, other=_ALLOW)
+
+
+def _allow_values(argument: int, values: tuple[int, ...], error: int) -> _Block:
+    return _compare(argument, values, equal=_ALLOW, other=_ERROR | error)
+
+
+def _compare(argument: int, values: tuple[int, ...], *, equal: int, other: int) -> _Block:
+    count = len(values)
+    tests = (_Step(_EQUAL, count - place, 0, value) for place, value in enumerate(values))
+    return (_load(_ARGUMENTS_AT + 8 * argument), *tests, _return(other), _return(equal))
+
+
+def _load(offset: int) -> _Step:
+    return _Step(_LOAD, 0, 0, offset)
+
+
+def _return(verdict: int) -> _Step:
+    return _Step(_RETURN, 0, 0, verdict)

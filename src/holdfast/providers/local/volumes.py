@@ -1,0 +1,162 @@
+"""Named volumes on disk, and host folders: what else a box can mount, opened so that nothing leads astray."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
+from holdfast.boxes.provider import Volume
+from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
+from holdfast.providers.local.ground import Ground, remove_tree, write_whole
+from holdfast.threads.ids import new_id, now_ms
+
+_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def create(ground: Ground, name: str) -> Volume:
+    check_name(name, "volume")
+    made = ground.volumes / f".{name}.{new_id('x')}"
+    made.mkdir(mode=0o711)
+    made.chmod(0o711)
+    ground.make_folder(made / "files")
+    volume = Volume(name, now_ms())
+    write_whole(made / "volume.json", {"name": name, "createdAt": volume.created_at})
+    if (ground.volumes / name).exists():
+        remove_tree(made)
+        raise VolumeExists(f"there is a volume {name} already")
+    try:
+        made.rename(ground.volumes / name)
+    except OSError:
+        remove_tree(made)
+        raise VolumeExists(f"there is a volume {name} already") from None
+    return volume
+
+
+def all_volumes(ground: Ground) -> list[Volume]:
+    found = []
+    for entry in os.scandir(ground.volumes):
+        if not entry.name.startswith("."):
+            try:
+                told = json.loads((Path(entry.path) / "volume.json").read_bytes())
+                found.append(Volume(told["name"], told["createdAt"]))
+            except (OSError, ValueError, KeyError):
+                continue
+    return sorted(found, key=lambda volume: volume.name)
+
+
+def delete(ground: Ground, name: str) -> int:
+    """Blocks."""
+    check_name(name, "volume")
+    require(ground, name)
+    for record in ground.records():
+        if any(mount.volume == name for mount in record.spec.volumes):
+            raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"delete the box first: {record.id}")
+    moved = ground.discard(ground.volumes / name)
+    return remove_tree(moved) if moved is not None else 0
+
+
+def require(ground: Ground, name: str) -> None:
+    if not (ground.volumes / name / "volume.json").exists():
+        raise VolumeNotFound(f"there is no volume {name}", hint=f"make it: holdfast volume create {name}")
+
+
+def check(ground: Ground, spec: BoxSpec, private: Path) -> None:
+    """Refuse mounts that cannot be, or must not be, before anything is made."""
+    for volume in spec.volumes:
+        require(ground, volume.volume)
+    for mount in spec.mounts:
+        source = Path(mount.source)
+        if not source.exists():
+            raise InvalidSpec(f"{mount.source} cannot be mounted: it is not there")
+        whole = source.resolve()
+        for forbidden in (private.resolve(), Path("/proc"), Path("/sys"), Path("/dev")):
+            if whole.is_relative_to(forbidden) or forbidden.is_relative_to(whole):
+                raise Refused(
+                    f"{mount.source} cannot be mounted: {forbidden} is never seen by a box",
+                    hint="mount a folder that holds only what the box is meant to see",
+                )
+
+
+def open_mounts(ground: Ground, spec: BoxSpec) -> list[tuple[int, VolumeMount | HostMount]]:
+    """Descriptors of what is to be mounted; the caller closes them."""
+    opened: list[tuple[int, VolumeMount | HostMount]] = []
+    try:
+        for volume in spec.volumes:
+            opened.append((_open_volume(ground, volume), volume))
+        for mount in spec.mounts:
+            opened.append((os.open(mount.source, os.O_PATH | os.O_CLOEXEC), mount))
+    except FileNotFoundError as error:
+        close(opened)
+        raise InvalidSpec(f"{error.filename} cannot be mounted: it is not there any more") from None
+    except BaseException:
+        close(opened)
+        raise
+    return opened
+
+
+def close(opened: Sequence[tuple[int, object]]) -> None:
+    for descriptor, _ in opened:
+        os.close(descriptor)
+
+
+def _open_volume(ground: Ground, mount: VolumeMount) -> int:
+    """Step by step: boxes write to volumes, and one may have put a link where the sub-path goes."""
+    require(ground, mount.volume)
+    descriptor = os.open(ground.volumes / mount.volume / "files", _FOLDER)
+    for part in mount.subpath.split("/") if mount.subpath else ():
+        try:
+            descriptor = _step(ground, descriptor, part)
+        except OSError as error:
+            raise InvalidSpec(
+                f"{mount.subpath} of volume {mount.volume} cannot be mounted: {part}: {error.strerror}"
+            ) from None
+    return descriptor
+
+
+def _step(ground: Ground, folder: int, name: str) -> int:
+    try:
+        try:
+            return os.open(name, _FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            os.mkdir(name, 0o755, dir_fd=folder)
+            made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            if os.geteuid() == 0:
+                os.fchown(made, ground.uid, ground.gid)
+            os.close(made)
+            return os.open(name, _FOLDER, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequence[str]) -> None:
+    """Refuse to mount onto a path on which the box has put a link: the way there would lead out of it."""
+    folders = [upper, *(ground.layers / layer / "files" for layer in reversed(layers))]
+    for path in paths:
+        walked = ""
+        for part in path.strip("/").split("/"):
+            walked = f"{walked}/{part}" if walked else part
+            kind = _topmost(folders, walked)
+            if kind is None:
+                break
+            if stat.S_ISLNK(kind):
+                raise Refused(
+                    f"{path} cannot be mounted: /{walked} is a link in this box",
+                    hint="remove the link, or mount at another path",
+                )
+
+
+def _topmost(folders: Sequence[Path], path: str) -> int | None:
+    """What an overlay shows at a path: the uppermost layer that has it decides. None where nothing is."""
+    for folder in folders:
+        try:
+            status = os.lstat(folder / path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        deleted = stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+        return None if deleted else status.st_mode
+    return None
