@@ -550,7 +550,10 @@ def op_connect(connection: Connection, request: "Any") -> None:
 
 def absolute(request: "Any", name: str = "path") -> str:
     path: str = request[name]
-    return path if path.startswith("/") else request["cwd"] + "/" + path
+    if not path.startswith("/"):
+        path = request["cwd"] + "/" + path
+    # Where it climbs, only the kernel knows where to: a link may be on the way.
+    return path if ".." in path.split("/") else os.path.normpath(path)
 
 
 def describe(path: str, status: os.stat_result) -> "list[Any]":
@@ -798,13 +801,15 @@ _OPERATIONS = {name[3:]: function for name, function in list(globals().items()) 
 _ISOLATED = True
 
 
-def undumpable() -> None:
+def set_up_process() -> None:
     """Nobody in the box may look into this process or take its descriptors, though they run as the same user."""
     import _ctypes
 
     libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     prctl = _ctypes.dlsym(libc, "prctl")
     _ctypes.call_function(prctl, (4, 0, 0, 0, 0))  # PR_SET_DUMPABLE
+    if not _ISOLATED:
+        _ctypes.call_function(prctl, (36, 1, 0, 0, 0))  # PR_SET_CHILD_SUBREAPER: what process 1 is by itself
 
 
 def limit_processes(count: int) -> None:
@@ -822,7 +827,7 @@ def main(arguments: "list[str]") -> None:
             _ISOLATED = False
         elif name == "processes":
             limit_processes(int(value))
-    undumpable()
+    set_up_process()
     serve()
 
 

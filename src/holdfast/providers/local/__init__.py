@@ -1,4 +1,4 @@
-"""The local provider: boxes on this machine, confined by bubblewrap. They start in milliseconds and outlive the server."""
+"""The local provider: boxes on this machine, confined by bubblewrap. They start at once and outlive the server."""
 
 from holdfast.providers.local.provider import LocalProvider
 

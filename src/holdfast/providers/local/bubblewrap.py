@@ -1,8 +1,8 @@
 """The command line that makes a sandbox. Pure: paths and numbers in, arguments out.
 
 What a box sees: its own files as `/`, the machine's programs and libraries read-only on top, an /etc of our making, its
-own /proc, /dev and /run. Every place that something is mounted on is a top-level folder, or was checked to hold no link:
-a box can change what lies between, and must not lead a later start astray.
+own /proc, /dev and /run. Every place that something is mounted on is a top-level folder, or was checked to hold no
+link: a box can change what lies between, and must not lead a later start astray.
 """
 
 from __future__ import annotations

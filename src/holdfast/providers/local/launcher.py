@@ -1,8 +1,8 @@
 """A small process that starts boxes. It alone changes user, namespace and limits, so that the server never has to.
 
 Runs by path, with the standard library only. Starting a box from a small process is quick; the server is large. Where
-the server is root, this process keeps a mount namespace of its own, in which the boxes' folder is reachable for the user
-that boxes run as. It ends when the server does; the boxes do not.
+the server is root, this process keeps a mount namespace of its own, in which the boxes' folder is reachable for the
+user that boxes run as. It ends when the server does; the boxes do not.
 
 Requests come as JSON with descriptors attached, one packet each: see `launch.py` for the other side.
 """
@@ -106,7 +106,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.execve(request["argv"][0], [f"holdfast-box {request['id']}", *request["argv"][1:]], {})
+        os.execve(request["program"], request["argv"], {})
     except BaseException as error:
         os.write(2, f"launcher: {error}\n".encode())
     finally:

@@ -24,6 +24,7 @@ _ANSWER_LIMIT: Final = codec.LIMIT
 _PIECE: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 4
 DEFAULT_SECONDS: Final = 30.0
+_KILL_SECONDS: Final = 10.0
 
 
 class GuestRefused(Exception):
@@ -222,7 +223,9 @@ class Link:
 
     async def kill(self) -> None:
         """End the box and everything in it; returns when nothing of it runs."""
-        for _ in range(1000):
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _KILL_SECONDS
+        while loop.time() < deadline:
             try:
                 pid = self.pid()
             except BoxUnreachable:
@@ -243,7 +246,7 @@ class Link:
                 pass
             finally:
                 os.close(handle)
-        raise BoxUnreachable(f"box {self.box} does not end")
+        raise BoxUnreachable(f"box {self.box} does not end", hint="its processes are held by the kernel: look at ps")
 
     def _pid_in_haste(self) -> int | None:
         """A guest whose queue is full still has a place in the kernel's list of sockets: wait for a free one there."""

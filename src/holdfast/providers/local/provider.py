@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import re
+import signal
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
@@ -106,6 +107,10 @@ class GuestProvider(Provider):
 
     def first_layers(self) -> tuple[str, ...]:
         return ()
+
+    def recover(self, record: BoxRecord) -> BoxRecord:
+        """Put a box that does not run in order before it is started."""
+        return layers.recover(self.ground, record)
 
     def usage(self, id: str) -> limits.Usage:
         return limits.Usage()
@@ -292,7 +297,7 @@ class GuestProvider(Provider):
                 await self._start(record)
 
     async def _start(self, record: BoxRecord) -> None:
-        record = layers.recover(self.ground, record)
+        record = self.recover(record)
         try:
             await self._bring_up(record)
         except BaseException:
@@ -325,7 +330,7 @@ class GuestProvider(Provider):
         link = Link(record.id, ground.box(record.id))
         running = link.alive()
         if not running:
-            record = layers.recover(ground, record)
+            record = self.recover(record)
         own_layers = record.layers
         with ground.layers_locked(alone=False):
             if layers.changed(ground, record):
@@ -626,9 +631,9 @@ class LocalProvider(GuestProvider):
                 machine, files, record.id, mounts, first, None if by_group("pids") else pids
             )
             request = {
-                "id": record.id,
                 "folder": str(folder),
-                "argv": [self._reachable(self._runtime.bwrap), *arguments],
+                "program": self._reachable(self._runtime.bwrap),
+                "argv": [name_of(record.id), *arguments],
                 "groups": group.entrances,
                 "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk),
             }
@@ -641,16 +646,13 @@ class LocalProvider(GuestProvider):
         return limits.BoxGroup(self._backend, self._group_name, id)
 
     async def end(self, link: Link) -> None:
-        try:
-            await link.kill()
-        except BoxUnreachable:
-            # Cut short while it came up: its group, or its name, is all there is to go by.
-            await asyncio.to_thread(self._kill_by_name, link.box)
-            await link.kill()
-        await asyncio.to_thread(self._kill_by_name, link.box)
-
-    def _kill_by_name(self, id: str) -> None:
-        self._group(id).kill()
+        """By its group where it has one. A sandbox that was cut short while it came up has a name, and no guest yet."""
+        group = self._group(link.box)
+        if group.exists:
+            await asyncio.to_thread(group.kill)
+        elif link.alive():
+            await asyncio.to_thread(_kill_unborn, link.box)
+        await link.kill()
 
     def release(self, id: str) -> None:
         self._group(id).remove()
@@ -692,6 +694,21 @@ class LocalProvider(GuestProvider):
             Step("boxes folder", True, taken, str(self.ground.boxes)),
             Step("limits", True, 0.0, self._backend.kind),
         ]
+
+
+def _kill_unborn(id: str) -> None:
+    """End the processes of a sandbox whose guest does not run yet."""
+    name = name_of(id).encode()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(entry.path, "cmdline").read_bytes().split(b"\0", 1)[0] == name:
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
+def name_of(id: str) -> str:
+    """What a box's sandbox is called in a list of the machine's processes."""
+    return f"holdfast-box {id}"
 
 
 def _capabilities(backend: limits.LimitBackend) -> frozenset[Capability]:

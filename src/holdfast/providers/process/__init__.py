@@ -1,0 +1,134 @@
+"""The process provider: boxes on this machine **without isolation**, for development where no sandbox can be had.
+
+A box is a folder and a guest beside the server, with all of the server user's rights. Registered only by an explicit
+flag. It keeps what it claims of the contract: processes, files, ports; no snapshots, volumes or limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxUnreachable
+from holdfast.guest import codec
+from holdfast.providers.local.ground import BoxRecord, Ground
+from holdfast.providers.local.launch import Launcher
+from holdfast.providers.local.link import Link
+from holdfast.providers.local.provider import GuestProvider
+
+log = logging.getLogger(__name__)
+
+WARNING: Final = (
+    "the process provider runs boxes on this machine WITHOUT isolation, with every right of the user that runs it:"
+    " for development only"
+)
+_MARK: Final = "HOLDFAST_BOX"
+"""In the environment of every process of a box: how they are found when it ends."""
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_ROUNDS: Final = 100
+
+
+class ProcessProvider(GuestProvider):
+    """Boxes as plain processes. Says so whenever it is opened."""
+
+    name = "process"
+    capabilities = frozenset(
+        {
+            Capability.STOP,
+            Capability.NETWORK_OPEN,
+            Capability.PTY,
+            Capability.DETACHED,
+            Capability.CONNECT,
+        }
+    )
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Ground(folder.absolute(), os.geteuid(), os.getegid()))
+        self._launcher: Launcher | None = None
+
+    async def open(self) -> None:
+        await super().open()
+        if self._launcher is not None:
+            return
+        log.warning(WARNING)
+        self.ground.prepare()
+        self._launcher = Launcher({"stage": None, "binds": [], "uid": None, "gid": None})
+        await self._launcher.start()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+
+    # --- a box ---
+
+    def _files(self, id: str) -> Path:
+        return self.ground.box(id) / "files"
+
+    def workdir(self, info: BoxInfo) -> str:
+        return f"{self._files(info.id)}{info.spec.workdir}".rstrip("/")
+
+    def environment(self, info: BoxInfo) -> dict[str, str]:
+        home = str(self._files(info.id) / "home")
+        return {
+            "PATH": f"{home}/.local/bin:{_PATH}",
+            "HOME": home,
+            "TMPDIR": str(self._files(info.id) / "tmp"),
+            "LANG": "C.UTF-8",
+            _MARK: info.id,
+        }
+
+    def prepare_files(self, record: BoxRecord) -> None:
+        files = self._files(record.id)
+        for folder in (files / "home", files / "tmp", files / record.spec.workdir.lstrip("/")):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def recover(self, record: BoxRecord) -> BoxRecord:
+        return record
+
+    async def launch(self, record: BoxRecord) -> None:
+        assert self._launcher is not None
+        guest = Path(codec.__file__).with_name("init.py")
+        request = {
+            "folder": str(self.ground.box(record.id)),
+            "program": sys.executable,
+            "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
+            "groups": [],
+            "rlimits": [],
+        }
+        await self._launcher.launch(request, [])
+
+    async def end(self, link: Link) -> None:
+        """There is no namespace that would take its processes along: they are found by their environment."""
+        await super().end(link)
+        found: list[int] = []
+        for _ in range(_ROUNDS):
+            found = await asyncio.to_thread(_marked, link.box)
+            if not found:
+                return
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.01)
+        raise BoxUnreachable(f"processes of box {link.box} do not end: {found}")
+
+
+def _marked(id: str) -> list[int]:
+    """Processes that live, with this box's mark."""
+    mark = f"{_MARK}={id}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,84 @@
+"""Stands in for a provider that cannot work on this machine: whatever is asked of it is answered with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from typing import NoReturn
+
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Step
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxError, SnapshotNotFound
+from holdfast.boxes.provider import Provider, Swept, Volume
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec
+
+
+class UnusableProvider(Provider):
+    """Finds nothing, knows of no box whether it lives, and refuses the rest with the error that opening gave."""
+
+    def __init__(self, name: str, error: BoxError) -> None:
+        self.name = name
+        # All of them: or a request would be refused for what it asks, and not for the true reason.
+        self.capabilities = frozenset(Capability)
+        self.snapshot_kind = ""
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise type(self._error)(self._error.message, hint=self._error.hint)
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        self._refuse()
+
+    async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        self._refuse()
+
+    async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
+        self._refuse()  # an empty answer would say that its boxes are gone
+
+    async def attach(self, id: str) -> Box:
+        self._refuse()
+
+    async def probe(self, id: str) -> Liveness:
+        return Liveness.UNKNOWN
+
+    async def remove(self, id: str) -> int:
+        self._refuse()
+
+    async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
+        return []
+
+    async def snapshot(self, id: str) -> Snapshot:
+        raise SnapshotNotFound(
+            f"there is no snapshot {id} that could be used: {self._error.message}", hint=self._error.hint
+        )
+
+    async def delete_snapshot(self, id: str) -> int:
+        self._refuse()
+
+    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
+        self._refuse()
+        yield b""
+
+    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
+        self._refuse()
+
+    async def create_volume(self, name: str) -> Volume:
+        self._refuse()
+
+    async def volumes(self) -> list[Volume]:
+        self._refuse()
+
+    async def delete_volume(self, name: str) -> int:
+        self._refuse()
+
+    async def sweep(self, keep: Collection[str] | None = None) -> Swept:
+        return Swept()
+
+    async def diagnose(self, id: str | None = None) -> list[Step]:
+        return [Step(f"provider {self.name}", False, 0.0, self._error.message, self._error.hint)]
