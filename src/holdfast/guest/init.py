@@ -11,7 +11,7 @@ most of a box's start. Not for wire details (codec) nor for trees and searches (
 import _signal  # type: ignore[import-not-found]
 import _socket
 import errno
-import os
+import posix
 import select
 import sys
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.guest import codec
 else:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
 
 LISTENER = 3
@@ -31,7 +31,7 @@ _PIECE = 65536
 _PTY_PAUSE = 1 << 20
 """Bytes copied from one terminal before others get their turn."""
 _GRACE_MS = 1500
-_OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_OPEN_FLAGS = posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 
 _epoll: "select.epoll"
 _watched: "dict[int, Callable[[int], None]]" = {}
@@ -69,7 +69,7 @@ def unwatch(descriptor: int) -> None:
 
 
 def monotonic() -> float:
-    return os.times().elapsed
+    return posix.times().elapsed
 
 
 def reap() -> None:
@@ -77,14 +77,14 @@ def reap() -> None:
     global _idle_since
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = posix.waitpid(-1, posix.WNOHANG)
         except ChildProcessError:
             break
         if pid == 0:
             break
         react = _children.pop(pid, None)
         if react is not None:
-            react(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+            react(posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status))
     _idle_since = monotonic()
 
 
@@ -92,19 +92,19 @@ def serve() -> None:
     global _epoll, _idle_since
     _epoll = select.epoll()
     _idle_since = monotonic()
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    wake_read, wake_write = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     listener = _socket.socket(fileno=LISTENER)
-    os.set_inheritable(LISTENER, False)
+    posix.set_inheritable(LISTENER, False)
     # Who connects learns from the kernel the process id of whoever called this last: how the host knows ours.
     listener.listen(512)
     listener.setblocking(False)
 
     def on_wake(events: int) -> None:
         try:
-            os.read(wake_read, 4096)
+            posix.read(wake_read, 4096)
         except BlockingIOError:
             pass
         reap()
@@ -115,7 +115,7 @@ def serve() -> None:
                 descriptor, _address = listener._accept()  # type: ignore[attr-defined]
             except OSError:
                 return
-            os.set_inheritable(descriptor, False)
+            posix.set_inheritable(descriptor, False)
             Connection(_socket.socket(fileno=descriptor))
 
     watch(wake_read, select.EPOLLIN, on_wake)
@@ -152,7 +152,7 @@ class Connection:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
                 for start in range(0, len(payload) - len(payload) % 4, 4):
                     descriptor = int.from_bytes(payload[start : start + 4], sys.byteorder)
-                    os.set_inheritable(descriptor, False)
+                    posix.set_inheritable(descriptor, False)
                     self.descriptors.append(descriptor)
         if not data:
             self.close()
@@ -214,7 +214,7 @@ class Connection:
         unwatch(self.descriptor)
         self.socket.close()
         for each in self.descriptors:
-            os.close(each)
+            posix.close(each)
         self.descriptors = []
         _idle_since = monotonic()
         if self.on_hangup is not None:
@@ -235,10 +235,13 @@ def find_program(name: str, env: "dict[str, str]") -> str:
     found = errno.ENOENT
     for folder in env.get("PATH", "").split(":"):
         path = (folder or ".") + "/" + name
-        if os.path.isfile(path):
-            if os.access(path, os.X_OK):
-                return path
-            found = errno.EACCES
+        try:
+            plain = posix.stat(path).st_mode & 0o170000 == 0o100000
+        except OSError:
+            continue
+        if plain and posix.access(path, posix.X_OK):
+            return path
+        found = errno.EACCES
     raise Problem(found, name)
 
 
@@ -246,13 +249,13 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
     """Start a process in a session of its own; descriptors are what `actions` makes of them."""
     argv, env = request["argv"], request["env"]
     try:
-        os.chdir(request["cwd"])
+        posix.chdir(request["cwd"])
     except OSError as error:
         raise Problem(error.errno or errno.EIO, request["cwd"]) from None
     try:
         program = find_program(argv[0], env)
         try:
-            pid = os.posix_spawn(
+            pid = posix.posix_spawn(
                 program,
                 argv,
                 env,
@@ -264,14 +267,14 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
         except OSError as error:
             raise Problem(error.errno or errno.EIO, argv[0]) from None
     finally:
-        os.chdir("/")
+        posix.chdir("/")
     # Where memory runs out, this process shall not be the one that the kernel picks.
     try:
-        descriptor = os.open("/proc/%d/oom_score_adj" % pid, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = posix.open("/proc/%d/oom_score_adj" % pid, posix.O_WRONLY | posix.O_CLOEXEC)
         try:
-            os.write(descriptor, b"1000")
+            posix.write(descriptor, b"1000")
         finally:
-            os.close(descriptor)
+            posix.close(descriptor)
     except OSError:
         pass
     return pid
@@ -279,7 +282,7 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
 
 def kill_group(pid: int, number: int) -> None:
     try:
-        os.killpg(pid, number)
+        posix.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
 
@@ -288,11 +291,11 @@ def op_exec(connection: Connection, request: "Any") -> None:
     """Run on the host's own pipes; ends with the connection."""
     descriptors = connection.take_descriptors(3)
     try:
-        actions = [(os.POSIX_SPAWN_DUP2, descriptors[number], number) for number in range(3)]
+        actions = [(posix.POSIX_SPAWN_DUP2, descriptors[number], number) for number in range(3)]
         pid = start(request, actions)
     finally:
         for each in descriptors:
-            os.close(each)
+            posix.close(each)
     connection.on_hangup = lambda: kill_group(pid, _signal.SIGKILL)
     _children[pid] = lambda code: connection.answer({"code": code})
     if request.get("acknowledge"):
@@ -316,10 +319,10 @@ class Spawned:
         if self.terminal is not None:
             self.terminal.drain()
         try:
-            os.write(self.exit_file, b"%d\n" % code)
+            posix.write(self.exit_file, b"%d\n" % code)
         except OSError:
             pass  # a full disk: the host learns of the end, not of the code
-        os.close(self.exit_file)
+        posix.close(self.exit_file)
         self.close_stdin()
         del _spawned[self.id]
         for connection in self.waiting:
@@ -327,7 +330,7 @@ class Spawned:
 
     def close_stdin(self) -> None:
         if self.stdin is not None:
-            os.close(self.stdin)
+            posix.close(self.stdin)
             self.stdin = None
 
 
@@ -338,7 +341,7 @@ class Terminal:
         self.master = master
         self.output = output
         self.open = True
-        os.set_blocking(master, False)
+        posix.set_blocking(master, False)
         watch(master, select.EPOLLIN, self.on_event)
 
     def on_event(self, events: int) -> None:
@@ -350,7 +353,7 @@ class Terminal:
         copied = 0
         while self.open and copied < _PTY_PAUSE:
             try:
-                data = os.read(self.master, _PIECE)
+                data = posix.read(self.master, _PIECE)
             except BlockingIOError:
                 break
             except OSError:  # EIO: the last process on this terminal has gone
@@ -361,7 +364,7 @@ class Terminal:
             copied += len(data)
             try:
                 while data:
-                    data = data[os.write(self.output, data) :]
+                    data = data[posix.write(self.output, data) :]
             except OSError:
                 pass  # a full disk: what cannot be kept is lost, the process goes on
         return copied
@@ -374,8 +377,8 @@ class Terminal:
         if self.open:
             self.open = False
             unwatch(self.master)
-            os.close(self.master)
-            os.close(self.output)
+            posix.close(self.master)
+            posix.close(self.output)
 
 
 def op_spawn(connection: Connection, request: "Any") -> None:
@@ -388,50 +391,50 @@ def op_spawn(connection: Connection, request: "Any") -> None:
         stdin: int | None = None
         terminal: Terminal | None = None
         if request["pty"]:
-            master, slave = os.openpty()
+            master, slave = posix.openpty()
             try:
                 set_size(master, *request["pty"])
-                path = os.ttyname(slave)
+                path = posix.ttyname(slave)
                 # Opened by the new session's leader, the terminal becomes its controlling one.
                 actions: list[tuple[Any, ...]] = [
-                    (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
-                    (os.POSIX_SPAWN_DUP2, 0, 1),
-                    (os.POSIX_SPAWN_DUP2, 0, 2),
+                    (posix.POSIX_SPAWN_OPEN, 0, path, posix.O_RDWR, 0),
+                    (posix.POSIX_SPAWN_DUP2, 0, 1),
+                    (posix.POSIX_SPAWN_DUP2, 0, 2),
                 ]
                 pid = start(request, actions)
             except BaseException:
-                os.close(master)
+                posix.close(master)
                 raise
             finally:
-                os.close(slave)
+                posix.close(slave)
             terminal = Terminal(master, output)
             kept.append(output)
         else:
             if request["stdin"]:
-                source, stdin = os.pipe2(os.O_CLOEXEC)
+                source, stdin = posix.pipe2(posix.O_CLOEXEC)
             else:
-                source = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+                source = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
             try:
                 pid = start(
                     request,
                     [
-                        (os.POSIX_SPAWN_DUP2, source, 0),
-                        (os.POSIX_SPAWN_DUP2, output, 1),
-                        (os.POSIX_SPAWN_DUP2, errors, 2),
+                        (posix.POSIX_SPAWN_DUP2, source, 0),
+                        (posix.POSIX_SPAWN_DUP2, output, 1),
+                        (posix.POSIX_SPAWN_DUP2, errors, 2),
                     ],
                 )
             except BaseException:
                 if stdin is not None:
-                    os.close(stdin)
+                    posix.close(stdin)
                 raise
             finally:
-                os.close(source)
+                posix.close(source)
         Spawned(request["id"], pid, exit_file, stdin, terminal)
         kept.append(exit_file)
     finally:
         for each in descriptors:
             if each not in kept:
-                os.close(each)
+                posix.close(each)
     connection.answer({"pid": pid})
 
 
@@ -467,7 +470,7 @@ def op_stdin(connection: Connection, request: "Any") -> None:
 def op_close_stdin(connection: Connection, request: "Any") -> None:
     spawned = the_spawned(request)
     if spawned.terminal is not None and spawned.terminal.open:
-        os.write(spawned.terminal.master, b"\x04")
+        posix.write(spawned.terminal.master, b"\x04")
     spawned.close_stdin()
     connection.answer({})
 
@@ -489,7 +492,7 @@ def op_resize(connection: Connection, request: "Any") -> None:
 
 def list_processes() -> "list[int]":
     """Everything that runs in this box, but for this process."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != str(os.getpid())]
+    return [int(name) for name in posix.listdir("/proc") if name.isdigit() and name != str(posix.getpid())]
 
 
 def op_activity(connection: Connection, request: "Any") -> None:
@@ -508,7 +511,7 @@ def op_kill_all(connection: Connection, request: "Any") -> None:
 def send_all(number: int) -> None:
     if _ISOLATED:
         try:
-            os.kill(-1, number)
+            posix.kill(-1, number)
         except (ProcessLookupError, PermissionError):
             pass
     else:
@@ -549,6 +552,8 @@ def op_connect(connection: Connection, request: "Any") -> None:
 
 
 def absolute(request: "Any", name: str = "path") -> str:
+    import os.path
+
     path: str = request[name]
     if not path.startswith("/"):
         path = request["cwd"] + "/" + path
@@ -556,25 +561,36 @@ def absolute(request: "Any", name: str = "path") -> str:
     return path if ".." in path.split("/") else os.path.normpath(path)
 
 
-def describe(path: str, status: os.stat_result) -> "list[Any]":
+def describe(path: str, status: posix.stat_result) -> "list[Any]":
     kinds = {0o100000: "file", 0o040000: "folder", 0o120000: "link"}
     kind = kinds.get(status.st_mode & 0o170000, "other")
-    target = os.readlink(path) if kind == "link" else None
+    target = posix.readlink(path) if kind == "link" else None
     return [path, kind, status.st_size, status.st_mode & 0o7777, status.st_mtime_ns // 1_000_000, target]
+
+
+def op_hold(connection: Connection, request: "Any") -> None:
+    """A descriptor of the box's root: while somebody holds it, what is mounted there outlives us."""
+    descriptor = posix.open("/", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    try:
+        connection.answer({}, (descriptor,))
+    finally:
+        posix.close(descriptor)
 
 
 def op_open(connection: Connection, request: "Any") -> None:
     """Open a file for reading. Without waiting: a pipe with nobody at its other end must not hold us up."""
     path = absolute(request)
-    descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+    descriptor = posix.open(path, posix.O_RDONLY | _OPEN_FLAGS)
     try:
-        connection.answer({"file": describe(path, os.fstat(descriptor))}, (descriptor,))
+        connection.answer({"file": describe(path, posix.fstat(descriptor))}, (descriptor,))
     finally:
-        os.close(descriptor)
+        posix.close(descriptor)
 
 
 def op_write(connection: Connection, request: "Any") -> None:
     """Hand out a new file; when the host says that it is complete, it takes the place of the old one."""
+    import os
+
     path = absolute(request)
     # Through links, as any other writer would: the file that is meant is replaced, not the link to it.
     path = os.path.realpath(path)
@@ -582,13 +598,13 @@ def op_write(connection: Connection, request: "Any") -> None:
     os.makedirs(folder, exist_ok=True)
     if os.path.isdir(path):
         raise Problem(errno.EISDIR, path)
-    temporary = folder + "/.holdfast-" + os.urandom(6).hex()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)
+    temporary = folder + "/.holdfast-" + posix.urandom(6).hex()
+    descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | _OPEN_FLAGS, 0o600)
 
     def commit(_connection: Connection, message: "Any") -> None:
         try:
-            os.chmod(temporary, request["mode"])
-            os.replace(temporary, path)
+            posix.chmod(temporary, request["mode"])
+            posix.replace(temporary, path)
         except OSError as error:
             discard()
             raise Problem(error.errno or errno.EIO, path) from None
@@ -596,7 +612,7 @@ def op_write(connection: Connection, request: "Any") -> None:
 
     def discard() -> None:
         try:
-            os.unlink(temporary)
+            posix.unlink(temporary)
         except OSError:
             pass
 
@@ -605,27 +621,31 @@ def op_write(connection: Connection, request: "Any") -> None:
     try:
         connection.send({}, (descriptor,))
     finally:
-        os.close(descriptor)
+        posix.close(descriptor)
 
 
 def op_stat(connection: Connection, request: "Any") -> None:
     path = absolute(request)
-    connection.answer({"file": describe(path, os.lstat(path))})
+    connection.answer({"file": describe(path, posix.lstat(path))})
 
 
 def op_mkdir(connection: Connection, request: "Any") -> None:
+    import os
+
     os.makedirs(absolute(request), exist_ok=True)
     connection.answer({})
 
 
 def op_move(connection: Connection, request: "Any") -> None:
+    import os
+
     source, target = absolute(request), absolute(request, "target")
-    os.lstat(source)
+    posix.lstat(source)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.isdir(target) and not os.path.islink(target):
         raise Problem(errno.EEXIST, target)
     try:
-        os.rename(source, target)
+        posix.rename(source, target)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -647,17 +667,17 @@ def move_across(connection: Connection, source: str, target: str) -> None:
 
 
 def op_chmod(connection: Connection, request: "Any") -> None:
-    os.chmod(absolute(request), request["mode"])
+    posix.chmod(absolute(request), request["mode"])
     connection.answer({})
 
 
 def op_delete(connection: Connection, request: "Any") -> None:
     path = absolute(request)
-    status = os.lstat(path)
+    status = posix.lstat(path)
     if status.st_mode & 0o170000 != 0o040000:
-        os.unlink(path)
+        posix.unlink(path)
     elif not request["recursive"]:
-        os.rmdir(path)
+        posix.rmdir(path)
     else:
         in_child(connection, lambda: remove_tree(path))
         return
@@ -673,7 +693,7 @@ def remove_tree(path: str) -> "Any":
 
 def in_child(connection: Connection, work: "Callable[[], Any]", keep: "tuple[int, ...]" = ()) -> None:
     """Do what may take long in a child. It answers on the connection by itself; hanging up kills it."""
-    pid = os.fork()
+    pid = posix.fork()
     if pid == 0:
         try:
             _signal.set_wakeup_fd(-1)
@@ -689,7 +709,7 @@ def in_child(connection: Connection, work: "Callable[[], Any]", keep: "tuple[int
         except BaseException as error:
             sys.stderr.write("guest child: %r\n" % error)
         finally:
-            os._exit(0)
+            posix._exit(0)
     connection.on_hangup = lambda: kill_child(pid)
     _children[pid] = lambda code: (
         connection.answer({"error": errno.EIO, "about": "ended"}) if code else hang_up(connection)
@@ -699,7 +719,7 @@ def in_child(connection: Connection, work: "Callable[[], Any]", keep: "tuple[int
 def kill_child(pid: int) -> None:
     if pid in _children:
         try:
-            os.kill(pid, _signal.SIGKILL)
+            posix.kill(pid, _signal.SIGKILL)
         except ProcessLookupError:
             pass
 
@@ -768,10 +788,10 @@ def op_pack(connection: Connection, request: "Any") -> None:
         return {}
 
     try:
-        os.lstat(path)
+        posix.lstat(path)
         in_child(connection, work)
     finally:
-        os.close(pipe)
+        posix.close(pipe)
 
 
 def op_unpack(connection: Connection, request: "Any") -> None:
@@ -780,6 +800,8 @@ def op_unpack(connection: Connection, request: "Any") -> None:
     path = absolute(request)
 
     def work() -> "Any":
+        import os
+
         import tree
 
         os.makedirs(path, exist_ok=True)
@@ -790,7 +812,7 @@ def op_unpack(connection: Connection, request: "Any") -> None:
     try:
         in_child(connection, work)
     finally:
-        os.close(pipe)
+        posix.close(pipe)
 
 
 def op_ping(connection: Connection, request: "Any") -> None:

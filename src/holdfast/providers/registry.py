@@ -12,11 +12,6 @@ from holdfast.providers.unusable import UnusableProvider
 
 log = logging.getLogger(__name__)
 
-UNCONFINED = (
-    "the process provider is allowed: its boxes run on this machine without isolation,"
-    " with all rights of the server, for development only"
-)
-
 
 def _local(home: Path) -> Provider:
     from holdfast.providers.local import LocalProvider
@@ -39,12 +34,10 @@ def known_providers(*, allow_process: bool) -> dict[str, Callable[[Path], Provid
 
 
 async def open_providers(home: Path, *, allow_process: bool = False) -> Mapping[str, Provider]:
-    """All providers of a home, opened; the caller closes them.
+    """All providers of a home, opened; the caller closes them. The process provider says what it is when it opens.
 
     One that cannot work on this machine is there all the same: it answers everything with the reason.
     """
-    if allow_process:
-        log.warning(UNCONFINED)
     opened: dict[str, Provider] = {}
     try:
         for name, make in known_providers(allow_process=allow_process).items():

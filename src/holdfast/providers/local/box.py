@@ -32,7 +32,7 @@ from holdfast.providers.local.process import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.providers.local.provider import GuestProvider
+    from holdfast.providers.local.guest_provider import GuestProvider
 
 _CONNECT_SECONDS: Final = 10.0
 

@@ -74,11 +74,15 @@ class Launcher:
             raise CreateFailed(f"the box could not be started: {answer['error']}")
 
     async def _answer(self) -> dict[str, Any]:
-        """Taken in order, also where somebody stopped waiting for theirs."""
+        """Waited for even when cancelled: what was begun must be known before anybody undoes it."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         async with asyncio.timeout(_SECONDS):
-            return await future
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                await asyncio.wait([future], timeout=_SECONDS)
+                raise
 
     def _on_answer(self) -> None:
         assert self._control is not None

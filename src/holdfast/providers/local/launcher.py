@@ -78,9 +78,13 @@ def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
 
 
 def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
-    """Start one box; says the process id of its monitor."""
+    """Start one box; says the process id of its monitor. Once it returns, the box can be found and ended."""
+    ready, tell = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(tell)
+        os.read(ready, 1)
+        os.close(ready)
         return pid
     try:
         os.setsid()
@@ -90,6 +94,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         listener = _listen(folder)
         for group in request["groups"]:
             _join(group)
+        os.write(tell, b".")
         high = [_raise_descriptor(each) for each in (nothing, nothing, log, listener, *descriptors)]
         os.closerange(3, _FIRST_HIGH)
         for number, each in enumerate(high):
@@ -106,7 +111,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.execve(request["program"], request["argv"], {})
+        os.execve(request["program"], request["argv"], request["environment"])
     except BaseException as error:
         os.write(2, f"launcher: {error}\n".encode())
     finally:

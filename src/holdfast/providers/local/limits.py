@@ -326,7 +326,7 @@ class BoxGroup:
     def kill(self) -> bool:
         """Ends every process of the box, also those that fork while dying. False if some do not die in time."""
         if self.backend.kind == CGROUP_V1 and self.can_freeze:
-            pass  # the frozen cannot even die
+            self._write_if_there("freezer", "freezer.state", "THAWED")  # the frozen cannot even die
         self._write_if_there("pids", "pids.max", "0")
         self._write_if_there("freezer", "cgroup.kill", "1")
         deadline = time.monotonic() + _KILL_SECONDS

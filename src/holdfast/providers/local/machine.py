@@ -277,7 +277,7 @@ def _read(path: str) -> str:
 
 def explain(stderr: str, facts: Facts) -> CannotIsolate:
     """What a bubblewrap that failed wanted to say."""
-    said = _last_line(stderr)
+    said = _gist(stderr)
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, said):
             message, hint = meaning(facts)
@@ -286,9 +286,11 @@ def explain(stderr: str, facts: Facts) -> CannotIsolate:
     return CannotIsolate(f"a sandbox could not be made; bubblewrap said: {said}", hint=_otherwise(facts))
 
 
-def _last_line(stderr: str) -> str:
+def _gist(stderr: str) -> str:
+    """Bubblewrap's own last words, else anybody's."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1].removeprefix("bwrap: ") if lines else ""
+    own = [line for line in lines if line.startswith("bwrap: ")]
+    return (own or lines or [""])[-1].removeprefix("bwrap: ").removeprefix("launcher: ")
 
 
 def _otherwise(facts: Facts) -> str:

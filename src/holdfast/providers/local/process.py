@@ -6,7 +6,6 @@ import asyncio
 import collections
 import contextlib
 import errno
-import inspect
 import json
 import os
 import re
@@ -33,7 +32,9 @@ from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import DEFAULT_SECONDS, Call, GuestRefused, Link, Pipe
 from holdfast.threads.ids import new_id, now_ms
 
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 18
+_TURNS: Final = 8
+"""Pieces of a stream between two turns of the event loop."""
 _TAIL: Final = 64 * 1024
 _LOOK_SECONDS: Final = 1.0
 """How often a follower makes sure that the box still lives. Output itself is announced."""
@@ -98,6 +99,7 @@ class Drain:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         watching = False
+        turns = 0
         try:
             while True:
                 try:
@@ -113,26 +115,28 @@ class Drain:
                     continue
                 if not data:
                     return
-                if self._sink is not None:
+                if self._sink is None:
+                    self._collect(data)
+                elif (taking := self._sink(data)) is not None:
                     if watching:  # nobody shall be told again and again while the sink takes its time
                         loop.remove_reader(self._descriptor)
                         watching = False
-                    taken = self._sink(data)
-                    if inspect.isawaitable(taken):
-                        await taken
-                    else:
-                        await asyncio.sleep(0)
-                    continue
-                self._size += len(data)
-                if self._size > self._limit:
-                    raise OutputTooLarge(
-                        f"the command printed more than {self._limit} bytes",
-                        hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
-                    )
-                self._pieces.append(data)
+                    await taking
+                turns += 1
+                if turns % _TURNS == 0:
+                    await asyncio.sleep(0)  # others have work, too
         finally:
             if watching:
                 loop.remove_reader(self._descriptor)
+
+    def _collect(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._limit:
+            raise OutputTooLarge(
+                f"the command printed more than {self._limit} bytes",
+                hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
+            )
+        self._pieces.append(data)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -386,7 +390,7 @@ class KeptProcess(Process):
             raise InvalidSpec("offset and limit cannot be negative")
         try:
             with self._path(stream).open("rb") as file:
-                return os.pread(file.fileno(), min(limit, 16 * _PIECE), offset)
+                return os.pread(file.fileno(), min(limit, 64 * _PIECE), offset)
         except FileNotFoundError:
             raise BoxGone(f"the output of process {self.id} is gone with its box") from None
 

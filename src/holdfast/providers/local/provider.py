@@ -1,513 +1,42 @@
-"""Boxes on this machine. `GuestProvider` is what is the same for confined ones and others; `LocalProvider` confines."""
+"""Boxes on this machine, confined by bubblewrap."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
-import io
 import logging
 import os
 import re
 import signal
 import time
-from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
-from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.box import BoxInfo, Step
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import (
-    BoxConflict,
     BoxError,
-    BoxGone,
-    BoxNotFound,
-    BoxStopped,
-    BoxUnreachable,
-    CreateFailed,
-    InvalidSpec,
-    NoSpace,
-    WrongSnapshot,
 )
-from holdfast.boxes.labels import matches
-from holdfast.boxes.provider import Provider, Swept, Volume
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, check_labels
-from holdfast.providers.local import bubblewrap, layers, limits, runtime, volumes
-from holdfast.providers.local.box import LocalBox
-from holdfast.providers.local.ground import CREATING, DELETING, BoxRecord, Ground, measure, remove_tree, updated
-from holdfast.providers.local.inotify import FileWatch
+from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.local import bubblewrap, limits, machine, runtime, volumes
+from holdfast.providers.local.ground import BoxRecord, Ground
+from holdfast.providers.local.guard import DiskGuard, Watched
+from holdfast.providers.local.guest_provider import GuestProvider
 from holdfast.providers.local.launch import Launcher, stage_for
-from holdfast.providers.local.link import GuestRefused, Link, Pipe
-from holdfast.providers.local.process import number_in
-from holdfast.threads.ids import new_id, now_ms
+from holdfast.providers.local.link import GuestRefused, Link
 
 log = logging.getLogger(__name__)
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _START_SECONDS: Final = 30.0
 _GRACE_MS: Final = 1500
+_HOLD_SECONDS: Final = 0.5
 _DEFAULT_PIDS: Final = 4096
 _MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for a box that was given no limit of its own."""
 _PATH: Final = f"{bubblewrap.HOME}/.local/bin:{bubblewrap.HOME}/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-
-
-class GuestProvider(Provider):
-    """Boxes with a guest that passes descriptors, in a folder of this machine."""
-
-    capabilities: frozenset[Capability] = frozenset()
-    snapshot_kind = layers.KIND
-    owner: tuple[int, int] | None = None
-    """Whom kept output is given to."""
-
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self._watch: FileWatch | None = None
-        self._background: set[asyncio.Task[Any]] = set()
-
-    @property
-    def watch(self) -> FileWatch:
-        if self._watch is None:
-            raise RuntimeError("the provider is not open: use it in `async with`, or await its open()")
-        return self._watch
-
-    async def open(self) -> None:
-        if self._watch is None:
-            self._watch = FileWatch()
-
-    async def close(self) -> None:
-        for task in list(self._background):
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
-
-    # --- what differs ---
-
-    @abstractmethod
-    async def launch(self, record: BoxRecord) -> None:
-        """Start a box's guest. Returns when it was begun; whether it comes up shows on its socket."""
-
-    @abstractmethod
-    def workdir(self, info: BoxInfo) -> str: ...
-
-    @abstractmethod
-    def environment(self, info: BoxInfo) -> dict[str, str]: ...
-
-    def explain(self, id: str) -> BoxError:
-        """Why a box did not come up."""
-        return CreateFailed(f"box {id} did not come up: {self._start_log(id)}")
-
-    def check(self, spec: BoxSpec) -> None:
-        """Refuse what cannot be, before anything is made."""
-        require(self.name, self.capabilities, *needed(spec))
-
-    def first_layers(self) -> tuple[str, ...]:
-        return ()
-
-    def recover(self, record: BoxRecord) -> BoxRecord:
-        """Put a box that does not run in order before it is started."""
-        return layers.recover(self.ground, record)
-
-    def usage(self, id: str) -> limits.Usage:
-        return limits.Usage()
-
-    def release(self, id: str) -> None:
-        """Give back what a box that does not run still holds of the machine."""
-
-    # --- making ---
-
-    async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
-        self.check(spec)
-        return await self._make(spec, id, labels or {}, self.first_layers(), None)
-
-    async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
-        require(self.name, self.capabilities, Capability.SNAPSHOTS)
-        self.check(spec)
-        with self.ground.layers_locked(alone=False):
-            manifest = layers.read_manifest(self.ground, snapshot)
-            for layer in manifest.layers:
-                if not (self.ground.layers / layer / "files").is_dir():
-                    raise WrongSnapshot(f"snapshot {snapshot} is damaged: its layer {layer} is missing")
-            record = self._begin(spec, id, labels or {}, manifest.layers, snapshot)
-        return await self._complete(record)
-
-    async def _make(
-        self, spec: BoxSpec, id: str, labels: Mapping[str, str], own_layers: tuple[str, ...], snapshot: str | None
-    ) -> Box:
-        return await self._complete(self._begin(spec, id, labels, own_layers, snapshot))
-
-    def _begin(
-        self, spec: BoxSpec, id: str, labels: Mapping[str, str], own_layers: tuple[str, ...], snapshot: str | None
-    ) -> tuple[BoxRecord, int]:
-        """The box's folder, marked as being made and locked: whoever finds it so and unlocked removes it."""
-        if not _ID.fullmatch(id):
-            raise InvalidSpec(f"{id!r} cannot be the id of a box: lower case letters, digits and -, at most 63")
-        check_labels(labels)
-        record = updated(
-            self.ground.new_record(id, spec, labels, now_ms()), layers=own_layers, snapshot=snapshot, head=snapshot
-        )
-        folder = self.ground.box(id)
-        try:
-            folder.mkdir(mode=0o711)
-        except FileExistsError:
-            raise BoxConflict(f"there is a local box {id} already") from None
-        lock = self.ground.try_lock(id)
-        if lock is None:
-            raise BoxConflict(f"somebody else is making box {id}")
-        try:
-            (folder / CREATING).touch()
-            folder.chmod(0o711)
-            (folder / "processes").mkdir(mode=0o700)
-            self.prepare_files(record)
-            self.ground.write(record)
-        except OSError as error:
-            self.ground.discard(folder)
-            os.close(lock)
-            raise NoSpace(f"box {id} cannot be made: {error}") from None
-        return record, lock
-
-    def prepare_files(self, record: BoxRecord) -> None:
-        folder = self.ground.box(record.id)
-        self.ground.make_folder(folder / "upper")
-        self.ground.make_folder(folder / "work", 0o700)
-
-    async def _complete(self, begun: tuple[BoxRecord, int]) -> Box:
-        record, lock = begun
-        folder = self.ground.box(record.id)
-        try:
-            try:
-                await self._bring_up(record)
-                (folder / CREATING).unlink()
-            except BaseException:
-                await asyncio.shield(self._take_down(record.id))
-                raise
-        finally:
-            os.close(lock)
-        return LocalBox(self, self.describe(record))
-
-    async def _take_down(self, id: str) -> int:
-        """End a box and remove it. It is locked, or was never whole."""
-        link = Link(id, self.ground.box(id))
-        await self.end(link)
-        self.release(id)
-        moved = self.ground.discard(self.ground.box(id))
-        return await asyncio.to_thread(remove_tree, moved) if moved is not None else 0
-
-    async def end(self, link: Link) -> None:
-        await link.kill()
-
-    async def _bring_up(self, record: BoxRecord) -> None:
-        """Start the guest and hear from it."""
-        await self.launch(record)
-        link = Link(record.id, self.ground.box(record.id))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _START_SECONDS
-        pause = 0.0005
-        while True:
-            try:
-                await link.ask({"op": "ping"}, seconds=max(deadline - loop.time(), 0.1))
-                return
-            except BoxStopped:
-                # Not listening yet, or dead already: the launcher's child says which by its log.
-                if self._start_log(record.id) or loop.time() > deadline:
-                    raise self.explain(record.id) from None
-            except (BoxUnreachable, GuestRefused):
-                raise self.explain(record.id) from None
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
-
-    def _start_log(self, id: str) -> str:
-        try:
-            return (self.ground.box(id) / "start.log").read_text("utf-8", "replace").strip()[:2000]
-        except OSError:
-            return ""
-
-    # --- finding ---
-
-    def describe(self, record: BoxRecord) -> BoxInfo:
-        return BoxInfo(
-            record.id,
-            self.name,
-            record.spec,
-            record.labels,
-            Power.RUNNING if Link(record.id, self.ground.box(record.id)).alive() else Power.STOPPED,
-            record.created_at,
-            record.snapshot,
-        )
-
-    async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        records = self.ground.records()
-        return [self.describe(record) for record in records if matches(record.labels, labels or {})]
-
-    def _record(self, id: str) -> BoxRecord:
-        if not _ID.fullmatch(id) or not self.ground.whole(id):
-            raise BoxNotFound(f"there is no {self.name} box {id}")
-        return self.ground.read(id)
-
-    async def attach(self, id: str) -> Box:
-        return LocalBox(self, self.describe(self._record(id)))
-
-    async def probe(self, id: str) -> Liveness:
-        try:
-            self._record(id)
-        except (BoxNotFound, BoxGone):
-            return Liveness.GONE
-        except OSError:
-            return Liveness.UNKNOWN
-        return Liveness.LIVE
-
-    def power(self, id: str) -> Power:
-        try:
-            return self.describe(self._record(id)).power
-        except BoxNotFound:
-            raise BoxGone(f"box {id} is gone") from None
-
-    # --- life ---
-
-    @contextlib.asynccontextmanager
-    async def _alone(self, id: str) -> AsyncIterator[BoxRecord]:
-        """Alone at a whole box."""
-        try:
-            self._record(id)
-            async with self.ground.locked(id):
-                yield self._record(id)
-        except BoxNotFound:
-            raise BoxGone(f"box {id} is gone") from None
-
-    async def stop_box(self, id: str) -> None:
-        require(self.name, self.capabilities, Capability.STOP)
-        async with self._alone(id):
-            await asyncio.shield(self._stop(id))
-
-    async def _stop(self, id: str) -> None:
-        link = Link(id, self.ground.box(id))
-        with contextlib.suppress(BoxStopped, BoxUnreachable, GuestRefused):
-            await link.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 1)
-        await self.end(link)
-        self.release(id)
-
-    async def start_box(self, id: str) -> None:
-        require(self.name, self.capabilities, Capability.STOP)
-        async with self._alone(id) as record:
-            if not Link(id, self.ground.box(id)).alive():
-                await self._start(record)
-
-    async def _start(self, record: BoxRecord) -> None:
-        record = self.recover(record)
-        try:
-            await self._bring_up(record)
-        except BaseException:
-            await asyncio.shield(self.end(Link(record.id, self.ground.box(record.id))))
-            raise
-
-    async def remove(self, id: str) -> int:
-        if not _ID.fullmatch(id) or not self.ground.box(id).exists():
-            return 0
-        try:
-            async with self.ground.locked(id):
-                folder = self.ground.box(id)
-                if not folder.exists():
-                    return 0
-                (folder / DELETING).touch()
-                freed = await asyncio.shield(self._take_down(id))
-        except (BoxNotFound, FileNotFoundError):
-            return 0
-        return freed + await asyncio.to_thread(layers.collect, self.ground)
-
-    # --- snapshots ---
-
-    async def snapshot_box(self, id: str, labels: Mapping[str, str]) -> Snapshot:
-        require(self.name, self.capabilities, Capability.SNAPSHOTS)
-        async with self._alone(id) as record:
-            return await asyncio.shield(self._snapshot(record, labels))
-
-    async def _snapshot(self, record: BoxRecord, labels: Mapping[str, str]) -> Snapshot:
-        ground = self.ground
-        link = Link(record.id, ground.box(record.id))
-        running = link.alive()
-        if not running:
-            record = self.recover(record)
-        own_layers = record.layers
-        with ground.layers_locked(alone=False):
-            if layers.changed(ground, record):
-                if running and not await self._idle(link):
-                    own_layers = (*record.layers, await self._copy_live(record))
-                else:
-                    if running:
-                        await self.end(link)
-                    record = layers.freeze_top(ground, record)
-                    if len(record.layers) > layers.DEEPEST:
-                        merged = await asyncio.to_thread(layers.merge, ground, record.layers)
-                        record = updated(record, layers=merged)
-                        ground.write(record)
-                    own_layers = record.layers
-                    if running:
-                        await self._bring_up(record)
-            snapshot = await asyncio.to_thread(layers.write_snapshot, ground, record, own_layers, labels)
-            ground.write(updated(record, head=snapshot.id))
-        return snapshot
-
-    async def _idle(self, link: Link) -> bool:
-        try:
-            answer = await link.ask({"op": "activity"})
-        except (BoxUnreachable, GuestRefused):
-            return False
-        return number_in(answer, "processes") == 0 and number_in(answer, "connections") == 0
-
-    async def _copy_live(self, record: BoxRecord) -> str:
-        """What runs is held still while its files are copied."""
-        async with self.held_still(record.id):
-            return await asyncio.to_thread(layers.copy_top, self.ground, record)
-
-    @contextlib.asynccontextmanager
-    async def held_still(self, id: str) -> AsyncIterator[None]:
-        link = Link(id, self.ground.box(id))
-        with contextlib.suppress(BoxError, GuestRefused):
-            await link.ask({"op": "kill_all", "number": 19})
-        try:
-            yield
-        finally:
-            with contextlib.suppress(BoxError, GuestRefused):
-                await link.ask({"op": "kill_all", "number": 18})
-
-    async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
-        require(self.name, self.capabilities, Capability.FORK)
-        spec = self._record(id).spec
-        snapshot = await self.snapshot_box(id, {})
-        try:
-            return await self.restore(snapshot.id, spec, id=new or new_id("b"), labels=labels)
-        finally:
-            # The box has its layers; the snapshot was only the way to them.
-            self._later(asyncio.to_thread(layers.delete_snapshot, self.ground, snapshot.id))
-
-    def _later(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
-        found = await asyncio.to_thread(layers.manifests, self.ground)
-        return [each.snapshot for each in found if matches(each.snapshot.labels, labels or {})]
-
-    async def snapshot(self, id: str) -> Snapshot:
-        return layers.read_manifest(self.ground, id).snapshot
-
-    async def delete_snapshot(self, id: str) -> int:
-        return await asyncio.to_thread(layers.delete_snapshot, self.ground, id)
-
-    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        layers.read_manifest(self.ground, id)
-        read, write = os.pipe2(os.O_CLOEXEC)
-        pipe = Pipe(read)
-        pipe.widen()
-
-        def export() -> None:
-            with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as out:
-                layers.export(self.ground, id, out)
-
-        exporting = asyncio.create_task(asyncio.to_thread(export))
-        try:
-            while data := await pipe.read():
-                yield data
-        finally:
-            pipe.close()
-            await exporting
-
-    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        read, write = os.pipe2(os.O_CLOEXEC)
-        pipe = Pipe(write)
-        pipe.widen()
-
-        def take() -> Snapshot:
-            with io.open(read, "rb", buffering=1 << 18) as source:  # noqa: UP020
-                return layers.import_(self.ground, source)
-
-        taking = asyncio.create_task(asyncio.to_thread(take))
-        try:
-            with contextlib.suppress(BrokenPipeError):  # it refused: it says why
-                async for piece in stream:
-                    await pipe.write(piece)
-            pipe.close()
-            return await asyncio.shield(taking)
-        finally:
-            pipe.close()
-            await asyncio.gather(taking, return_exceptions=True)
-
-    # --- volumes ---
-
-    async def create_volume(self, name: str) -> Volume:
-        require(self.name, self.capabilities, Capability.VOLUMES)
-        return volumes.create(self.ground, name)
-
-    async def volumes(self) -> list[Volume]:
-        return volumes.all_volumes(self.ground)
-
-    async def delete_volume(self, name: str) -> int:
-        require(self.name, self.capabilities, Capability.VOLUMES)
-        return await asyncio.to_thread(volumes.delete, self.ground, name)
-
-    # --- housekeeping ---
-
-    async def sweep(self, keep: Collection[str] | None = None) -> Swept:
-        removed: list[str] = []
-        freed = 0
-        for id in self.ground.ids():
-            why = self._why_remove(id, keep)
-            if why is None:
-                continue
-            lock = None
-            with contextlib.suppress(BoxNotFound):
-                lock = self.ground.try_lock(id)
-            if lock is None:
-                continue  # somebody is at it
-            try:
-                if self._why_remove(id, keep) is not None:
-                    freed += await asyncio.shield(self._take_down(id))
-                    removed.append(f"box {id}: {why}")
-            except BoxError as error:
-                log.warning("box %s could not be swept away: %s", id, error)
-            finally:
-                os.close(lock)
-        freed += await asyncio.to_thread(layers.collect, self.ground)
-        freed += await asyncio.to_thread(layers.clear_trash, self.ground)
-        removed += await asyncio.to_thread(self.sweep_machine)
-        return Swept(tuple(removed), freed)
-
-    def _why_remove(self, id: str, keep: Collection[str] | None) -> str | None:
-        folder = self.ground.box(id)
-        if (folder / DELETING).exists():
-            return "its deletion was cut short"
-        if (folder / CREATING).exists() or not (folder / "box.json").exists():
-            return "its creation was cut short"
-        if keep is not None and id not in keep:
-            return "nobody knows it"
-        return None
-
-    def sweep_machine(self) -> list[str]:
-        """Leftovers outside of the folder."""
-        return []
-
-    async def disk_use(self, id: str) -> int:
-        return await asyncio.to_thread(measure, self.ground.box(id))
-
-    async def diagnose(self, id: str | None = None) -> list[Step]:
-        steps = await self._diagnose_provider()
-        if id is not None and all(step.ok for step in steps):
-            try:
-                box = await self.attach(id)
-                steps += await box.ping()
-            except BoxError as error:
-                steps.append(Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all"))
-        return steps
-
-    async def _diagnose_provider(self) -> list[Step]:
-        return []
 
 
 class LocalProvider(GuestProvider):
@@ -527,6 +56,7 @@ class LocalProvider(GuestProvider):
         self._backend = limits.LimitBackend(limits.RLIMITS, {}, {})
         self._runtime: runtime.Runtime | None = None
         self._launcher: Launcher | None = None
+        self._guard: DiskGuard | None = None
 
     async def open(self) -> None:
         await super().open()
@@ -547,12 +77,27 @@ class LocalProvider(GuestProvider):
             }
         )
         await self._launcher.start()
+        self._guard = DiskGuard(self.ground.path, self._running, self._stop_writers)
+
+    def _running(self) -> list[Watched]:
+        return [
+            Watched(record.id, self.ground.box(record.id), record.spec.disk)
+            for record in self.ground.records()
+            if Link(record.id, self.ground.box(record.id)).alive()
+        ]
+
+    async def _stop_writers(self, id: str) -> None:
+        with contextlib.suppress(BoxError, GuestRefused):
+            await Link(id, self.ground.box(id)).ask({"op": "kill_all", "number": signal.SIGKILL.value})
 
     def _prepare(self) -> tuple[runtime.Runtime, limits.LimitBackend]:
         self.ground.prepare()
-        return runtime.prepare(self.ground, runtime.find_bwrap()), limits.detect()
+        return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()
 
     async def close(self) -> None:
+        if self._guard is not None:
+            await self._guard.close()
+            self._guard = None
         await super().close()
         if self._launcher is not None:
             self._launcher.close()
@@ -634,6 +179,7 @@ class LocalProvider(GuestProvider):
                 "folder": str(folder),
                 "program": self._reachable(self._runtime.bwrap),
                 "argv": [name_of(record.id), *arguments],
+                "environment": {},
                 "groups": group.entrances,
                 "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk),
             }
@@ -646,6 +192,14 @@ class LocalProvider(GuestProvider):
         return limits.BoxGroup(self._backend, self._group_name, id)
 
     async def end(self, link: Link) -> None:
+        held = await _hold_files(link)
+        try:
+            await self._kill(link)
+        finally:
+            for each in held:
+                self._later(asyncio.to_thread(os.close, each))
+
+    async def _kill(self, link: Link) -> None:
         """By its group where it has one. A sandbox that was cut short while it came up has a name, and no guest yet."""
         group = self._group(link.box)
         if group.exists:
@@ -656,6 +210,12 @@ class LocalProvider(GuestProvider):
 
     def release(self, id: str) -> None:
         self._group(id).remove()
+
+    def explain(self, id: str) -> BoxError:
+        told = self.start_log(id)
+        if "bwrap:" in told or "launcher:" in told:
+            return machine.explain(told, machine.look())
+        return super().explain(id)
 
     def usage(self, id: str) -> limits.Usage:
         return self._group(id).usage()
@@ -694,6 +254,19 @@ class LocalProvider(GuestProvider):
             Step("boxes folder", True, taken, str(self.ground.boxes)),
             Step("limits", True, 0.0, self._backend.kind),
         ]
+
+
+async def _hold_files(link: Link) -> list[int]:
+    """Keep a box's files mounted for a moment longer than it lives.
+
+    The kernel writes everything to disk when the last user of an overlay lets go, and whoever that is waits. Let that
+    be a thread of ours, not the end of the box.
+    """
+    try:
+        _, held = await link.ask_descriptors({"op": "hold"}, seconds=_HOLD_SECONDS)
+    except (BoxError, GuestRefused):
+        return []
+    return held
 
 
 def _kill_unborn(id: str) -> None:

@@ -20,9 +20,9 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.guest import codec
 from holdfast.providers.local.ground import BoxRecord, Ground
+from holdfast.providers.local.guest_provider import GuestProvider
 from holdfast.providers.local.launch import Launcher
 from holdfast.providers.local.link import Link
-from holdfast.providers.local.provider import GuestProvider
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class ProcessProvider(GuestProvider):
             "folder": str(self.ground.box(record.id)),
             "program": sys.executable,
             "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
+            "environment": {_MARK: record.id},
             "groups": [],
             "rlimits": [],
         }

@@ -1,0 +1,98 @@
+"""Keeps boxes from filling the disk. The kernel bounds one file (RLIMIT_FSIZE); the sum of them is for us to watch.
+
+An ordinary user has no quotas to give out. So boxes with a limit are measured as often as that is cheap, and when the
+machine itself runs low, the box that holds most is stopped from writing more: its processes end, its files stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.providers.local.ground import measure
+
+log = logging.getLogger(__name__)
+
+NOTE: Final = "over-disk-limit"
+"""In the folder of a box that was stopped from writing: why, for its diagnosis."""
+_SECONDS: Final = 1.0
+_SHARE: Final = 0.1
+"""Of the time that may go into measuring."""
+_RESERVE: Final = 1024**3
+_RESERVE_SHARE: Final = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A box that runs."""
+
+    id: str
+    folder: Path
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    id: str
+    why: str
+
+
+def judge(watched: Mapping[str, int | None], used: Mapping[str, int], free: int, reserve: int) -> list[Verdict]:
+    """Which boxes have to be stopped: those over their limit, and the largest where the machine has no room left."""
+    verdicts = [
+        Verdict(id, f"it holds {used[id]} bytes on disk; its limit is {limit}")
+        for id, limit in watched.items()
+        if limit is not None and used.get(id, 0) > limit
+    ]
+    if free < reserve and not verdicts and used:
+        largest = max(used, key=lambda id: used[id])
+        verdicts.append(Verdict(largest, f"the disk has {free} bytes left, and this box holds most: {used[largest]}"))
+    return verdicts
+
+
+class DiskGuard:
+    """Owned by the provider; `close` ends it."""
+
+    def __init__(
+        self, folder: Path, running: Callable[[], list[Watched]], stop_writers: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._folder = folder
+        self._running = running
+        self._stop_writers = stop_writers
+        self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            begin = time.monotonic()
+            try:
+                await self.look()
+            except OSError as error:
+                log.warning("the disk use of boxes could not be measured: %s", error)
+            await asyncio.sleep(max(_SECONDS, (time.monotonic() - begin) / _SHARE))
+
+    async def look(self) -> None:
+        boxes = {each.id: each for each in self._running()}
+        free, reserve = _room(self._folder)
+        wanted = [each for each in boxes.values() if each.limit is not None or free < reserve]
+        used = {each.id: await asyncio.to_thread(measure, each.folder) for each in wanted}
+        for verdict in judge({id: each.limit for id, each in boxes.items()}, used, free, reserve):
+            log.warning("the processes of box %s are ended: %s", verdict.id, verdict.why)
+            (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
+            await self._stop_writers(verdict.id)
+
+
+def _room(folder: Path) -> tuple[int, int]:
+    """Bytes that are free, and those that boxes shall not take."""
+    status = os.statvfs(folder)
+    total = status.f_blocks * status.f_frsize
+    return status.f_bavail * status.f_frsize, min(_RESERVE, int(total * _RESERVE_SHARE))
