@@ -50,12 +50,12 @@ class LoopThread:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._closed:
-                raise RuntimeError("this client is closed: make a new one")
+                raise RuntimeError("this is closed: make a new one")
             if threading.current_thread() is self._thread:
-                raise RuntimeError("the sync client cannot be used from its own event loop: use Client there")
+                raise RuntimeError("sync calls cannot be made from their own event loop: use the async ones there")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast-client", daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast-sync", daemon=True)
                 self._thread.start()
             return self._loop
 

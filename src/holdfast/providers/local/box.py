@@ -101,6 +101,7 @@ class LocalBox(Box):
         return await run_command(
             self.link,
             self._start_request("exec", argv, env, cwd),
+            self._provider.owner,
             stdin=stdin,
             timeout=timeout,
             on_stdout=on_stdout,
@@ -135,7 +136,7 @@ class LocalBox(Box):
     async def channel(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> Channel:
-        return await PipeChannel.open(self.link, self._start_request("exec", argv, env, cwd))
+        return await PipeChannel.open(self.link, self._start_request("exec", argv, env, cwd), self._provider.owner)
 
     # --- ports ---
 
@@ -181,7 +182,7 @@ class LocalBox(Box):
         if not 0 < port < 65536:
             raise InvalidSpec(f"there is no port {port}")
         raise Unsupported(
-            "a local box has no address of its own: the server has one for each of its ports",
+            f"provider {self.info.provider} has no preview: the server has an address for each port of a box",
             hint="ask the server (holdfast box port), or use connect",
         )
 

@@ -66,9 +66,10 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file, already open, and where it goes."""
+    """A folder or file of the machine, and where it goes. The launcher opens it, and checks the way there."""
 
-    descriptor: int
+    source: str | int
+    """A path, or the number of a descriptor."""
     path: str
     read_only: bool
 
@@ -102,7 +103,8 @@ def arguments(
     made += ["--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
     made += ["--remount-ro", "/dev", "--size", str(_RUN_SIZE), "--tmpfs", "/run"]
     for mount in mounts:
-        made += ["--ro-bind-fd" if mount.read_only else "--bind-fd", str(mount.descriptor), mount.path]
+        option = "--ro-bind" if mount.read_only else "--bind"
+        made += [option if isinstance(mount.source, str) else f"{option}-fd", str(mount.source), mount.path]
     if seccomp is not None:
         made += ["--seccomp", str(seccomp)]
     made += ["--", machine.python, "-I", "-S", "-B", "-X", "utf8", f"{GUEST}/init.pyc"]

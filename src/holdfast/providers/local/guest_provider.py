@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from typing import Any, Final
@@ -201,21 +202,13 @@ class GuestProvider(Provider):
         """Start the guest and hear from it."""
         await self.launch(record)
         link = Link(record.id, self.ground.box(record.id))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _START_SECONDS
-        pause = 0.0005
-        while True:
-            try:
-                await link.ask({"op": "ping"}, seconds=max(deadline - loop.time(), 0.1))
-                return
-            except BoxStopped:
-                # Not listening yet, or dead already: the launcher's child says which by its log.
-                if self.start_log(record.id) or loop.time() > deadline:
-                    raise self.explain(record.id) from None
-            except (BoxUnreachable, GuestRefused):
-                raise self.explain(record.id) from None
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
+        request = {"op": "ping", "workdir": self.workdir(self.describe(record))}
+        try:
+            await link.ask(request, seconds=_START_SECONDS)
+        except GuestRefused as refused:
+            raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
+        except (BoxStopped, BoxUnreachable):
+            raise self.explain(record.id) from None
 
     def start_log(self, id: str) -> str:
         try:
@@ -237,7 +230,7 @@ class GuestProvider(Provider):
         )
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        records = self.ground.records()
+        records = sorted(self.ground.records(), key=lambda record: (record.created_at, record.id))
         return [self.describe(record) for record in records if matches(record.labels, labels or {})]
 
     def _record(self, id: str) -> BoxRecord:
@@ -505,7 +498,11 @@ class GuestProvider(Provider):
         return steps
 
     async def _diagnose_provider(self) -> list[Step]:
-        return []
+        begin = time.perf_counter()
+        there = self.ground.boxes.is_dir() and os.access(self.ground.boxes, os.W_OK)
+        taken = (time.perf_counter() - begin) * 1000
+        next_step = None if there else "make the folder writable for the server, and restart it"
+        return [Step("boxes folder", there, taken, str(self.ground.boxes), next_step)]
 
     def _diagnose_disk(self, id: str) -> list[Step]:
         try:

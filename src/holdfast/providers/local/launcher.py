@@ -21,6 +21,8 @@ _FIRST_HIGH = 200
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _CLONE_NEWNS = 0x20000
 _PACKET = 1 << 18
+_MOUNTS = 32
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
@@ -60,21 +62,27 @@ def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":
 
 
 def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def check(result: int, what: str) -> None:
-        if result != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), what)
-
-    check(libc.unshare(_CLONE_NEWNS), "unshare")
-    check(libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "/")
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "/")
     os.makedirs(stage, mode=0o755, exist_ok=True)
-    check(libc.mount(b"holdfast", stage.encode(), b"tmpfs", 0, b"mode=755,size=1m"), stage)
+    _check(_libc.mount(b"holdfast", stage.encode(), b"tmpfs", 0, b"mode=755,size=1m"), stage)
     for source, name in binds:
         target = os.path.join(stage, name)
         os.mkdir(target, 0o755)
-        check(libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), target)
+        _bind(source, target)
+    for number in range(_MOUNTS):
+        os.mkdir(os.path.join(stage, f"folder{number}"), 0o755)
+        os.close(os.open(os.path.join(stage, f"file{number}"), os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def _bind(source: str, target: str) -> None:
+    _check(_libc.mount(source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), target)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
 
 
 def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
@@ -86,6 +94,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         os.read(ready, 1)
         os.close(ready)
         return pid
+    log = 2
     try:
         os.setsid()
         folder = request["folder"]
@@ -95,10 +104,15 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         for group in request["groups"]:
             _join(group)
         os.write(tell, b".")
+        if settings["stage"] and request["mounts"]:
+            _stage(settings["stage"], request["mounts"])
+        else:
+            descriptors = descriptors + [_open_below(each["root"], each["parts"]) for each in request["mounts"]]
         high = [_raise_descriptor(each) for each in (nothing, nothing, log, listener, *descriptors)]
         os.closerange(3, _FIRST_HIGH)
         for number, each in enumerate(high):
             os.dup2(each, number)
+        log = 2
         os.closerange(_FIRST_HIGH, _FIRST_HIGH + 2 * len(high) + 64)
         for kind, soft, hard in request["rlimits"]:
             _limit(kind, soft, hard)
@@ -113,7 +127,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(request["program"], request["argv"], request["environment"])
     except BaseException as error:
-        os.write(2, f"launcher: {error}\n".encode())
+        os.write(log, f"launcher: {error}\n".encode())
     finally:
         os._exit(127)
 
@@ -133,6 +147,25 @@ def _listen(folder: str) -> int:
         return listener.detach()
     finally:
         os.close(place)
+
+
+def _open_below(root: str, parts: "list[str]") -> int:
+    """Step by step, following no link: boxes write to volumes, and one may have put a link on the way."""
+    descriptor = os.open(root, os.O_PATH)
+    for part in parts:
+        inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def _stage(stage: str, mounts: "list[dict[str, Any]]") -> None:
+    """Make what is to be mounted reachable for the boxes' user, in a namespace that ends with this box."""
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    for mount in mounts:
+        descriptor = _open_below(mount["root"], mount["parts"])
+        _bind(f"/proc/self/fd/{descriptor}", f"{stage}/{mount['place']}")
+        os.close(descriptor)
 
 
 def _join(group: str) -> None:

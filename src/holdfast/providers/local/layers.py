@@ -128,7 +128,8 @@ def _fresh_upper(ground: Ground, folder: Path) -> None:
 
 def changed(ground: Ground, record: BoxRecord) -> bool:
     """Whether a box has written anything since its last layer."""
-    return any(os.scandir(ground.box(record.id) / "upper"))
+    with os.scandir(ground.box(record.id) / "upper") as entries:
+        return any(True for _ in entries)
 
 
 def freeze_top(ground: Ground, record: BoxRecord) -> BoxRecord:

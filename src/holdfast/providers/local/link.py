@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from holdfast.boxes.errors import BoxError, BoxStopped, BoxUnreachable, file_problem
+from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.guest import codec
 
 _ANSWER_LIMIT: Final = codec.LIMIT
@@ -135,6 +135,8 @@ class Link:
             self._connect(connection)
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
+            if not self._folder.exists():
+                raise BoxGone(f"box {self.box} is gone") from None
             raise BoxStopped(f"box {self.box} is stopped", hint=f"start it: holdfast box start {self.box}") from None
         except BlockingIOError:
             connection.close()
@@ -206,7 +208,7 @@ class Link:
         """The guest's process, as the kernel tells it of a socket; None where no guest is."""
         try:
             connection = self.connect()
-        except BoxStopped:
+        except (BoxStopped, BoxGone):
             return None
         with connection:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -215,7 +217,7 @@ class Link:
     def alive(self) -> bool:
         try:
             self.connect().close()
-        except BoxStopped:
+        except (BoxStopped, BoxGone):
             return False
         except BoxError:
             return True

@@ -142,9 +142,18 @@ class Drain:
         os.close(self._descriptor)
 
 
+def _pipe(owner: tuple[int, int] | None) -> tuple[int, int]:
+    """A pipe of the box's user, who may open it again by name (/dev/stdout)."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    if owner is not None:
+        os.fchown(write, *owner)
+    return read, write
+
+
 async def run_command(
     link: Link,
     request: dict[str, Any],
+    owner: tuple[int, int] | None,
     *,
     stdin: bytes,
     timeout: float | None,
@@ -153,9 +162,9 @@ async def run_command(
     max_output: int,
 ) -> Completed:
     """An exec, from the first pipe to the exit code."""
-    input_read, input_write = os.pipe2(os.O_CLOEXEC)
-    output_read, output_write = os.pipe2(os.O_CLOEXEC)
-    errors_read, errors_write = os.pipe2(os.O_CLOEXEC)
+    input_read, input_write = _pipe(owner)
+    output_read, output_write = _pipe(owner)
+    errors_read, errors_write = _pipe(owner)
     feeder = Pipe(input_write)
     output = Drain(output_read, on_stdout, max_output)
     errors = Drain(errors_read, on_stderr, max_output)
@@ -245,11 +254,11 @@ class PipeChannel(Channel):
         self._ending = asyncio.create_task(_exit_code(call))
 
     @classmethod
-    async def open(cls, link: Link, request: dict[str, Any]) -> PipeChannel:
+    async def open(cls, link: Link, request: dict[str, Any], owner: tuple[int, int] | None) -> PipeChannel:
         """Returns once the command runs."""
-        input_read, input_write = os.pipe2(os.O_CLOEXEC)
-        output_read, output_write = os.pipe2(os.O_CLOEXEC)
-        errors_read, errors_write = os.pipe2(os.O_CLOEXEC)
+        input_read, input_write = _pipe(owner)
+        output_read, output_write = _pipe(owner)
+        errors_read, errors_write = _pipe(owner)
         call: Call | None = None
         try:
             try:
@@ -490,7 +499,11 @@ class ProcessShelf:
 
     def all(self) -> list[KeptProcess]:
         found = []
-        for name in sorted(entry.name for entry in os.scandir(self._folder)):
+        try:
+            names = sorted(path.name for path in self._folder.iterdir())
+        except FileNotFoundError:
+            raise BoxGone(f"box {self._box.name} is gone") from None
+        for name in names:
             with contextlib.suppress(ProcessNotFound):
                 found.append(self.get(name))
         return found
@@ -498,7 +511,10 @@ class ProcessShelf:
     async def spawn(self, request: dict[str, Any]) -> KeptProcess:
         id = new_id("p")
         folder = self._folder / id
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError:
+            raise BoxGone(f"box {self._box.name} is gone") from None
         descriptors = []
         try:
             for name in ("stdout", "stderr", "exit"):

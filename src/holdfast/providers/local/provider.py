@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -142,13 +141,18 @@ class LocalProvider(GuestProvider):
         places = [f"/{name}" for name in bubblewrap.FIXED if name not in ("opt", "srv", "mnt", "root", "home", "var")]
         places += [volume.path for volume in spec.volumes] + [mount.path for mount in spec.mounts]
         volumes.check_places(self.ground, record.layers, folder / "upper", places)
-        opened = volumes.open_mounts(self.ground, spec)
+        sources = volumes.sources(self.ground, spec)
         filter = os.open(self._runtime.seccomp, os.O_RDONLY | os.O_CLOEXEC)  # read to its end by each box that starts
         try:
             first = bubblewrap.FIRST_DESCRIPTOR
+            staged = [each.place(number) for number, each in enumerate(sources)]
             mounts = [
-                bubblewrap.Mount(first + 1 + number, mount.path, mount.read_only)
-                for number, (_, mount) in enumerate(opened)
+                bubblewrap.Mount(
+                    f"{stage_for(self.ground.path)}/{place}" if self._as_root else first + 1 + number,
+                    source.path,
+                    source.read_only,
+                )
+                for number, (source, place) in enumerate(zip(sources, staged, strict=True))
             ]
             prefix = None
             if self._runtime.python_prefix is not None:
@@ -181,12 +185,15 @@ class LocalProvider(GuestProvider):
                 "argv": [name_of(record.id), *arguments],
                 "environment": {},
                 "groups": group.entrances,
+                "mounts": [
+                    {"root": source.root, "parts": source.parts, "place": place}
+                    for source, place in zip(sources, staged, strict=True)
+                ],
                 "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk),
             }
-            await self._launcher.launch(request, [filter, *(descriptor for descriptor, _ in opened)])
+            await self._launcher.launch(request, [filter])
         finally:
             os.close(filter)
-            volumes.close(opened)
 
     def _group(self, id: str) -> limits.BoxGroup:
         return limits.BoxGroup(self._backend, self._group_name, id)
@@ -245,14 +252,11 @@ class LocalProvider(GuestProvider):
         return removed
 
     async def _diagnose_provider(self) -> list[Step]:
-        begin = time.perf_counter()
-        missing = not self.ground.boxes.is_dir()
-        taken = (time.perf_counter() - begin) * 1000
-        if missing:
-            return [Step("boxes folder", False, taken, str(self.ground.boxes), "restart the server")]
+        steps = await super()._diagnose_provider()
+        why = self._backend.why
         return [
-            Step("boxes folder", True, taken, str(self.ground.boxes)),
-            Step("limits", True, 0.0, self._backend.kind),
+            *steps,
+            Step("limits", True, 0.0, self._backend.kind if why is None else f"{self._backend.kind}: {why}"),
         ]
 
 

@@ -6,15 +6,18 @@ import json
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Volume
-from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
+from holdfast.boxes.spec import BoxSpec, VolumeMount, check_name
 from holdfast.providers.local.ground import Ground, remove_tree, write_whole
 from holdfast.threads.ids import new_id, now_ms
 
+MOST: Final = 32
+"""Mounts of one box."""
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -82,26 +85,33 @@ def check(ground: Ground, spec: BoxSpec, private: Path) -> None:
                 )
 
 
-def open_mounts(ground: Ground, spec: BoxSpec) -> list[tuple[int, VolumeMount | HostMount]]:
-    """Descriptors of what is to be mounted; the caller closes them."""
-    opened: list[tuple[int, VolumeMount | HostMount]] = []
-    try:
-        for volume in spec.volumes:
-            opened.append((_open_volume(ground, volume), volume))
-        for mount in spec.mounts:
-            opened.append((os.open(mount.source, os.O_PATH | os.O_CLOEXEC), mount))
-    except FileNotFoundError as error:
-        close(opened)
-        raise InvalidSpec(f"{error.filename} cannot be mounted: it is not there any more") from None
-    except BaseException:
-        close(opened)
-        raise
-    return opened
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be mounted: a path that nobody can move, and steps below it that somebody could."""
+
+    root: str
+    parts: tuple[str, ...]
+    path: str
+    read_only: bool
+
+    def place(self, number: int) -> str:
+        """What the launcher calls it, where it makes it reachable first."""
+        return f"folder{number}" if os.path.isdir(self.root) else f"file{number}"  # noqa: PTH112
 
 
-def close(opened: Sequence[tuple[int, object]]) -> None:
-    for descriptor, _ in opened:
-        os.close(descriptor)
+def sources(ground: Ground, spec: BoxSpec) -> list[Source]:
+    """Everything that a box mounts. Sub-paths of volumes are made where they are missing."""
+    found = []
+    for volume in spec.volumes:
+        os.close(_open_volume(ground, volume))
+        root = str(ground.volumes / volume.volume / "files")
+        parts = tuple(volume.subpath.split("/")) if volume.subpath else ()
+        found.append(Source(root, parts, volume.path, volume.read_only))
+    for mount in spec.mounts:
+        found.append(Source(mount.source, (), mount.path, mount.read_only))
+    if len(found) > MOST:
+        raise InvalidSpec(f"{len(found)} mounts are too many: at most {MOST}")
+    return found
 
 
 def _open_volume(ground: Ground, mount: VolumeMount) -> int:

@@ -104,6 +104,7 @@ class ProcessProvider(GuestProvider):
             "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
             "environment": {_MARK: record.id},
             "groups": [],
+            "mounts": [],
             "rlimits": [],
         }
         await self._launcher.launch(request, [])

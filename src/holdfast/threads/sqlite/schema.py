@@ -6,10 +6,12 @@ Tables whose names end in `_cache` can be dropped at any time: they are rebuilt 
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final
 
 VERSION: Final = 1
+_WAL_TRIES: Final = 500
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS streams (
@@ -103,6 +105,43 @@ CREATE TABLE IF NOT EXISTS threads_cache (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
 CREATE INDEX IF NOT EXISTS threads_by_parent ON threads_cache (tenant, parent, last_activity_at DESC, id DESC);
+
+CREATE TABLE IF NOT EXISTS boxes (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    node TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    key TEXT,
+    spec TEXT NOT NULL,
+    lifetime TEXT NOT NULL,
+    labels TEXT NOT NULL,
+    state TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    last_active_at INTEGER NOT NULL,
+    ended_at INTEGER,
+    ended_why TEXT,
+    freed INTEGER,
+    snapshot TEXT,
+    holder TEXT
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS boxes_by_key ON boxes (tenant, key)
+    WHERE key IS NOT NULL AND lifetime != 'one-shot' AND state NOT IN ('deleted', 'gone');
+CREATE INDEX IF NOT EXISTS boxes_by_age ON boxes (tenant, created_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS boxes_by_node ON boxes (tenant, node) WHERE state NOT IN ('deleted', 'gone');
+CREATE TABLE IF NOT EXISTS box_leases (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS box_nodes (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    node TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (tenant, node)
+) WITHOUT ROWID;
 """
 
 
@@ -120,10 +159,23 @@ def connect(path: Path) -> sqlite3.Connection:
     """A connection for any thread, one thread at a time; transactions are begun and ended by hand."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
     connection.execute("PRAGMA busy_timeout = 10000")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _use_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -16000")
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Of two who open a new file at the same time, SQLite refuses one here at once, whatever its busy timeout."""
+    for _ in range(_WAL_TRIES):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA journal_mode = WAL")
 
 
 def prepare(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,126 @@
+"""Which boxes have to go, and why. Decisions only; the sweep of `holdfast.boxes.service` carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.boxes.box import BoxInfo, Metrics, Power
+from holdfast.boxes.labels import KEY, NODE
+from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.spec import Lifetime
+
+IDLE_SECONDS: Final = 900
+"""For ephemeral and one-shot boxes that name no idle time."""
+GRACE: Final = 60_000
+"""Milliseconds: what is younger may be somebody's work that we have not heard of yet."""
+STUCK: Final = 20_000
+"""Milliseconds in a state that passes before anybody is suspected to have died at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What we know of the use of a box."""
+
+    power: Power
+    metrics: Metrics | None
+    """None where nobody could tell, or the box is stopped."""
+    working: bool = False
+    """Somebody in this process holds a stream, a channel or a port of it open."""
+    worked: bool = False
+    """Work in it has ended."""
+
+
+def quiet(use: Use) -> bool:
+    """Whether nothing runs in the box and nobody holds on to it."""
+    if use.working:
+        return False
+    if use.power is Power.STOPPED:
+        return True
+    return use.metrics is not None and use.metrics.processes == 0 and use.metrics.connections == 0
+
+
+def to_reap(row: BoxRow, use: Use, now: int) -> str | None:
+    """Why a box has to go now, or None where it stays."""
+    if row.lifetime is Lifetime.SHARED or row.state not in SETTLED or not quiet(use):
+        return None
+    if row.lifetime is Lifetime.ONE_SHOT and use.worked:
+        return "one-shot, and its work has ended"
+    allowed = IDLE_SECONDS if row.spec.idle_seconds is None else row.spec.idle_seconds
+    idle = (now - row.last_active_at) / 1000
+    if use.metrics is not None:
+        idle = min(idle, use.metrics.idle_seconds)
+    return f"idle for {allowed} s" if idle >= allowed else None
+
+
+def to_prune(row: BoxRow, use: Use) -> str | None:
+    """Why a box goes when somebody asks for room: an ephemeral box that does nothing now."""
+    if row.lifetime is Lifetime.SHARED or row.state not in SETTLED or not quiet(use):
+        return None
+    return "stopped" if use.power is Power.STOPPED else "idle"
+
+
+def is_abandoned(row: BoxRow, holders: Collection[str], myself: str, busy: Collection[str]) -> bool:
+    """Whether nobody is at work any more on a box whose state passes."""
+    if row.state not in PASSING:
+        return False
+    if row.holder == myself:
+        return row.id not in busy
+    return row.holder is None or row.holder not in holders
+
+
+def is_stuck(row: BoxRow, holders: Collection[str], myself: str, busy: Collection[str], now: int) -> bool:
+    """Abandoned, and for so long that it cannot be a holder whose lease we have not seen yet."""
+    if not is_abandoned(row, holders, myself, busy):
+        return False
+    return row.holder == myself or now - row.changed_at >= STUCK
+
+
+def drifted(row: BoxRow, power: Power) -> BoxState | None:
+    """The state that the row should be in, where the box went its own way."""
+    real = BoxState.RUNNING if power is Power.RUNNING else BoxState.STOPPED
+    return real if row.state in SETTLED and row.state is not real else None
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """Boxes that a provider has and the store does not know as live."""
+
+    orphans: tuple[tuple[BoxInfo, str], ...]
+    """To be removed, with why."""
+    adopted: tuple[BoxInfo, ...]
+    """To be written into the store: whose rows were lost."""
+
+
+def judge_strangers(
+    found: Iterable[BoxInfo], known: Mapping[str, BoxRow], keys: Collection[str], *, node: str, since: int, now: int
+) -> Strangers:
+    """What to do with boxes that are not live in the store.
+
+    `known` has the tombstones among them, `keys` the keys that have a live box, and `since` is when this store first
+    knew of boxes of this node: it cannot have known of older ones, so they were another store's, and are kept.
+    """
+    orphans: list[tuple[BoxInfo, str]] = []
+    adopted: list[BoxInfo] = []
+    taken = set(keys)
+    for info in found:
+        row = known.get(info.id)
+        if info.labels.get(NODE) != node or now - info.created_at < GRACE or (row is not None and row.live):
+            continue
+        key = info.labels.get(KEY)
+        shared = info.spec.lifetime is not Lifetime.ONE_SHOT
+        if row is not None:
+            # One that was said to be gone may be somebody's only copy, on a disk that came back: it is left alone.
+            if row.state is BoxState.DELETED:
+                orphans.append((info, "still there after it was deleted"))
+        elif key is not None and key in taken and shared:
+            orphans.append((info, f"key {key} has another box"))
+        elif (key is not None and shared) or info.created_at < since:
+            adopted.append(info)
+            if key is not None:
+                taken.add(key)
+        else:
+            orphans.append((info, "nobody knows of it"))
+    return Strangers(tuple(orphans), tuple(adopted))

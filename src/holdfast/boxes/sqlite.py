@@ -1,0 +1,292 @@
+"""Box rows and leases in SQLite, in the same file as the threads.
+
+Calls block, so they run on one thread of their own: an fsync never holds up the event loop. Several processes may have
+the file open: every change is a transaction that takes the write lock first and checks what it builds on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from holdfast.boxes.errors import BoxConflict, InvalidSpec
+from holdfast.boxes.lifecycle import LIVE, TOMBSTONES, BoxState
+from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow
+from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.threads.sqlite.schema import connect, prepare
+
+T = TypeVar("T")
+
+_COLUMNS: Final = (
+    "id", "tenant", "node", "provider", "key", "spec", "lifetime", "labels", "state", "created_at", "changed_at",
+    "last_active_at", "ended_at", "ended_why", "freed", "snapshot", "holder",
+)  # fmt: skip
+_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM boxes"
+_INSERT: Final = f"INSERT INTO boxes ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_SWAP: Final = (
+    f"UPDATE boxes SET {', '.join(f'{column} = ?' for column in _COLUMNS)} "
+    "WHERE tenant = ? AND id = ? AND state = ? AND last_active_at = ?"
+)
+
+
+class SqliteBoxes:
+    """`BoxRows` on a database file, made where it is missing. Owned by who made it; `async with` closes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="holdfast-boxes")
+        self._rows: sqlite3.Connection | None = None
+        self._leases: sqlite3.Connection | None = None
+
+    async def close(self) -> None:
+        """Closing twice does nothing."""
+        await asyncio.to_thread(self._worker.shutdown, wait=True)
+        for connection in (self._rows, self._leases):
+            if connection is not None:
+                connection.close()
+        self._rows = self._leases = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- rows ---
+
+    async def insert(self, row: BoxRow) -> None:
+        def work(rows: sqlite3.Connection) -> None:
+            try:
+                rows.execute(_INSERT, _values(row))
+            except sqlite3.IntegrityError:
+                taken = rows.execute(
+                    f"{_SELECT} WHERE tenant = ? AND key = ? AND lifetime != ? AND state IN ({_list(LIVE)})",
+                    (row.tenant, row.key, Lifetime.ONE_SHOT.value),
+                ).fetchone()
+                if taken is not None:
+                    raise BoxConflict(f"key {row.key} has a live box already: {taken[0]}") from None
+                raise BoxConflict(f"box id {row.id} is taken", hint="leave the id out: one is made for you") from None
+
+        await self._change(work)
+
+    async def get(self, tenant: str, id: str) -> BoxRow | None:
+        return await self._one(f"{_SELECT} WHERE tenant = ? AND id = ?", (tenant, id))
+
+    async def of_key(self, tenant: str, key: str) -> BoxRow | None:
+        return await self._one(
+            f"{_SELECT} WHERE tenant = ? AND key = ? AND lifetime != 'one-shot' AND state NOT IN ('deleted', 'gone')",
+            (tenant, key),
+        )
+
+    async def live(self, tenant: str, node: str) -> list[BoxRow]:
+        return await self._all(
+            f"{_SELECT} WHERE tenant = ? AND node = ? AND state NOT IN ('deleted', 'gone') ORDER BY created_at, id",
+            (tenant, node),
+        )
+
+    async def swap(self, before: BoxRow, after: BoxRow) -> None:
+        def work(rows: sqlite3.Connection) -> None:
+            key = (before.tenant, before.id, before.state.value, before.last_active_at)
+            if rows.execute(_SWAP, (*_values(after), *key)).rowcount == 1:
+                return
+            now = rows.execute("SELECT state FROM boxes WHERE tenant = ? AND id = ?", key[:2]).fetchone()
+            is_now = "no more" if now is None else f"{now[0]} now"
+            raise BoxConflict(
+                f"box {before.id} was {before.state}, is {is_now}", hint="somebody else is at it: look again"
+            )
+
+        await self._change(work)
+
+    async def touch(self, tenant: str, id: str, state: BoxState, now: int) -> bool:
+        def work(leases: sqlite3.Connection) -> bool:
+            statement = (
+                "UPDATE boxes SET last_active_at = max(?, last_active_at + 1) WHERE tenant = ? AND id = ? AND state = ?"
+            )
+            return leases.execute(statement, (now, tenant, id, state.value)).rowcount == 1
+
+        return await self._lease(work)
+
+    async def forget(self, tenant: str, id: str) -> None:
+        await self._change(lambda rows: rows.execute("DELETE FROM boxes WHERE tenant = ? AND id = ?", (tenant, id)))
+
+    async def prune(self, tenant: str, before: int, keep: Collection[str]) -> int:
+        dead = (
+            f"FROM boxes WHERE tenant = ? AND state IN ({_list(TOMBSTONES)}) AND ended_at < ? "
+            "AND id NOT IN (SELECT value FROM json_each(?))"
+        )
+        values = (tenant, before, json.dumps(list(keep)))
+        expired = "FROM box_leases WHERE tenant = ? AND expires_at < ?"
+
+        def look(rows: sqlite3.Connection) -> bool:
+            return any(
+                rows.execute(f"SELECT 1 {where} LIMIT 1", given).fetchone()
+                for where, given in ((dead, values), (expired, values[:2]))
+            )
+
+        def work(rows: sqlite3.Connection) -> int:
+            rows.execute(f"DELETE {expired}", values[:2])
+            return rows.execute(f"DELETE {dead}", values).rowcount
+
+        return await self._change(work) if await self._read(look) else 0  # the usual case takes no write lock
+
+    async def join(self, tenant: str, node: str, now: int) -> int:
+        def look(rows: sqlite3.Connection) -> int | None:
+            found = rows.execute("SELECT since FROM box_nodes WHERE tenant = ? AND node = ?", (tenant, node)).fetchone()
+            return None if found is None else int(found[0])
+
+        def work(rows: sqlite3.Connection) -> int:
+            rows.execute("INSERT OR IGNORE INTO box_nodes (tenant, node, since) VALUES (?, ?, ?)", (tenant, node, now))
+            since = look(rows)
+            assert since is not None
+            return since
+
+        since = await self._read(look)
+        return await self._change(work) if since is None else since
+
+    # --- leases ---
+
+    async def take(self, tenant: str, name: str, holder: str, now: int, ttl: int) -> bool:
+        statement = (
+            "INSERT INTO box_leases (tenant, name, holder, expires_at) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (tenant, name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at "
+            "WHERE holder = excluded.holder OR expires_at <= ?"
+        )
+        values = (tenant, name, holder, now + ttl, now)
+        return await self._lease(lambda leases: leases.execute(statement, values).rowcount == 1)
+
+    async def renew(self, tenant: str, names: Collection[str], holder: str, now: int, ttl: int) -> int:
+        statement = (
+            "UPDATE box_leases SET expires_at = ? WHERE tenant = ? AND holder = ? "
+            "AND name IN (SELECT value FROM json_each(?))"
+        )
+        values = (now + ttl, tenant, holder, json.dumps(list(names)))
+        return await self._lease(lambda leases: leases.execute(statement, values).rowcount)
+
+    async def release(self, tenant: str, name: str, holder: str) -> None:
+        statement = "DELETE FROM box_leases WHERE tenant = ? AND name = ? AND holder = ?"
+        await self._lease(lambda leases: leases.execute(statement, (tenant, name, holder)))
+
+    async def held(self, tenant: str, prefix: str, now: int) -> set[str]:
+        statement = "SELECT name FROM box_leases WHERE tenant = ? AND substr(name, 1, ?) = ? AND expires_at > ?"
+        values = (tenant, len(prefix), prefix, now)
+        return await self._read(lambda rows: {name for (name,) in rows.execute(statement, values)})
+
+    # --- the worker ---
+
+    async def _one(self, query: str, values: tuple[object, ...]) -> BoxRow | None:
+        found = await self._read(lambda rows: rows.execute(query, values).fetchone())
+        return None if found is None else _row(found)
+
+    async def _all(self, query: str, values: tuple[object, ...]) -> list[BoxRow]:
+        return [_row(each) for each in await self._read(lambda rows: rows.execute(query, values).fetchall())]
+
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._run(lambda: work(self._opened()[0]))
+
+    async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """In a transaction that is on disk when this returns."""
+
+        def change() -> T:
+            rows, _ = self._opened()
+            with _transaction(rows):
+                return work(rows)
+
+        return await self._run(change)
+
+    async def _lease(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """In a transaction that others see at once, but that a power cut may take back: it ends every holder too."""
+
+        def change() -> T:
+            _, leases = self._opened()
+            with _transaction(leases):
+                return work(leases)
+
+        return await self._run(change)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    def _opened(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        if self._rows is None or self._leases is None:
+            # The file holds specs, and those may hold secrets. SQLite gives its companions the same permissions.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            with ExitStack() as opening:
+                rows = opening.enter_context(closing(connect(self._path)))
+                prepare(rows)
+                leases = opening.enter_context(closing(connect(self._path)))
+                leases.execute("PRAGMA synchronous = NORMAL")
+                opening.pop_all()
+            self._rows, self._leases = rows, leases
+        return self._rows, self._leases
+
+    # Last, so that `list` means the builtin everywhere above.
+    async def list(self, tenant: str, wanted: BoxFilter) -> BoxPage:
+        if not 1 <= wanted.limit <= 1000:
+            raise InvalidSpec(f"limit {wanted.limit}: between 1 and 1000")
+        states = set(wanted.states) or (LIVE if wanted.live_only else set(BoxState))
+        clauses = ["tenant = ?", f"state IN ({_list(states)})"]
+        values: list[object] = [tenant]
+        if wanted.key is not None:
+            clauses.append("key = ?")
+            values.append(wanted.key)
+        for name, value in wanted.labels.items():
+            clauses.append("EXISTS (SELECT 1 FROM json_each(boxes.labels) AS label WHERE label.key = ? AND value = ?)")
+            values += [name, value]
+        if wanted.after is not None:
+            clauses.append("(created_at, id) < (?, ?)")
+            values += _read_cursor(wanted.after)
+        found = await self._all(
+            f"{_SELECT} WHERE {' AND '.join(clauses)} ORDER BY created_at DESC, id DESC LIMIT ?",
+            (*values, wanted.limit + 1),
+        )
+        page = tuple(found[: wanted.limit])
+        return BoxPage(page, f"{page[-1].created_at}.{page[-1].id}" if len(found) > wanted.limit else None)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _list(states: Collection[BoxState]) -> str:
+    return ", ".join(f"'{state.value}'" for state in sorted(states))
+
+
+def _values(row: BoxRow) -> tuple[object, ...]:
+    return (
+        row.id, row.tenant, row.node, row.provider, row.key, json.dumps(row.spec.to_json()), row.lifetime.value,
+        json.dumps(dict(row.labels)), row.state.value, row.created_at, row.changed_at, row.last_active_at, row.ended_at,
+        row.ended_why, row.freed, row.snapshot, row.holder,
+    )  # fmt: skip
+
+
+def _row(values: tuple[Any, ...]) -> BoxRow:
+    given = dict(zip(_COLUMNS, values, strict=True))
+    del given["lifetime"]  # for the index alone: the spec has it
+    given["spec"] = BoxSpec.from_json(json.loads(given["spec"]))
+    given["labels"] = json.loads(given["labels"])
+    given["state"] = BoxState(given["state"])
+    return BoxRow(**given)
+
+
+def _read_cursor(cursor: str) -> list[object]:
+    created_at, point, id = cursor.partition(".")
+    if not point or not created_at.isascii() or not created_at.isdigit() or len(created_at) > 15:
+        raise InvalidSpec(f"cursor {cursor!r} is none of ours", hint="pass on next_cursor of the page before as it was")
+    return [int(created_at), id]

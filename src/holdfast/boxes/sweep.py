@@ -1,0 +1,265 @@
+"""The sweep: carries out what `holdfast.boxes.reaper` decides. One box that fails never stops the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
+from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxStopped
+from holdfast.boxes.labels import TENANT
+from holdfast.boxes.lifecycle import PASSING, BoxState
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.reaper import Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.spec import Lifetime
+
+if TYPE_CHECKING:
+    from holdfast.boxes.service import Boxes
+
+AT_ONCE: Final = 8
+ONE_BOX_SECONDS: Final = 60.0
+"""How long one box, or one question to a provider, may take before the sweep goes on without it."""
+TOMBSTONE_MS: Final = 30 * 24 * 3600 * 1000
+"""How long the dead are remembered."""
+
+log = logging.getLogger(__name__)
+
+Judge = Callable[[BoxRow, Use], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A box that a sweep removed."""
+
+    id: str
+    why: str
+    freed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a sweep did."""
+
+    removed: tuple[Removed, ...] = ()
+    gone: tuple[str, ...] = ()
+    """Boxes that their providers have no more."""
+    adopted: tuple[str, ...] = ()
+    """Boxes that only their providers knew."""
+    leftovers: tuple[str, ...] = ()
+    """What providers removed of things that died halfway, one line each."""
+    failed: tuple[str, ...] = ()
+    """What could not be done, one line each; the next sweep tries again."""
+    freed: int = 0
+    """Bytes, all in all."""
+
+
+@dataclass(slots=True)
+class _Report:
+    removed: list[Removed] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    adopted: list[str] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    freed: int = 0
+
+    def done(self) -> Pruned:
+        freed = self.freed + sum(each.freed for each in self.removed)
+        return Pruned(
+            tuple(self.removed), tuple(self.gone), tuple(self.adopted), tuple(self.leftovers), tuple(self.failed), freed
+        )
+
+
+class Sweep:
+    """The sweeps of one service, one at a time."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+        self._complaints: dict[str, str] = {}
+
+    async def run(self) -> Pruned:
+        return await self._run(lambda row, use: to_reap(row, use, self._boxes.clock()))
+
+    async def prune(self) -> Pruned:
+        return await self._run(self._to_prune)
+
+    def _to_prune(self, row: BoxRow, use: Use) -> str | None:
+        # A one-shot that has not worked yet is waiting for somebody.
+        return to_prune(row, use) if row.lifetime is Lifetime.EPHEMERAL else to_reap(row, use, self._boxes.clock())
+
+    async def end_one_shot(self, id: str) -> None:
+        """Delete a one-shot whose work has ended, unless something still runs in it."""
+        try:
+            async with asyncio.timeout(ONE_BOX_SECONDS):
+                row = await self._boxes.get(id)
+                if row.state is BoxState.RUNNING and row.lifetime is Lifetime.ONE_SHOT:
+                    await self._boxes.note_activity()
+                    row = await self._boxes.get(id)
+                    await self._reap(row, Power.RUNNING, lambda row, use: to_reap(row, use, self._boxes.clock()))
+        except Exception as error:
+            self.complain(id, error)
+
+    def complain(self, about: str, error: BaseException) -> str:
+        """Log a failure, once until it changes or is over."""
+        text = f"{about}: {str(error) or type(error).__name__}"
+        if self._complaints.get(about) != text:
+            self._complaints[about] = text
+            log.warning("sweep of boxes: %s", text)
+        return text
+
+    async def _run(self, judge: Judge) -> Pruned:
+        boxes = self._boxes
+        since = await boxes.join()
+        async with boxes.turns.alone("sweep"):
+            report = _Report()
+            await boxes.note_activity()
+            found = await self._found(report)
+            rows = await boxes.rows.live(boxes.tenant, boxes.node)
+            holders = await boxes.turns.holders()
+            at_once = asyncio.Semaphore(AT_ONCE)
+
+            async def tend(row: BoxRow) -> None:
+                async with at_once, self._trying(row.id, report):
+                    await self._tend(row, holders, found.get(row.provider), judge, report)
+
+            await asyncio.gather(*(tend(row) for row in rows if row.provider in boxes.providers))
+            for name, infos in found.items():
+                async with self._trying(f"strangers at {name}", report):
+                    known = {row.id for row in rows}
+                    strangers = [info for info in infos.values() if info.id not in known]
+                    await self._strangers(boxes.provider(name), strangers, since, report)
+            async with self._trying("tombstones", report):
+                await self._forget(report)
+            return report.done()
+
+    def _trying(self, about: str, report: _Report) -> _Trying:
+        return _Trying(self, about, report)
+
+    def over(self, about: str) -> None:
+        self._complaints.pop(about, None)
+
+    async def _found(self, report: _Report) -> dict[str, dict[str, BoxInfo]]:
+        """All boxes of our tenant, by provider. One that does not answer is left out: nothing is concluded of it."""
+        found: dict[str, dict[str, BoxInfo]] = {}
+
+        async def ask(name: str, provider: Provider) -> None:
+            async with self._trying(f"provider {name}", report):
+                swept = await provider.sweep()
+                report.leftovers.extend(swept.removed)
+                report.freed += swept.freed
+                found[name] = {info.id: info for info in await provider.find({TENANT: self._boxes.tenant})}
+
+        await asyncio.gather(*(ask(name, provider) for name, provider in self._boxes.providers.items()))
+        return found
+
+    async def _tend(
+        self, row: BoxRow, holders: set[str], found: dict[str, BoxInfo] | None, judge: Judge, report: _Report
+    ) -> None:
+        boxes = self._boxes
+        if row.state in PASSING:
+            if not is_stuck(row, holders, boxes.turns.holder, boxes.busy, boxes.clock()):
+                return
+            if row.state in (BoxState.CREATING, BoxState.DELETING):
+                self._note(await boxes.remove(row, f"whoever was {row.state} it died"), report)
+            elif (await boxes.settle(row)).tombstone:
+                report.gone.append(row.id)
+            return
+        if found is None:
+            return
+        if row.id not in found:
+            if await boxes.provider(row.provider).probe(row.id) is Liveness.GONE:
+                ended = await boxes.end(row, BoxState.GONE, f"{row.provider} has it no more")
+                if ended.state is BoxState.GONE:
+                    report.gone.append(row.id)
+            return
+        power = found[row.id].power
+        if (real := drifted(row, power)) is not None:
+            row = await boxes.move(row, real)
+        if row.lifetime is not Lifetime.SHARED and (ended_row := await self._reap(row, power, judge)) is not None:
+            self._note(ended_row, report)
+
+    async def _reap(self, row: BoxRow, power: Power, judge: Judge) -> BoxRow | None:
+        """Delete a box if the judge says so, and nobody took it up since its row was read."""
+        boxes = self._boxes
+        metrics = await self._metrics(row) if power is Power.RUNNING else None
+        why = judge(row, Use(power, metrics, boxes.is_working(row.id), boxes.has_worked(row)))
+        if why is None:
+            return None
+        with boxes.at_work(row.id):
+            try:
+                row = await boxes.claim(row, why)
+            except BoxConflict:
+                return None
+            return await boxes.remove(row, why)
+
+    async def _metrics(self, row: BoxRow) -> Metrics | None:
+        try:
+            async with await self._boxes.provider(row.provider).attach(row.id) as box:
+                return await box.metrics()
+        except (BoxStopped, BoxGone, BoxNotFound):
+            return None  # it changed under our hands: the next sweep sees what it is
+
+    async def _strangers(self, provider: Provider, strangers: list[BoxInfo], since: int, report: _Report) -> None:
+        if not strangers:
+            return
+        boxes = self._boxes
+        live = await boxes.rows.live(boxes.tenant, boxes.node)
+        rows = [await boxes.rows.get(boxes.tenant, info.id) for info in strangers]
+        judged = judge_strangers(
+            strangers,
+            {row.id: row for row in rows if row is not None},
+            {row.key for row in live if row.key is not None and row.lifetime is not Lifetime.ONE_SHOT},
+            node=boxes.node,
+            since=since,
+            now=boxes.clock(),
+        )
+        for info, why in judged.orphans:
+            async with self._trying(info.id, report):
+                if await provider.probe(info.id) is Liveness.GONE:
+                    continue  # deleted while we looked around
+                report.removed.append(Removed(info.id, why, await provider.remove(info.id)))
+                log.info("box %s was removed: %s", info.id, why)
+        for info in judged.adopted:
+            async with self._trying(info.id, report):
+                await boxes.adopt(info)
+                report.adopted.append(info.id)
+
+    async def _forget(self, report: _Report) -> None:
+        """Forget the long dead, but not those that a snapshot was taken of: it is restored by their spec."""
+        boxes = self._boxes
+        needed = {snapshot.box for snapshot in await boxes.snapshots()}
+        await boxes.rows.prune(boxes.tenant, boxes.clock() - TOMBSTONE_MS, needed)
+
+    def _note(self, row: BoxRow, report: _Report) -> None:
+        report.removed.append(Removed(row.id, row.ended_why or "", row.freed or 0))
+        log.info("box %s was removed: %s", row.id, row.ended_why)
+
+
+class _Trying:
+    """Lets one thing fail, or take too long, without stopping the sweep."""
+
+    def __init__(self, sweep: Sweep, about: str, report: _Report) -> None:
+        self._sweep = sweep
+        self._about = about
+        self._report = report
+        self._limit = asyncio.timeout(ONE_BOX_SECONDS)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        problem: BaseException | None = error
+        try:
+            await self._limit.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        except TimeoutError:
+            problem = TimeoutError(f"no end after {ONE_BOX_SECONDS:g} s")
+        if problem is None or isinstance(problem, BoxConflict):  # somebody else is at it: no failure
+            self._sweep.over(self._about)
+            return problem is not None
+        if not isinstance(problem, Exception):
+            return False
+        self._report.failed.append(self._sweep.complain(self._about, problem))
+        return True

@@ -1,0 +1,85 @@
+"""Runs one spawned process of a dummy box: outlives whoever spawned it, and writes down how the process ended.
+
+Started as `python dummy_supervisor.py <folder of the process>`; returns at once, with one line that says how it went.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main(folder: Path) -> None:
+    request = json.loads((folder / "request.json").read_bytes())
+    told, tell = os.pipe()
+    if os.fork():
+        os.close(tell)
+        with os.fdopen(told, "rb") as report:
+            os.write(1, report.read())
+        return
+    os.close(told)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    stdin, keep = nowhere, -1
+    if request["stdin"]:
+        # Held open for writing, or the process would see an end whenever a writer goes.
+        keep = os.open(folder / "stdin", os.O_RDWR | os.O_CLOEXEC)
+        stdin = os.open(folder / "stdin", os.O_RDONLY | os.O_CLOEXEC)
+        signal.signal(signal.SIGUSR1, lambda *_: os.close(keep))
+    output = [os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for name in ("stdout", "stderr")]
+    failed, fail = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(request, stdin, output, fail)
+    os.close(fail)
+    problem = os.read(failed, 4096)
+    if problem:
+        os.write(tell, problem)
+        return
+    _write(folder / "started.json", {"pid": pid, "supervisor": os.getpid()})
+    os.write(tell, b"{}")
+    os.close(tell)
+    for number in (stdin, *output):
+        os.close(number)
+
+    def look_around(*_: object) -> None:
+        if not folder.exists():  # whoever made the box threw its folder away: nothing is to be left running
+            os.killpg(pid, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, look_around)
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if folder.exists():
+        _write(folder / "ended.json", {"code": code if code >= 0 else 128 - code})
+
+
+def _become(request: dict[str, object], stdin: int, output: list[int], fail: int) -> None:
+    try:
+        os.setsid()
+        for number, descriptor in enumerate((stdin, *output)):
+            os.dup2(descriptor, number)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.chdir(str(request["cwd"]))
+        argv, env = request["argv"], request["env"]
+        assert isinstance(argv, list)
+        assert isinstance(env, dict)
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(fail, json.dumps({"error": os.strerror(error.errno or 0)}).encode())
+    os._exit(127)
+
+
+def _write(path: Path, document: dict[str, object]) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(document))
+    beside.rename(path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

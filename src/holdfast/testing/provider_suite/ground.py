@@ -1,0 +1,371 @@
+"""What the parts of the suite stand on: the fixtures that a provider gives, and boxes that go after their test."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Final, TypeVar
+
+import pytest
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import SnapshotNotFound, VolumeNotFound
+from holdfast.boxes.process import Completed, Connection, Process, Stream
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec, Network, NetworkPolicy, VolumeMount
+
+Reopen = Callable[[], Awaitable[Provider]]
+"""Opens one more provider on the same ground. Whoever calls it closes that one."""
+
+PATIENCE: Final = 20.0
+"""Seconds for something that has to come at once on any machine that is not broken."""
+MEGABYTE: Final = 1 << 20
+_CLAIMS: Final = "holdfast_claims"
+_Test = TypeVar("_Test", bound=Callable[..., Any])
+_Found = TypeVar("_Found")
+
+
+def claims(*capabilities: Capability) -> Callable[[_Test], _Test]:
+    """A test of what only providers with these capabilities have to do."""
+
+    def mark(test: _Test) -> _Test:
+        setattr(test, _CLAIMS, capabilities)
+        return test
+
+    return mark
+
+
+@dataclass
+class Account:
+    """What a run of the suite has proved, and what it left out because the provider does not claim it."""
+
+    covered: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    capabilities: Mapping[str, frozenset[Capability]] = field(default_factory=dict)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for name, claimed in self.capabilities.items():
+            refused = sorted(set(Capability) - claimed)
+            terminalreporter.write_line(
+                f"provider {name}: {len(claimed)} capabilities claimed; {self.covered} tests of the suite ran; "
+                f"refused by name: {', '.join(refused) or 'nothing'}"
+            )
+        for why, count in sorted(self.left_out.items()):
+            terminalreporter.write_line(f"  {count} left out: {why}")
+
+
+class Hatchery:
+    """Makes boxes, snapshots and volumes for one test, and removes them after it."""
+
+    def __init__(self, provider: Provider, spec: BoxSpec) -> None:
+        self._provider = provider
+        self._spec = spec
+        self._handles: list[Box] = []
+        self._boxes: list[str] = []
+        self._snapshots: list[str] = []
+        self._volumes: list[str] = []
+
+    async def box(self, *, labels: Mapping[str, str] | None = None, id: str | None = None, **changes: Any) -> Box:
+        """A box. `labels` go beside those of its spec; everything else changes the spec."""
+        spec = replace(self._spec, **changes)
+        return self.handle(await self._provider.create(spec, id=self.expect(id or fresh("box")), labels=labels))
+
+    async def box_of(self, spec: BoxSpec, *, labels: Mapping[str, str] | None = None) -> Box:
+        return self.handle(await self._provider.create(spec, id=self.expect(fresh("box")), labels=labels))
+
+    async def restore(self, snapshot: str, **changes: Any) -> Box:
+        spec = replace(self._spec, **changes)
+        return self.handle(await self._provider.restore(snapshot, spec, id=self.expect(fresh("box"))))
+
+    async def fork(self, box: Box) -> Box:
+        return self.handle(await box.fork(id=self.expect(fresh("fork"))))
+
+    async def attach(self, id: str) -> Box:
+        return self.handle(await self._provider.attach(id))
+
+    def handle(self, box: Box) -> Box:
+        """Close this handle in the end."""
+        self._handles.append(box)
+        return box
+
+    def expect(self, id: str) -> str:
+        """Remove the box of this id in the end, should it be there."""
+        self._boxes.append(id)
+        return id
+
+    async def snapshot(self, box: Box, **labels: str) -> Snapshot:
+        return self.snapshot_to_delete(await box.snapshot(labels=labels))
+
+    def snapshot_to_delete(self, snapshot: Snapshot) -> Snapshot:
+        self._snapshots.append(snapshot.id)
+        return snapshot
+
+    async def volume(self) -> str:
+        name = self.volume_to_delete(fresh("volume"))
+        await self._provider.create_volume(name)
+        return name
+
+    def mount(self, volume: str, *, subpath: str = "", read_only: bool = False) -> VolumeMount:
+        """A volume as the folder `shared` of a box."""
+        return VolumeMount(volume, f"{self._spec.workdir}/shared", subpath, read_only)
+
+    def volume_to_delete(self, name: str) -> str:
+        self._volumes.append(name)
+        return name
+
+    async def clear(self) -> None:
+        for handle in self._handles:
+            await handle.close()
+        await asyncio.gather(*(self._provider.remove(id) for id in self._boxes))
+        for snapshot in reversed(self._snapshots):
+            with suppress(SnapshotNotFound):
+                await self._provider.delete_snapshot(snapshot)
+        for volume in self._volumes:
+            with suppress(VolumeNotFound):
+                await self._provider.delete_volume(volume)
+
+
+class Ground:
+    """The fixtures. A suite for a provider overrides `provider`, and `reopen` and `spec` where it can."""
+
+    pytestmark: ClassVar[Any] = pytest.mark.anyio
+    time_limit: ClassVar[float] = 90.0
+    """Seconds for one test: a provider that hangs fails instead."""
+    python: ClassVar[str] = "python3"
+    """For the tests of ports."""
+
+    def __init_subclass__(cls) -> None:
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _within_limit(test))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def anyio_backend(cls) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def provider(self) -> Provider:
+        """An open provider."""
+        raise NotImplementedError("override the fixture `provider`: holdfast.testing.provider_suite says how")
+
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        """One more provider on the same ground."""
+        pytest.skip("fixture `reopen` is not given: restarts are not proved")
+
+    @pytest.fixture
+    def spec(self, provider: Provider) -> BoxSpec:
+        """The least that a box of this provider can be asked to be."""
+        modes = {
+            Network.NONE: Capability.NETWORK_NONE,
+            Network.OPEN: Capability.NETWORK_OPEN,
+            Network.ALLOW: Capability.NETWORK_ALLOW,
+        }
+        mode = next(mode for mode, capability in modes.items() if capability in provider.capabilities)
+        return BoxSpec(provider=provider.name, network=NetworkPolicy(mode))
+
+    @pytest.fixture
+    async def hatchery(self, provider: Provider, spec: BoxSpec) -> AsyncIterator[Hatchery]:
+        hatchery = Hatchery(provider, spec)
+        try:
+            yield hatchery
+        finally:
+            await hatchery.clear()
+
+    @pytest.fixture
+    async def box(self, hatchery: Hatchery) -> Box:
+        """A running box of this test's own."""
+        return await hatchery.box()
+
+    @pytest.fixture
+    def open_folder(self) -> Iterator[Path]:
+        """A folder of this machine that every user of it may look into. What keeps a box out is the provider."""
+        with TemporaryDirectory(prefix="holdfast-suite-") as folder:
+            Path(folder).chmod(0o755)
+            yield Path(folder)
+
+    @pytest.fixture(autouse=True)
+    def only_what_is_claimed(self, request: pytest.FixtureRequest, provider: Provider) -> None:
+        account = _account(request.config)
+        account.capabilities = {**account.capabilities, provider.name: provider.capabilities}
+        wanted = getattr(request.function, _CLAIMS, ())
+        missing = [capability for capability in wanted if capability not in provider.capabilities]
+        if missing:
+            why = f"{provider.name} does not claim {missing[0].value}"
+            account.left_out[why] = account.left_out.get(why, 0) + 1
+            pytest.skip(why)
+        account.covered += 1
+
+
+def _account(config: pytest.Config) -> Account:
+    name = "holdfast-provider-account"
+    known = config.pluginmanager.get_plugin(name)
+    if isinstance(known, Account):
+        return known
+    account = Account()
+    config.pluginmanager.register(account, name)
+    return account
+
+
+def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def limited(self: Ground, *arguments: Any, **named: Any) -> None:
+        async with asyncio.timeout(self.time_limit):
+            await test(self, *arguments, **named)
+
+    return limited
+
+
+# --- small words that the tests are written in ---
+
+
+def fresh(what: str) -> str:
+    """A name that nobody has used."""
+    return f"{what}-{secrets.token_hex(6)}"
+
+
+async def sh(box: Box, script: str, *arguments: str, **named: Any) -> Completed:
+    """Run a line of shell in a box; `$1` and on are the arguments."""
+    return await box.exec(["sh", "-c", script, "sh", *arguments], **named)
+
+
+async def text(box: Box, script: str, *arguments: str) -> str:
+    """What a line of shell prints. It has to succeed."""
+    done = await sh(box, script, *arguments, timeout=PATIENCE)
+    assert done.exit_code == 0, f"{script}: exit code {done.exit_code}: {done.stderr.decode(errors='replace')}"
+    return done.text.strip("\n")
+
+
+async def appears(box: Box, path: str) -> None:
+    """Wait for a file."""
+    await sh(box, 'until [ -s "$1" ]; do sleep 0.01; done', path, timeout=PATIENCE)
+
+
+async def number_in(box: Box, path: str) -> int:
+    """Wait for a file with a number in it."""
+    await appears(box, path)
+    return int(await box.files.read(path))
+
+
+async def runs(box: Box, pid: int) -> bool:
+    """Whether a process runs in the box. A zombie does not."""
+    done = await sh(box, 'test -d "/proc/$1" && ! grep -q "^State:[[:space:]]*[ZX]" "/proc/$1/status"', str(pid))
+    return done.exit_code == 0
+
+
+async def ends(box: Box, pid: int) -> None:
+    """Wait for the end of a process in the box."""
+    await eventually(lambda: _not(runs(box, pid)), f"process {pid} still runs")
+
+
+async def _not(answer: Awaitable[bool]) -> bool:
+    return not await answer
+
+
+async def eventually(check: Callable[[], Awaitable[_Found]], otherwise: str, *, patience: float = PATIENCE) -> _Found:
+    """Ask again and again until the answer is true."""
+    try:
+        async with asyncio.timeout(patience):
+            while True:
+                found = await check()
+                if found:
+                    return found
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"{otherwise}, after {patience:g} seconds") from None
+
+
+async def prints(process: Process, wanted: bytes, *, stream: Stream = "stdout", offset: int = 0) -> bytes:
+    """Wait until a process has printed something. Returns all that it printed from the offset on."""
+    seen = b""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in process.output(stream, offset):
+                assert chunk.offset == offset + len(seen)
+                seen += chunk.data
+                if wanted in seen:
+                    return seen
+                await asyncio.sleep(0)
+    except TimeoutError:
+        pass
+    raise AssertionError(f"{wanted!r} was not printed, but {seen!r}")
+
+
+async def all_of(process: Process, stream: Stream = "stdout", offset: int = 0) -> bytes:
+    """Everything that a process prints, until its end."""
+    seen = []
+    at = offset
+    async for chunk in process.output(stream, offset):
+        assert chunk.offset == at, f"a chunk begins at {chunk.offset}, the one before it ended at {at}"
+        at = chunk.next_offset
+        assert at - offset <= 64 * MEGABYTE, "the output does not end"
+        seen.append(chunk.data)
+        await asyncio.sleep(0)  # so that the time limit holds, whatever the provider does
+    return b"".join(seen)
+
+
+async def exactly(connection: Connection, count: int) -> bytes:
+    seen = b""
+    while len(seen) < count:
+        piece = await connection.read()
+        assert piece, f"the connection ended after {len(seen)} of {count} bytes"
+        seen += piece
+    return seen
+
+
+async def rest(connection: Connection) -> bytes:
+    seen = []
+    while piece := await connection.read():
+        seen.append(piece)
+    return b"".join(seen)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task that runs, and see that it goes."""
+    assert not task.done(), "there is nothing to cancel: it has ended"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class Memory:
+    """How far this process grows. Of use where a lot goes through it and nothing may stay."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+        self._peak = self._start
+        self._looks = 0
+
+    def look(self) -> None:
+        self._looks += 1
+        if self._looks % 16 == 0:
+            self._peak = max(self._peak, self._now())
+
+    @property
+    def grown(self) -> int:
+        return max(self._peak, self._now()) - self._start
+
+    @staticmethod
+    def _now() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def pieces(count: int, size: int) -> Iterator[bytes]:
+    """A lot of bytes, each piece another one, without holding them."""
+    for number in range(count):
+        yield number.to_bytes(8, "big") * (size // 8)
+
+
+async def streamed(count: int, size: int) -> AsyncIterator[bytes]:
+    for piece in pieces(count, size):
+        yield piece

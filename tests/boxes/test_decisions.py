@@ -1,0 +1,259 @@
+"""The decisions about boxes, by table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.boxes.conftest import SPEC
+
+from holdfast.boxes.acquire import Bury, Create, Finish, Found, Replace, Restore, Resume, Start, changes, decide
+from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
+from holdfast.boxes.errors import BoxConflict, BoxUnreachable
+from holdfast.boxes.labels import KEY, NODE
+from holdfast.boxes.labels import SPEC as SPEC_LABEL
+from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, BoxState, move
+from holdfast.boxes.reaper import GRACE, STUCK, Use, drifted, is_abandoned, is_stuck, judge_strangers, to_prune, to_reap
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.snapshots import Holding, Snapshot
+from holdfast.boxes.spec import BoxSpec, Lifetime, Network, NetworkPolicy, VolumeMount
+
+NOW = 1_800_000_000_000
+S = BoxState
+
+
+def row(state: BoxState = S.RUNNING, spec: BoxSpec = SPEC, **fields: object) -> BoxRow:
+    base = BoxRow(
+        id="b-1",
+        tenant="default",
+        node="here",
+        provider="dummy",
+        key="k",
+        spec=spec,
+        labels={},
+        state=state,
+        created_at=NOW,
+        changed_at=NOW,
+        last_active_at=NOW,
+    )
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def snapshot(of: BoxSpec = SPEC) -> Snapshot:
+    return Snapshot("s-1", "dummy", "copy", Holding.VALUE, "b-0", None, 1, NOW, {KEY: "k", SPEC_LABEL: of.hash})
+
+
+# The life of a box
+
+MAY_FOLLOW = {
+    S.CREATING: {S.RUNNING, S.DELETING, S.DELETED, S.GONE},
+    S.RUNNING: {S.STOPPING, S.STOPPED, S.DELETING, S.GONE},
+    S.STOPPING: {S.STOPPED, S.RUNNING, S.DELETING, S.GONE},
+    S.STOPPED: {S.STARTING, S.RUNNING, S.DELETING, S.GONE},
+    S.STARTING: {S.RUNNING, S.STOPPED, S.DELETING, S.GONE},
+    S.DELETING: {S.DELETED},
+    S.DELETED: set(),
+    S.GONE: set(),
+}
+
+
+@pytest.mark.parametrize("state", list(S))
+@pytest.mark.parametrize("to", list(S))
+def test_a_box_moves_as_the_table_says(state: BoxState, to: BoxState) -> None:
+    if to in MAY_FOLLOW[state]:
+        assert move(state, to) is to
+    else:
+        with pytest.raises(BoxConflict, match=f"{state} cannot become {to}"):
+            move(state, to)
+
+
+def test_every_state_is_live_or_dead_and_passes_or_is_settled() -> None:
+    assert set(S) == LIVE | TOMBSTONES
+    assert not LIVE & TOMBSTONES
+    assert PASSING | SETTLED == LIVE
+    assert set(TRANSITIONS) == set(S)
+
+
+@given(st.lists(st.sampled_from(list(S))))
+def test_whatever_happens_to_a_box_the_dead_stay_dead(wishes: list[BoxState]) -> None:
+    state, dead = S.CREATING, False
+    for wish in wishes:
+        try:
+            state = move(state, wish)
+        except BoxConflict:
+            continue
+        assert not dead
+        dead = state in TOMBSTONES
+
+
+# Acquire
+
+OTHER = replace(SPEC, env={"A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("found", "decision"),
+    [
+        (Found(), Create()),
+        (Found(snapshot=snapshot()), Restore(snapshot())),
+        (Found(snapshot=snapshot(OTHER)), Create()),
+        (Found(row(), liveness=Liveness.LIVE, power=Power.RUNNING), Resume(row())),
+        (Found(row(S.STOPPED), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row(S.STOPPED))),
+        (Found(row(), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row())),
+        (Found(row(S.STOPPED), liveness=Liveness.LIVE, power=Power.RUNNING), Resume(row(S.STOPPED))),
+        (Found(row(), liveness=Liveness.GONE, snapshot=snapshot()), Bury(row(), "dummy has it no more")),
+        (Found(row(spec=OTHER), liveness=Liveness.GONE), Bury(row(spec=OTHER), "dummy has it no more")),
+        (
+            Found(row(spec=OTHER), liveness=Liveness.LIVE, power=Power.RUNNING, snapshot=snapshot()),
+            Replace(row(spec=OTHER), ("env (A)",)),
+        ),
+        (Found(row(S.CREATING), abandoned=True), Finish(row(S.CREATING), "whoever was creating it died")),
+        (Found(row(S.DELETING), abandoned=True), Finish(row(S.DELETING), "whoever was deleting it died")),
+    ],
+)
+def test_what_is_found_decides_what_is_done(found: Found, decision: object) -> None:
+    assert decide(found, SPEC) == decision
+
+
+@pytest.mark.parametrize("state", [S.RUNNING, S.STOPPED, S.STOPPING, S.STARTING])
+@pytest.mark.parametrize("wanted", [SPEC, OTHER])
+def test_unknown_is_not_gone(state: BoxState, wanted: BoxSpec) -> None:
+    with pytest.raises(BoxUnreachable):
+        decide(Found(row(state), liveness=Liveness.UNKNOWN, snapshot=snapshot()), wanted)
+
+
+@pytest.mark.parametrize("state", [S.CREATING, S.DELETING])
+def test_what_somebody_is_at_is_left_to_them(state: BoxState) -> None:
+    with pytest.raises(BoxConflict):
+        decide(Found(row(state)), SPEC)
+
+
+def test_a_one_shot_is_always_new() -> None:
+    one_shot = replace(SPEC, lifetime=Lifetime.ONE_SHOT)
+    assert decide(Found(row(), liveness=Liveness.LIVE, power=Power.RUNNING), one_shot) == Create()
+    with pytest.raises(BoxConflict, match="never given out a second time"):
+        decide(Found(row(spec=one_shot), liveness=Liveness.LIVE, power=Power.RUNNING), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (replace(SPEC, labels={"a": "b"}, lifetime=Lifetime.EPHEMERAL, idle_seconds=3), ()),
+        (replace(SPEC, memory=1 << 30, pids=9), ("memory default → 1073741824", "pids default → 9")),
+        (replace(SPEC, env={"SECRET": "hush"}), ("env (SECRET)",)),
+        (replace(SPEC, network=NetworkPolicy(Network.OPEN)), ("network",)),
+        (replace(SPEC, volumes=(VolumeMount("v", "/v"),)), ("volumes",)),
+        (replace(SPEC, provider="local"), ("provider dummy → local",)),
+    ],
+)
+def test_changes_are_named_without_secrets(wanted: BoxSpec, said: tuple[str, ...]) -> None:
+    assert changes(SPEC, wanted) == said
+
+
+# The reaper
+
+EPHEMERAL = replace(SPEC, lifetime=Lifetime.EPHEMERAL, idle_seconds=60)
+ONE_SHOT = replace(SPEC, lifetime=Lifetime.ONE_SHOT, idle_seconds=60)
+QUIET = Use(Power.RUNNING, Metrics(0, 0, 1000))
+LATER = NOW + 60_000
+
+
+@pytest.mark.parametrize(
+    ("the_row", "use", "now", "why"),
+    [
+        (row(spec=EPHEMERAL), QUIET, LATER, "idle for 60 s"),
+        (row(spec=EPHEMERAL), QUIET, LATER - 1, None),
+        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(0, 0, 59.9)), LATER, None),
+        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(1, 0, 0)), LATER, None),
+        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(0, 1, 0)), LATER, None),
+        (row(spec=EPHEMERAL), Use(Power.RUNNING, None), LATER, None),
+        (row(spec=EPHEMERAL), replace(QUIET, working=True), LATER, None),
+        (row(S.STOPPED, EPHEMERAL), Use(Power.STOPPED, None), LATER, "idle for 60 s"),
+        (row(S.STOPPED, EPHEMERAL), Use(Power.STOPPED, None), LATER - 1, None),
+        (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, LATER, None),
+        (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, NOW + 900_000, "idle for 900 s"),
+        (row(spec=SPEC), QUIET, NOW * 2, None),
+        (row(S.STOPPED, SPEC), Use(Power.STOPPED, None), NOW * 2, None),
+        (row(spec=ONE_SHOT), replace(QUIET, worked=True), NOW, "one-shot, and its work has ended"),
+        (row(spec=ONE_SHOT), Use(Power.RUNNING, Metrics(1, 0, 0), worked=True), NOW, None),
+        (row(spec=ONE_SHOT), QUIET, NOW, None),
+        (row(spec=ONE_SHOT), QUIET, LATER, "idle for 60 s"),
+        *((row(state, EPHEMERAL), QUIET, LATER, None) for state in PASSING | TOMBSTONES),
+    ],
+)
+def test_who_is_reaped(the_row: BoxRow, use: Use, now: int, why: str | None) -> None:
+    assert to_reap(the_row, use, now) == why
+
+
+@pytest.mark.parametrize(
+    ("the_row", "use", "why"),
+    [
+        (row(spec=EPHEMERAL), QUIET, "idle"),
+        (row(S.STOPPED, EPHEMERAL), Use(Power.STOPPED, None), "stopped"),
+        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(1, 0, 0)), None),
+        (row(spec=EPHEMERAL), replace(QUIET, working=True), None),
+        (row(S.STOPPED), Use(Power.STOPPED, None), None),
+    ],
+)
+def test_what_is_pruned(the_row: BoxRow, use: Use, why: str | None) -> None:
+    assert to_prune(the_row, use) == why
+
+
+@pytest.mark.parametrize(
+    ("the_row", "busy", "abandoned"),
+    [
+        (row(S.CREATING, holder="dead"), (), True),
+        (row(S.CREATING, holder="alive"), (), False),
+        (row(S.CREATING, holder="me"), ("b-1",), False),
+        (row(S.CREATING, holder="me"), (), True),
+        (row(S.DELETING, holder=None), (), True),
+        (row(S.RUNNING, holder="dead"), (), False),
+        (row(S.GONE, holder="dead"), (), False),
+    ],
+)
+def test_who_died_at_their_work(the_row: BoxRow, busy: tuple[str, ...], abandoned: bool) -> None:
+    assert is_abandoned(the_row, {"alive", "me"}, "me", busy) is abandoned
+    assert is_stuck(the_row, {"alive", "me"}, "me", busy, NOW + STUCK) is abandoned
+    soon = abandoned and the_row.holder == "me"
+    assert is_stuck(the_row, {"alive", "me"}, "me", busy, NOW + STUCK - 1) is soon
+
+
+@pytest.mark.parametrize(
+    ("state", "power", "real"),
+    [
+        (S.RUNNING, Power.STOPPED, S.STOPPED),
+        (S.STOPPED, Power.RUNNING, S.RUNNING),
+        (S.RUNNING, Power.RUNNING, None),
+        (S.STOPPING, Power.STOPPED, None),
+    ],
+)
+def test_a_row_follows_what_is(state: BoxState, power: Power, real: BoxState | None) -> None:
+    assert drifted(row(state), power) is real
+
+
+def stranger(labels: dict[str, str], spec: BoxSpec = SPEC, created_at: int = NOW) -> BoxInfo:
+    return BoxInfo("b-1", "dummy", spec, {NODE: "here", **labels}, Power.RUNNING, created_at)
+
+
+@pytest.mark.parametrize(
+    ("info", "known", "keys", "fate"),
+    [
+        (stranger({}), None, (), "nobody knows of it"),
+        (stranger({}, created_at=NOW + 1), None, (), "left"),
+        (stranger({}, created_at=NOW - 2), None, (), "adopted"),
+        (stranger({NODE: "there"}), None, (), "left"),
+        (stranger({KEY: "k"}), None, (), "adopted"),
+        (stranger({KEY: "k"}), None, ("k",), "key k has another box"),
+        (stranger({KEY: "k"}, ONE_SHOT), None, ("k",), "nobody knows of it"),
+        (stranger({}), row(S.DELETED), (), "still there after it was deleted"),
+        (stranger({}), row(S.GONE), (), "left"),
+        (stranger({}), row(S.CREATING), (), "left"),
+    ],
+)
+def test_the_fate_of_strangers(info: BoxInfo, known: BoxRow | None, keys: tuple[str, ...], fate: str) -> None:
+    rows = {} if known is None else {known.id: known}
+    judged = judge_strangers([info], rows, keys, node="here", since=NOW - 1, now=NOW + GRACE)
+    assert judged.adopted == ((info,) if fate == "adopted" else ())
+    assert judged.orphans == (() if fate in ("adopted", "left") else ((info, fate),))

@@ -1,0 +1,191 @@
+"""Rows and leases in SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.boxes.conftest import SPEC
+from tests.boxes.test_decisions import NOW, row
+
+from holdfast.boxes.errors import BoxConflict
+from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.rows import BoxRows
+from holdfast.boxes.spec import Lifetime, Network, NetworkPolicy, VolumeMount
+from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.boxes.turns import LEASE, Turns
+from holdfast.testing.clock import ManualClock
+from holdfast.threads.sqlite.schema import connect, prepare
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_row_comes_back_as_it_was(rows: SqliteBoxes) -> None:
+    store: BoxRows = rows
+    whole = row(
+        spec=replace(
+            SPEC,
+            cpu=0.5,
+            env={"A": "ü\n"},
+            volumes=(VolumeMount("v", "/v", "sub", True),),
+            network=NetworkPolicy(Network.ALLOW, ("a.example",)),
+            lifetime=Lifetime.EPHEMERAL,
+            idle_seconds=0,
+        ),
+        labels={"a": "b"},
+        ended_at=1,
+        ended_why="why",
+        freed=2,
+        snapshot="s",
+        holder="h",
+    )
+    await store.insert(whole)
+    assert await store.get("default", "b-1") == whole
+    assert await store.get("another", "b-1") is None
+    assert await store.of_key("default", "k") == whole
+    assert await store.live("default", "here") == [whole]
+    assert await store.live("default", "there") == []
+
+
+async def test_a_key_has_one_live_box_besides_one_shots(rows: SqliteBoxes) -> None:
+    await rows.insert(row())
+    with pytest.raises(BoxConflict, match="key k has a live box already: b-1"):
+        await rows.insert(row(id="b-2"))
+    await rows.insert(row(id="b-2", spec=replace(SPEC, lifetime=Lifetime.ONE_SHOT)))
+    await rows.insert(row(id="b-3", tenant="another"))
+    await rows.insert(row(id="b-4", key=None))
+    await rows.insert(row(id="b-5", key=None))
+    await rows.swap(row(), row(BoxState.GONE))
+    await rows.insert(row(id="b-6"))
+    with pytest.raises(BoxConflict, match="box id b-6 is taken"):
+        await rows.insert(row(id="b-6", key="other"))
+
+
+async def test_a_swap_wants_the_row_as_it_was_read(rows: SqliteBoxes) -> None:
+    await rows.insert(row())
+    await rows.swap(row(), row(BoxState.STOPPING))
+    with pytest.raises(BoxConflict, match="was running, is stopping now"):
+        await rows.swap(row(), row(BoxState.DELETING))
+    assert not await rows.touch("default", "b-1", BoxState.RUNNING, NOW)
+    assert await rows.touch("default", "b-1", BoxState.STOPPING, NOW)
+    with pytest.raises(BoxConflict):
+        await rows.swap(row(BoxState.STOPPING), row(BoxState.STOPPED))
+    await rows.forget("default", "b-1")
+    with pytest.raises(BoxConflict, match="is no more"):
+        await rows.swap(row(), row(BoxState.DELETING))
+
+
+async def test_a_lease_has_one_holder_until_it_is_released_or_expires(rows: SqliteBoxes) -> None:
+    async def take(holder: str, now: int) -> bool:
+        return await rows.take("default", "x", holder, now, 10)
+
+    assert await take("a", 0)
+    assert not await take("b", 9)
+    assert await take("a", 5)
+    assert not await take("b", 14)
+    assert await rows.renew("default", ["x", "y"], "a", 14, 10) == 1
+    assert not await take("b", 23)
+    assert await rows.held("default", "", 23) == {"x"}
+    assert await rows.held("default", "", 24) == set()
+    assert await take("b", 24)
+    await rows.release("default", "x", "a")
+    assert await rows.renew("default", ["x"], "a", 24, 10) == 0
+    assert not await take("a", 25)
+    await rows.release("default", "x", "b")
+    assert await take("a", 25)
+
+
+async def test_only_one_of_many_connections_gets_a_lease(rows: SqliteBoxes, tmp_path: Path) -> None:
+    async with SqliteBoxes(tmp_path / "data.db") as other:
+        taken = await asyncio.gather(
+            *(each.take("default", "x", f"h{number}", 0, 10) for number, each in enumerate((rows, other) * 10))
+        )
+    assert sum(taken) == 1
+
+
+async def test_turns_are_taken_one_at_a_time_and_the_dead_lose_theirs(
+    rows: SqliteBoxes, tmp_path: Path, clock: ManualClock
+) -> None:
+    async with SqliteBoxes(tmp_path / "data.db") as other_rows:
+        mine, other = Turns(rows, "default", clock.now), Turns(other_rows, "default", clock.now)
+        await mine.join()
+        await other.join()
+        assert await mine.holders() == {mine.holder, other.holder}
+        at_once = most = 0
+
+        async def work(turns: Turns) -> None:
+            nonlocal at_once, most
+            async with turns.turn("x"):
+                at_once += 1
+                most = max(most, at_once)
+                await asyncio.sleep(0)
+                at_once -= 1
+
+        await asyncio.gather(*(work(turns) for turns in (mine, other) * 5))
+        assert most == 1
+        async with asyncio.timeout(10), other.turn("x"):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05), mine.turn("x"):
+                    pass
+            clock.advance(LEASE)  # as if it had died
+            assert await mine.holders() == {mine.holder}
+            async with mine.turn("x"):
+                pass
+        await mine.close()
+        await other.close()
+
+
+async def test_a_wait_that_is_cancelled_leaves_no_lease_behind(rows: SqliteBoxes, clock: ManualClock) -> None:
+    turns = Turns(rows, "default", clock.now)
+
+    async def hold() -> None:
+        async with turns.turn("x"):
+            await asyncio.Event().wait()
+
+    for steps in range(20):
+        holding = asyncio.create_task(hold())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+    assert await rows.held("default", "x", clock.now()) == set()
+
+
+async def test_old_tombstones_and_leases_are_pruned(rows: SqliteBoxes) -> None:
+    for id, ended in (("old", 5), ("kept", 5), ("young", 10)):
+        await rows.insert(row(BoxState.DELETED, id=id, ended_at=ended))
+    await rows.insert(row(id="alive"))
+    await rows.take("default", "old", "h", 0, 5)
+    await rows.take("default", "young", "h", 0, 10)
+    assert await rows.prune("default", 10, ["kept"]) == 1
+    assert [id for id in ("old", "kept", "young", "alive") if await rows.get("default", id)] == [
+        "kept",
+        "young",
+        "alive",
+    ]
+    assert await rows.held("default", "", -1) == {"young"}
+    assert await rows.prune("default", 10, ["kept"]) == 0
+
+
+async def test_a_store_knows_since_when_it_knows_a_node(rows: SqliteBoxes) -> None:
+    assert await rows.join("default", "here", 5) == 5
+    assert await rows.join("default", "here", 9) == 5
+    assert await rows.join("default", "there", 9) == 9
+
+
+async def test_a_store_of_threads_gets_the_tables_it_lacks(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "data.db")
+    prepare(connection)
+    for table in ("boxes", "box_leases", "box_nodes"):
+        connection.execute(f"DROP TABLE {table}")
+    connection.close()
+    async with SqliteBoxes(tmp_path / "data.db") as rows:
+        await rows.insert(row())
+    with pytest.raises(RuntimeError):
+        await rows.get("default", "b-1")
+    connection = sqlite3.connect(tmp_path / "data.db")
+    assert connection.execute("SELECT id FROM boxes").fetchall() == [("b-1",)]
+    connection.close()

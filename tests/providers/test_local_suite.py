@@ -1,0 +1,35 @@
+"""The local provider keeps the contract whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.boxes.provider import Provider
+from holdfast.providers.local import LocalProvider
+from holdfast.testing.provider_suite import ProviderSuite
+from holdfast.testing.provider_suite.ground import Reopen
+
+
+class TestLocal(ProviderSuite):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def home(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("local")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def provider(cls, home: Path) -> AsyncIterator[Provider]:
+        async with LocalProvider(home) as provider:
+            yield provider
+
+    @pytest.fixture
+    def reopen(self, home: Path) -> Reopen:
+        async def again() -> Provider:
+            other = LocalProvider(home)
+            await other.open()
+            return other
+
+        return again
