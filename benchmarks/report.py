@@ -144,7 +144,8 @@ def show_value(value: float | None, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}"
 
 
-_HEADINGS: Final = ("work", "reference", "holdfast", "ratio", "goal", "reached")
+def _headings(reference: str) -> tuple[str, ...]:
+    return ("work", reference, "holdfast", "ratio", "goal", "reached")
 
 
 def _cells(result: Result) -> tuple[str, ...]:
@@ -160,8 +161,9 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def plain_table(results: list[Result]) -> str:
-    return _aligned([_HEADINGS, *(_cells(result) for result in results)])
+def plain_table(results: list[Result], reference: str = "reference") -> str:
+    """`reference` is what the other side is called."""
+    return _aligned([_headings(reference), *(_cells(result) for result in results)])
 
 
 def plain_details(results: list[Result]) -> str:
@@ -179,8 +181,9 @@ def plain_details(results: list[Result]) -> str:
     return _aligned(lines)
 
 
-def markdown_table(results: list[Result]) -> str:
-    rows = [_HEADINGS, tuple("---" for _ in _HEADINGS), *(_cells(result) for result in results)]
+def markdown_table(results: list[Result], reference: str = "reference") -> str:
+    headings = _headings(reference)
+    rows = [headings, tuple("---" for _ in headings), *(_cells(result) for result in results)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -89,6 +89,13 @@ class LocalProvider(GuestProvider):
         with contextlib.suppress(BoxError, GuestRefused):
             await Link(id, self.ground.box(id)).ask({"op": "kill_all", "number": signal.SIGKILL.value})
 
+    @property
+    def mounted(self) -> runtime.Runtime:
+        """What is mounted into boxes now."""
+        if self._runtime is None:
+            raise RuntimeError("the provider is not open: use it in `async with`, or await its open()")
+        return self._runtime
+
     def _prepare(self) -> tuple[runtime.Runtime, limits.LimitBackend]:
         self.ground.prepare()
         return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()

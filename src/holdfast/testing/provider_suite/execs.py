@@ -168,7 +168,7 @@ class Execs(Ground):
 
     async def test_more_output_than_the_caller_takes_is_refused_and_the_command_ended(self, box: Box) -> None:
         with pytest.raises(OutputTooLarge):
-            await sh(box, "echo $$ > self; while :; do echo more and more; done", max_output=100_000)
+            await sh(box, "echo $$ > self; while :; do echo more and more; done", max_output=100_000, timeout=20)
         await ends(box, await number_in(box, "self"))
         assert len((await sh(box, "head -c 100000 /dev/zero", max_output=100_000)).stdout) == 100_000
         with pytest.raises(OutputTooLarge):

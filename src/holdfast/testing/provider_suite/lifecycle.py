@@ -11,7 +11,16 @@ import pytest
 
 from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, ProcessLost, ProcessNotFound
+from holdfast.boxes.errors import (
+    BoxConflict,
+    BoxError,
+    BoxGone,
+    BoxNotFound,
+    BoxStopped,
+    ProcessLost,
+    ProcessNotFound,
+    Unsupported,
+)
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec

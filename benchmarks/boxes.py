@@ -1,0 +1,327 @@
+"""Measures local boxes against the floor of this machine (a bare bubblewrap, a bare spawn, a bare pipe), in one run.
+
+    .holdfast/dev-*/bin/python benchmarks/boxes.py [--quick] [--only ROW] [--json | --markdown]
+
+docs/benchmarks.md says what each row is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from report import (
+    Goal,
+    Result,
+    Row,
+    Sample,
+    describe_machine,
+    markdown_details,
+    markdown_table,
+    percentile,
+    plain_details,
+    plain_table,
+)
+
+from holdfast.boxes import Box, BoxSpec
+from holdfast.providers.local import LocalProvider, bubblewrap, runtime
+from holdfast.threads.ids import new_id
+
+_GIGABYTE: Final = 1 << 30
+_PIECE: Final = 1 << 16
+
+ROWS: Final = (
+    Row("cold", "create → first command's output, median of 100", "ms", Goal("at most", 4.0, "at most 4 times")),
+    Row("burst", "100 creates at once → first output, p99", "ms", Goal("at most", 100.0, "at most 100 times")),
+    Row("exec", "exec of `true` in a live box, p50", "ms", Goal("at most", 2.0, "at most 2 times")),
+    Row("stream", "exec streaming 1 GB of stdout", "MB/s", Goal("at least", 0.3, "at least 0.3 times")),
+    Row("snapshot", "snapshot of an idle box: 1 MB | 2 GB written", "ms", Goal("at most", 1.5, "at most 1.5 times")),
+    Row("snapshot-bound", "snapshot of an idle box with 2 GB", "ms", Goal("under", 100.0, "under 100 ms")),
+    Row("fork", "fork from a snapshot → first output", "ms", Goal("at most", 1.3, "at most 1.3 times")),
+    Row("memory", "memory of an idle box, host side (PSS)", "MB", Goal("under", 12.0, "under 12 MB")),
+    Row("crowd", "exec in one of 200 idle boxes, p99", "ms", Goal("under", 50.0, "under 50 ms")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    rounds: int
+    creates: int
+    burst: int
+    execs: int
+    streamed: int
+    written: int
+    crowd: int
+
+
+FULL: Final = Size(rounds=5, creates=100, burst=100, execs=500, streamed=_GIGABYTE, written=2 * _GIGABYTE, crowd=200)
+QUICK: Final = Size(rounds=1, creates=10, burst=10, execs=50, streamed=_GIGABYTE // 8, written=_GIGABYTE // 8, crowd=10)
+
+
+class Bench:
+    """One provider on an empty folder, and the bare sandbox with the same mounts beside it."""
+
+    def __init__(self, provider: LocalProvider, size: Size) -> None:
+        self.provider = provider
+        self.size = size
+        self.samples: dict[str, dict[str, list[Sample]]] = {}
+
+    def add(self, row: str, side: str, value: float, **details: float) -> None:
+        self.samples.setdefault(row, {}).setdefault(side, []).append(Sample(value, details))
+
+    @asynccontextmanager
+    async def box(self) -> AsyncIterator[Box]:
+        box = await self.provider.create(BoxSpec(), id=new_id("b"))
+        try:
+            yield box
+        finally:
+            await box.delete()
+
+    async def first_output(self, made: Awaitable[Box]) -> Box:
+        box = await made
+        done = await box.exec(["echo", "up"])
+        if done.stdout != b"up\n":
+            raise RuntimeError(f"the first command printed {done.stdout!r}")
+        return box
+
+    def create(self) -> Awaitable[Box]:
+        return self.provider.create(BoxSpec(), id=new_id("b"))
+
+    # --- the floor ---
+
+    def bare_sandbox(self) -> float:
+        """Milliseconds of a bare bubblewrap with the mounts of a box, running `true`."""
+        ground, made = self.provider.ground, self.provider.mounted
+        folder = ground.path / "floor"
+        folder.mkdir()
+        folder.chmod(0o711)
+        ground.make_folder(folder / "upper")
+        ground.make_folder(folder / "work")
+        prefix = str(made.python_prefix) if made.python_prefix else None
+        machine = bubblewrap.Machine(
+            made.programs, made.masked_files, made.masked_folders, str(made.etc), str(made.guest), made.python, prefix
+        )
+        layers = (str(ground.layers / runtime.BASE / "files"),)
+        files = bubblewrap.Files(layers, str(folder / "upper"), str(folder / "work"))
+        with made.seccomp.open("rb") as program:
+            arguments = bubblewrap.arguments(machine, files, "floor", seccomp=program.fileno())
+            command = [str(made.bwrap), *arguments[: arguments.index("--") + 1], "true"]
+            who = {"user": ground.uid, "group": ground.gid, "extra_groups": ()} if os.geteuid() == 0 else {}
+            begin = time.perf_counter()
+            subprocess.run(command, check=True, pass_fds=(program.fileno(),), **who)  # type: ignore[call-overload]
+            taken = (time.perf_counter() - begin) * 1000
+        shutil.rmtree(folder)
+        return taken
+
+    # --- rows ---
+
+    async def cold(self) -> None:
+        """In turns, a tenth at a time."""
+        bare, ours = [], []
+        for _ in range(10):
+            for _ in range(max(1, self.size.creates // 10)):
+                bare.append(self.bare_sandbox())
+            for _ in range(max(1, self.size.creates // 10)):
+                begin = time.perf_counter()
+                box = await self.first_output(self.create())
+                ours.append((time.perf_counter() - begin) * 1000)
+                await box.delete()
+        self.add("cold", "reference", statistics.median(bare), p99=percentile(bare, 0.99))
+        self.add("cold", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+
+    async def burst(self) -> None:
+        bare = statistics.median(self.bare_sandbox() for _ in range(20))
+        times: list[float] = []
+
+        async def one() -> Box:
+            begin = time.perf_counter()
+            box = await self.first_output(self.create())
+            times.append((time.perf_counter() - begin) * 1000)
+            return box
+
+        boxes = await asyncio.gather(*[one() for _ in range(self.size.burst)])
+        self.add("burst", "reference", bare)
+        self.add("burst", "holdfast", percentile(times, 0.99), p50=statistics.median(times), failed=0.0)
+        await asyncio.gather(*[box.delete() for box in boxes])
+
+    async def exec(self) -> None:
+        async with self.box() as box:
+            await box.exec(["true"])
+            bare, ours = [], []
+            for _ in range(self.size.execs):
+                begin = time.perf_counter()
+                subprocess.run(["true"], check=True)  # noqa: ASYNC221 - it is what is measured
+                bare.append((time.perf_counter() - begin) * 1000)
+                begin = time.perf_counter()
+                await box.exec(["true"])
+                ours.append((time.perf_counter() - begin) * 1000)
+            self.add("exec", "reference", statistics.median(bare), p99=percentile(bare, 0.99))
+            self.add("exec", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+
+    async def stream(self) -> None:
+        command = ["head", "-c", str(self.size.streamed), "/dev/zero"]
+        async with self.box() as box:
+            begin = time.perf_counter()
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
+                assert process.stdout is not None
+                count = 0
+                while data := os.read(process.stdout.fileno(), _PIECE):
+                    count += len(data)
+            self.add("stream", "reference", count / (time.perf_counter() - begin) / 1e6)
+            count = 0
+
+            def take(data: bytes) -> None:
+                nonlocal count
+                count += len(data)
+
+            before = _resident()
+            begin = time.perf_counter()
+            await box.exec(command, on_stdout=take)
+            taken = time.perf_counter() - begin
+            if count != self.size.streamed:
+                raise RuntimeError(f"{count} bytes arrived")
+            self.add("stream", "holdfast", count / taken / 1e6, **{"memory grew by MB": (_resident() - before) / 1e6})
+
+    async def snapshot(self) -> None:
+        small = await self._snapshot(1 << 20)
+        large = await self._snapshot(self.size.written)
+        self.add("snapshot", "reference", small)
+        self.add("snapshot", "holdfast", large)
+        self.add("snapshot-bound", "holdfast", large)
+
+    async def _snapshot(self, size: int) -> float:
+        async with self.box() as box:
+            await box.exec(["sh", "-c", f"head -c {size} /dev/urandom > /workspace/data"])
+            begin = time.perf_counter()
+            snapshot = await box.snapshot()
+            taken = (time.perf_counter() - begin) * 1000
+            if (await box.files.stat("/workspace/data")).size != size:
+                raise RuntimeError("the box lost its file")
+        await self.provider.delete_snapshot(snapshot.id)
+        return taken
+
+    async def fork(self) -> None:
+        async with self.box() as box:
+            await box.files.write("/workspace/data", b"x" * (1 << 20))
+            snapshot = await box.snapshot()
+        cold, forked = [], []
+        for _ in range(max(3, self.size.creates // 5)):
+            begin = time.perf_counter()
+            made = await self.first_output(self.create())
+            cold.append((time.perf_counter() - begin) * 1000)
+            await made.delete()
+            begin = time.perf_counter()
+            made = await self.first_output(self.provider.restore(snapshot.id, BoxSpec(), id=new_id("b")))
+            forked.append((time.perf_counter() - begin) * 1000)
+            await made.delete()
+        await self.provider.delete_snapshot(snapshot.id)
+        self.add("fork", "reference", statistics.median(cold))
+        self.add("fork", "holdfast", statistics.median(forked))
+
+    async def crowd(self) -> None:
+        boxes: list[Box] = []
+        try:
+            for _ in range(self.size.crowd):
+                boxes.append(await self.first_output(self.create()))
+            sizes = [_proportional(box) for box in boxes]
+            self.add("memory", "holdfast", statistics.median(sizes) / 1e6, largest=max(sizes) / 1e6)
+            times = []
+            for _ in range(3):
+                for box in boxes:
+                    begin = time.perf_counter()
+                    await box.exec(["true"])
+                    times.append((time.perf_counter() - begin) * 1000)
+            self.add("crowd", "holdfast", percentile(times, 0.99), p50=statistics.median(times))
+        finally:
+            for box in boxes:
+                await box.delete()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _proportional(box: Box) -> int:
+    """Bytes of the guest and of the sandbox's monitor, memory that is shared counted by share."""
+    guest = box.link.pid()  # type: ignore[attr-defined]
+    parent = next(
+        line.split()[1] for line in Path(f"/proc/{guest}/status").read_text().splitlines() if line.startswith("PPid")
+    )
+    total = 0
+    for pid in (guest, parent):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+_WORK: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
+    "cold": Bench.cold,
+    "burst": Bench.burst,
+    "exec": Bench.exec,
+    "stream": Bench.stream,
+    "snapshot": Bench.snapshot,
+    "fork": Bench.fork,
+    "crowd": Bench.crowd,
+}
+_ALSO: Final = {"snapshot-bound": "snapshot", "memory": "crowd"}
+"""Rows that come of another row's work."""
+_ONCE: Final = frozenset({"crowd"})
+
+
+async def measure(size: Size, only: Sequence[str], folder: Path) -> list[Result]:
+    names = [_ALSO.get(name, name) for name in only] or list(_WORK)
+    async with LocalProvider(folder) as provider:
+        bench = Bench(provider, size)
+        for round_number in range(size.rounds):
+            for name, work in _WORK.items():
+                if name in names and (round_number == 0 or name not in _ONCE):
+                    print(f"{name} {round_number + 1}/{size.rounds}", file=sys.stderr)
+                    await work(bench)
+    return [Result(row, bench.samples[row.name]) for row in ROWS if row.name in bench.samples]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="does it work? Not to be quoted")
+    parser.add_argument("--only", action="append", default=[], choices=[row.name for row in ROWS])
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--dir", type=Path, help="where boxes are kept; on a disk, for figures that mean something")
+    given = parser.parse_args()
+    size = QUICK if given.quick else FULL
+    if given.rounds:
+        size = Size(**{**{name: getattr(size, name) for name in Size.__slots__}, "rounds": given.rounds})
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-boxes-", dir=given.dir))
+    folder.chmod(0o711)  # the bare sandbox runs as the boxes' user, and has to get there
+    try:
+        results = uvloop.run(measure(size, given.only, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if given.json:
+        print(json.dumps({"machine": describe_machine(), "rows": [result.to_json() for result in results]}, indent=2))
+    elif given.markdown:
+        print("\n\n".join((markdown_table(results, "floor"), describe_machine(), markdown_details(results))))
+    else:
+        print("\n\n".join((plain_table(results, "floor"), plain_details(results), describe_machine())))
+
+
+if __name__ == "__main__":
+    main()
