@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -123,14 +123,15 @@ class Box(ABC):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         timeout: float | None = None,
-        stdin: bytes = b"",
+        stdin: bytes | AsyncIterable[bytes] = b"",
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
         """Run a command to its end. It and its group are killed when the call is cancelled or times out.
 
-        Raises `CannotExecute`, `ExecTimeout`, `OutputTooLarge`. `env` is added to the box's own.
+        `stdin` is all of its input, or pieces of it as they come. `env` is added to the box's own. Raises
+        `CannotExecute`, `ExecTimeout`, `OutputTooLarge`.
         """
 
     @abstractmethod

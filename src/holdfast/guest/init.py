@@ -30,6 +30,7 @@ _MAX_DESCRIPTORS = 8
 _PIECE = 65536
 _PTY_PAUSE = 1 << 20
 """Bytes copied from one terminal before others get their turn."""
+_LAST_TURNS = 8
 _GRACE_MS = 1500
 _OPEN_FLAGS = posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 
@@ -98,6 +99,8 @@ def serve() -> None:
     wake_read, wake_write = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    # Python's own would raise: anybody in the box could end it by an interrupt. Process 1 is spared the default.
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     listener = _socket.socket(fileno=LISTENER)
     posix.set_inheritable(LISTENER, False)
@@ -201,12 +204,12 @@ class Connection:
                 self.socket.settimeout(10.0)
                 self.socket.sendall(data[sent:])
         except OSError:
-            pass  # the host has gone: hanging up is noticed by its own event
+            self.close()  # the host has gone, or the kernel passes on no more descriptors: nobody waits for nothing
 
     def answer(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
         """The last word."""
-        self.send(value, descriptors)
         self.on_hangup = None
+        self.send(value, descriptors)
         self.close()
 
     def refuse(self, number: int, about: str) -> None:
@@ -330,7 +333,7 @@ class Spawned:
 
     def ended(self, code: int) -> None:
         if self.terminal is not None:
-            self.terminal.drain()
+            self.terminal.process_ended()
         try:
             posix.write(self.exit_file, b"%d\n" % code)
         except OSError:
@@ -348,18 +351,23 @@ class Spawned:
 
 
 class Terminal:
-    """The master side of a pty, copied to the file that keeps what was printed."""
+    """The master side of a pty, copied to the file that keeps what was printed.
+
+    Held until its process has ended, even where nobody has the other side open: letting go would hang the process up.
+    """
 
     def __init__(self, master: int, output: int) -> None:
         self.master = master
         self.output = output
         self.open = True
+        self.orphaned = False
+        """Its process has ended; others may still print to it."""
         posix.set_blocking(master, False)
-        watch(master, select.EPOLLIN, self.on_event)
+        watch(master, select.EPOLLIN | select.EPOLLET, self.on_event)
 
     def on_event(self, events: int) -> None:
-        if not self.copy() and events & (select.EPOLLHUP | select.EPOLLERR):
-            self.close()
+        if self.copy() >= _PTY_PAUSE:
+            watch(self.master, select.EPOLLIN | select.EPOLLET, self.on_event)  # tells us again of what is left
 
     def copy(self) -> int:
         """Copy what is there; says how much that was."""
@@ -369,10 +377,11 @@ class Terminal:
                 data = posix.read(self.master, _PIECE)
             except BlockingIOError:
                 break
-            except OSError:  # EIO: the last process on this terminal has gone
+            except OSError:  # EIO: nobody has the other side open
                 data = b""
             if not data:
-                self.close()
+                if self.orphaned:
+                    self.close()
                 break
             copied += len(data)
             try:
@@ -382,7 +391,9 @@ class Terminal:
                 pass  # a full disk: what cannot be kept is lost, the process goes on
         return copied
 
-    def drain(self) -> None:
+    def process_ended(self) -> None:
+        """Keep what it printed to the last, before anybody learns that it has ended."""
+        self.orphaned = True
         while self.open and self.copy():
             pass
 

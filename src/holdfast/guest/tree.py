@@ -453,13 +453,14 @@ class _Reading:
         return data
 
     def _exactly(self, length: int) -> bytes:
-        data = b""
-        while len(data) < length:
-            piece = self._archive.read(length - len(data))
+        pieces = []
+        while length:
+            piece = self._archive.read(length)
             if not piece:
                 raise BadArchive("the archive is cut short")
-            data = data + piece if data else piece
-        return data
+            pieces.append(piece)
+            length -= len(piece)
+        return b"".join(pieces)
 
     def _finish(self) -> None:
         """Take what fills the last record, so that whoever writes the stream gets rid of it."""

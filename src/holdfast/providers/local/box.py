@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Power, Preview, Step
@@ -93,7 +93,7 @@ class LocalBox(Box):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         timeout: float | None = None,
-        stdin: bytes = b"",
+        stdin: bytes | AsyncIterable[bytes] = b"",
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
@@ -210,7 +210,10 @@ class LocalBox(Box):
     # --- looking at it ---
 
     async def metrics(self) -> Metrics:
-        answer = await self.link.ask({"op": "activity"})
+        try:
+            answer = await self.link.ask({"op": "activity"})
+        except GuestRefused as refused:
+            raise BoxUnreachable(f"the guest of box {self.id} cannot say what it does: {refused}") from None
         usage = self._provider.usage(self.id)
         return Metrics(
             number_in(answer, "processes"),

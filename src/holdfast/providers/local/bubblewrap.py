@@ -28,7 +28,6 @@ SKELETON: Final = (
     ("root", 0o755),
 )  # fmt: skip
 """The folders that a box begins with. The lowest layer of every box."""
-FIXED: Final = tuple(name for name, _ in SKELETON if "/" not in name)
 MASKED: Final = (
     "acpi", "asound", "interrupts", "kcore", "key-users", "keys", "latency_stats", "sched_debug", "scsi", "timer_list",
     "timer_stats",

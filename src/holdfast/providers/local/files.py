@@ -23,10 +23,13 @@ from holdfast.boxes.errors import (
 )
 from holdfast.boxes.files import MAX_READ, FileInfo, FileKind, Files, Match, Replaced
 from holdfast.guest import tree
-from holdfast.providers.local.link import ArchiveRefused, GuestRefused, Link, Pipe
+from holdfast.providers.local import link
+from holdfast.providers.local.link import ArchiveRefused, GuestRefused, Link, Pipe, on_own_thread
 
 _PIECE: Final = 1 << 18
 _MAX_RESULTS: Final = 100_000
+QUICK: Final = frozenset({"stat", "list", "mkdir", "chmod"})
+"""What a guest does at once, or not at all. The others may take as long as there are files."""
 T = TypeVar("T")
 
 
@@ -42,7 +45,8 @@ class GuestFiles(Files):
 
     async def _ask(self, operation: str, path: str, **more: object) -> dict[str, Any]:
         try:
-            return await self._link.ask_path(self._request(operation, path, **more), path)
+            seconds = link.DEFAULT_SECONDS if operation in QUICK else None
+            return await self._link.ask_path(self._request(operation, path, **more), path, seconds=seconds)
         except ArchiveRefused as refused:
             raise InvalidSpec(str(refused)) from None
 
@@ -94,9 +98,10 @@ class GuestFiles(Files):
     async def write(self, path: str, data: bytes | AsyncIterable[bytes], *, mode: int = 0o644) -> None:
         if not 0 <= mode <= 0o7777:
             raise InvalidSpec(f"{mode:o} are no permissions")
-        with self._link.call(self._request("write", path, mode=mode)) as call:
+        with await self._link.call(self._request("write", path, mode=mode)) as call:
             try:
-                _, given = await call.answer()
+                async with asyncio.timeout(link.DEFAULT_SECONDS):
+                    _, given = await call.answer()
                 if len(given) != 1:
                     for each in given:
                         os.close(each)
@@ -115,9 +120,12 @@ class GuestFiles(Files):
                 finally:
                     os.close(descriptor)
                 call.send({"op": "commit"})
-                await call.answer()
+                async with asyncio.timeout(link.DEFAULT_SECONDS):
+                    await call.done()
             except GuestRefused as refused:
                 raise file_problem(refused.number, refused.about or path) from None
+            except TimeoutError:
+                raise BoxUnreachable(f"the guest did not answer in {link.DEFAULT_SECONDS:.0f} s") from None
 
     # --- folders and names ---
 
@@ -170,7 +178,7 @@ class GuestFiles(Files):
         pipe.widen()
         try:
             try:
-                call = self._link.call(self._request("unpack", path), (read,))
+                call = await self._link.call(self._request("unpack", path), (read,))
             finally:
                 os.close(read)
             with call:
@@ -181,11 +189,11 @@ class GuestFiles(Files):
                     pass  # it stopped reading: its answer says why
                 pipe.close()
                 try:
-                    await call.answer()
-                except GuestRefused as refused:
-                    raise file_problem(refused.number, refused.about or path) from None
+                    await call.done()
                 except ArchiveRefused as refused:
                     raise HostileArchive(f"the archive was not unpacked: {refused}") from None
+                except GuestRefused as refused:
+                    raise file_problem(refused.number, refused.about or path) from None
         finally:
             pipe.close()
 
@@ -195,14 +203,14 @@ class GuestFiles(Files):
         pipe.widen()
         try:
             try:
-                call = self._link.call(self._request("pack", path), (write,))
+                call = await self._link.call(self._request("pack", path), (write,))
             finally:
                 os.close(write)
             with call:
                 while data := await pipe.read(_PIECE):
                     yield data
                 try:
-                    await call.answer()
+                    await call.done()
                 except GuestRefused as refused:
                     raise file_problem(refused.number, refused.about or path) from None
         finally:
@@ -266,7 +274,7 @@ async def _packed(folder: Path) -> AsyncIterator[bytes]:
         with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as out:
             tree.pack(str(folder), out)
 
-    packing = asyncio.create_task(asyncio.to_thread(pack))
+    packing = on_own_thread(pack)
     try:
         while data := await pipe.read(_PIECE):
             yield data
@@ -286,7 +294,7 @@ async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
             tree.unpack(source, str(target))
 
     target.mkdir()
-    unpacking = asyncio.create_task(asyncio.to_thread(unpack))
+    unpacking = on_own_thread(unpack)
     try:
         try:
             async for piece in archive:
@@ -298,6 +306,8 @@ async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
         await unpacking
     except ValueError as error:
         raise HostileArchive(f"the box sent an archive that was not unpacked: {error}") from None
+    except OSError as error:
+        raise file_problem(error.errno or errno.EIO, str(error.filename or target)) from None
     finally:
         pipe.close()
         await asyncio.gather(unpacking, return_exceptions=True)

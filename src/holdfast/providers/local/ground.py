@@ -18,20 +18,26 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import stat
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound
 from holdfast.boxes.spec import BoxSpec
+from holdfast.guest import search
 from holdfast.threads.ids import new_id
 
 CREATING: Final = "creating"
 DELETING: Final = "deleting"
+HELD: Final = "held"
+"""While the processes of a box are stopped, for its files to be copied."""
 _LOCK_SECONDS: Final = 60.0
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONG_PATH: Final = 2048
+_DEEPEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,10 @@ class Ground:
     def prepare(self) -> None:
         """Make the folders. Boxes may pass through those that they have a place in, and list none of them."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.chmod(0o711)
+        # Nobody else on this machine goes in: a box can leave programs there that run as whoever made them.
+        if os.geteuid() == 0:
+            os.chown(self.path, 0, self.gid)
+        self.path.chmod(0o710 if os.geteuid() == 0 else 0o700)
         for folder, mode in (
             (self.boxes, 0o711),
             (self.layers, 0o711),
@@ -214,17 +223,45 @@ class Ground:
         finally:
             os.close(descriptor)
 
+    def layers_alone(self) -> AbstractContextManager[bool]:
+        """For what removes layers that nothing refers to. False where somebody is about to refer to one: not now."""
+        return self.alone_in(self.layers)
+
+    def layers_kept(self) -> AbstractContextManager[None]:
+        """For what begins to refer to layers: none is removed meanwhile. Waits a moment: removals are renames."""
+        return self.making_in(self.layers)
+
     @contextlib.contextmanager
-    def layers_locked(self, *, alone: bool) -> Iterator[None]:
-        """Held shared by what begins to refer to a layer, alone by what removes layers that nothing refers to."""
-        descriptor = os.open(self.layers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def alone_in(self, folder: Path) -> Iterator[bool]:
+        """For what takes away leftovers in a folder. False where somebody is making something there: not now."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def making_in(self, folder: Path) -> Iterator[None]:
+        """For what makes something in a folder that nothing refers to yet: nobody takes it for a leftover."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
         finally:
             os.close(descriptor)
 
     # --- removal ---
+
+    def tidy(self, folder: Path) -> None:
+        """Take away what somebody died at making in a folder: it has no name yet, and is hidden."""
+        with self.alone_in(folder) as alone:
+            for path in folder.glob(".*") if alone else ():
+                self.discard(path)
 
     def discard(self, path: Path) -> Path | None:
         """Take a path away at once; what is left to do is to empty the trash."""
@@ -248,52 +285,59 @@ def write_whole(path: Path, document: object) -> None:
 
 
 def remove_tree(path: Path) -> int:
-    """Remove a folder of a box, whatever its permissions; says how many bytes that freed. Never follows links."""
+    """Remove a folder of a box, whatever its permissions and however deep; says how many bytes that freed.
+
+    Never follows links. What cannot be removed stays for the next sweep.
+    """
     freed = measure(path)
-
-    def unlock(function: Any, name: str, error: Any) -> None:
-        # A folder that its owner took the rights from. It is ours, or we are root.
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(name), stat.S_IRWXU)  # noqa: PTH101, PTH120
-        with contextlib.suppress(OSError):
-            if not os.path.islink(name):  # noqa: PTH114
-                os.chmod(name, stat.S_IRWXU)  # noqa: PTH101
-        with contextlib.suppress(OSError):
-            if os.path.isdir(name) and not os.path.islink(name):  # noqa: PTH112, PTH114
-                shutil.rmtree(name, ignore_errors=True)
-            else:
-                os.unlink(name)  # noqa: PTH108
-
-    shutil.rmtree(path, onerror=unlock)
-    if path.exists():
-        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        search.remove_tree(str(path))
     return freed
 
 
-def measure(path: Path) -> int:
-    """Bytes on disk of everything below a path. Hard links count once."""
+def measure(path: Path, least: int = 0) -> int:
+    """Bytes on disk of everything below a path. Hard links count once, and each name for `least` at least."""
+    try:
+        root = os.open(path, _FOLDER)
+    except OSError:
+        return 0
+    try:
+        return _measure(root, least, set(), 0)
+    finally:
+        os.close(root)
+
+
+def _measure(root: int, least: int, seen: set[tuple[int, int]], depth: int) -> int:
+    """By paths from an open folder. A box can make folders deeper than a path is long: from there, one more is open."""
     total = 0
-    seen: set[tuple[int, int]] = set()
-    waiting = [str(path)]
+    waiting = ["."]
     while waiting:
-        folder = waiting.pop()
+        name = waiting.pop()
         try:
-            entries = os.scandir(folder)
+            folder = os.open(name, _FOLDER, dir_fd=root)
         except OSError:
             continue
-        with entries:
-            for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-                    if (status.st_dev, status.st_ino) in seen:
+        try:
+            if len(name) > _LONG_PATH and depth < _DEEPEST:
+                total += _measure(folder, least, seen, depth + 1)
+                continue
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:
                         continue
-                    seen.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(entry.path)
+                    if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                        if (status.st_dev, status.st_ino) in seen:
+                            continue
+                        seen.add((status.st_dev, status.st_ino))
+                    total += max(status.st_blocks * 512, least)
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(f"{name}/{entry.name}")
+        except OSError:
+            continue
+        finally:
+            os.close(folder)
     return total
 
 

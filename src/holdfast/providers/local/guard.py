@@ -26,6 +26,8 @@ _SHARE: Final = 0.1
 """Of the time that may go into measuring."""
 _RESERVE: Final = 1024**3
 _RESERVE_SHARE: Final = 0.03
+_EACH: Final = 1024
+"""Bytes that a file counts for at least: an empty one takes its place, too, and there are only so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class DiskGuard:
         boxes = {each.id: each for each in self._running()}
         free, reserve = _room(self._folder)
         wanted = [each for each in boxes.values() if each.limit is not None or free < reserve]
-        used = {each.id: await asyncio.to_thread(measure, each.folder) for each in wanted}
+        used = {each.id: await asyncio.to_thread(measure, each.folder, _EACH) for each in wanted}
         for verdict in judge({id: each.limit for id, each in boxes.items()}, used, free, reserve):
             log.warning("the processes of box %s are ended: %s", verdict.id, verdict.why)
             (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
@@ -92,7 +94,10 @@ class DiskGuard:
 
 
 def _room(folder: Path) -> tuple[int, int]:
-    """Bytes that are free, and those that boxes shall not take."""
+    """Bytes that are free, and those that boxes shall not take. None are free where there is no room for names."""
     status = os.statvfs(folder)
     total = status.f_blocks * status.f_frsize
-    return status.f_bavail * status.f_frsize, min(_RESERVE, int(total * _RESERVE_SHARE))
+    reserve = min(_RESERVE, int(total * _RESERVE_SHARE))
+    if status.f_files and status.f_favail < status.f_files * _RESERVE_SHARE:
+        return 0, reserve
+    return status.f_bavail * status.f_frsize, reserve

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import logging
 import os
 import re
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
 
 from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
 from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.endings import to_the_end
 from holdfast.boxes.errors import (
     BoxConflict,
     BoxError,
@@ -33,10 +37,10 @@ from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.local import bubblewrap, layers, limits, volumes
 from holdfast.providers.local.box import LocalBox
-from holdfast.providers.local.ground import CREATING, DELETING, BoxRecord, Ground, measure, remove_tree, updated
+from holdfast.providers.local.ground import CREATING, DELETING, HELD, BoxRecord, Ground, measure, remove_tree, updated
 from holdfast.providers.local.guard import NOTE
 from holdfast.providers.local.inotify import FileWatch
-from holdfast.providers.local.link import GuestRefused, Link, Pipe
+from holdfast.providers.local.link import GuestRefused, Link, Pipe, on_own_thread
 from holdfast.providers.local.process import number_in
 from holdfast.threads.ids import new_id, now_ms
 
@@ -45,6 +49,13 @@ log = logging.getLogger(__name__)
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _START_SECONDS: Final = 30.0
 _GRACE_MS: Final = 1500
+_SPAWN_SECONDS: Final = 60.0
+"""Nobody takes longer to write down a process that is about to start."""
+_DISK_THREADS: Final = 4
+_COLLECT_TRIES: Final = 50
+_COLLECT_PAUSE: Final = 0.02
+P = ParamSpec("P")
+T = TypeVar("T")
 _HOLD_SECONDS: Final = 0.5
 _DEFAULT_PIDS: Final = 4096
 _MEMORY_SHARE: Final = 0.8
@@ -62,6 +73,7 @@ class GuestProvider(Provider):
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
+        self._disk: ThreadPoolExecutor | None = None
         self._watch: FileWatch | None = None
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -79,9 +91,18 @@ class GuestProvider(Provider):
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self._disk is not None:
+            self._disk.shutdown(wait=False)
+            self._disk = None
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+    async def on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do what may take long on threads of its own: reading a small file must not wait for a large removal."""
+        if self._disk is None:
+            self._disk = ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="holdfast-disk")
+        return await asyncio.get_running_loop().run_in_executor(self._disk, functools.partial(work, *args, **kwargs))
 
     # --- what differs ---
 
@@ -125,7 +146,7 @@ class GuestProvider(Provider):
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
         self.check(spec)
-        with self.ground.layers_locked(alone=False):
+        with self.ground.layers_kept():
             manifest = layers.read_manifest(self.ground, snapshot)
             for layer in manifest.layers:
                 if not (self.ground.layers / layer / "files").is_dir():
@@ -181,7 +202,7 @@ class GuestProvider(Provider):
                 await self._bring_up(record)
                 (folder / CREATING).unlink()
             except BaseException:
-                await asyncio.shield(self._take_down(record.id))
+                await to_the_end(self._take_down(record.id))
                 raise
         finally:
             os.close(lock)
@@ -193,7 +214,7 @@ class GuestProvider(Provider):
         await self.end(link)
         self.release(id)
         moved = self.ground.discard(self.ground.box(id))
-        return await asyncio.to_thread(remove_tree, moved) if moved is not None else 0
+        return await self.on_disk(remove_tree, moved) if moved is not None else 0
 
     async def end(self, link: Link) -> None:
         await link.kill()
@@ -271,7 +292,7 @@ class GuestProvider(Provider):
     async def stop_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
         async with self._alone(id):
-            await asyncio.shield(self._stop(id))
+            await to_the_end(self._stop(id))
 
     async def _stop(self, id: str) -> None:
         link = Link(id, self.ground.box(id))
@@ -291,7 +312,7 @@ class GuestProvider(Provider):
         try:
             await self._bring_up(record)
         except BaseException:
-            await asyncio.shield(self.end(Link(record.id, self.ground.box(record.id))))
+            await to_the_end(self.end(Link(record.id, self.ground.box(record.id))))
             raise
 
     async def remove(self, id: str) -> int:
@@ -303,43 +324,47 @@ class GuestProvider(Provider):
                 if not folder.exists():
                     return 0
                 (folder / DELETING).touch()
-                freed = await asyncio.shield(self._take_down(id))
+                freed = await to_the_end(self._take_down(id))
         except (BoxNotFound, FileNotFoundError):
             return 0
-        return freed + await asyncio.to_thread(layers.collect, self.ground)
+        return freed + await self._collect()
 
     # --- snapshots ---
 
     async def snapshot_box(self, id: str, labels: Mapping[str, str]) -> Snapshot:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
         async with self._alone(id) as record:
-            return await asyncio.shield(self._snapshot(record, labels))
+            return await to_the_end(self._snapshot(record, labels))
 
     async def _snapshot(self, record: BoxRecord, labels: Mapping[str, str]) -> Snapshot:
+        ground = self.ground
+        with ground.layers_kept():
+            record, own_layers = await self._freeze(record)
+            snapshot = await self.on_disk(layers.write_snapshot, ground, record, own_layers, labels)
+            ground.write(updated(record, head=snapshot.id))
+        return snapshot
+
+    async def _freeze(self, record: BoxRecord) -> tuple[BoxRecord, tuple[str, ...]]:
+        """Layers with all that a box holds now. It is locked, and so are the layers, until something refers to them."""
         ground = self.ground
         link = Link(record.id, ground.box(record.id))
         running = link.alive()
         if not running:
             record = self.recover(record)
-        own_layers = record.layers
-        with ground.layers_locked(alone=False):
-            if layers.changed(ground, record):
-                if running and not await self._idle(link):
-                    own_layers = (*record.layers, await self._copy_live(record))
-                else:
-                    if running:
-                        await self.end(link)
-                    record = layers.freeze_top(ground, record)
-                    if len(record.layers) > layers.DEEPEST:
-                        merged = await asyncio.to_thread(layers.merge, ground, record.layers)
-                        record = updated(record, layers=merged)
-                        ground.write(record)
-                    own_layers = record.layers
-                    if running:
-                        await self._bring_up(record)
-            snapshot = await asyncio.to_thread(layers.write_snapshot, ground, record, own_layers, labels)
-            ground.write(updated(record, head=snapshot.id))
-        return snapshot
+        if not layers.changed(ground, record):
+            return record, record.layers
+        if running and not await self._idle(link):
+            return record, (*record.layers, await self._copy_live(record))
+        if running:
+            await self.end(link)
+        record = layers.freeze_top(ground, record)
+        if len(record.layers) > layers.DEEPEST:
+            merged = await self.on_disk(layers.merge, ground, record.layers)
+            record = updated(record, layers=merged)
+            ground.write(record)
+        if running:
+            await self._bring_up(record)
+        return record, record.layers
 
     async def _idle(self, link: Link) -> bool:
         try:
@@ -351,28 +376,36 @@ class GuestProvider(Provider):
     async def _copy_live(self, record: BoxRecord) -> str:
         """What runs is held still while its files are copied."""
         async with self.held_still(record.id):
-            return await asyncio.to_thread(layers.copy_top, self.ground, record)
+            return await self.on_disk(layers.copy_top, self.ground, record)
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:
         link = Link(id, self.ground.box(id))
-        with contextlib.suppress(BoxError, GuestRefused):
+        (self.ground.box(id) / HELD).touch()
+        try:
+            # Not by halves: what still runs could lead the copying astray.
             await link.ask({"op": "kill_all", "number": 19})
+        except GuestRefused as refused:
+            raise BoxUnreachable(f"box {id} cannot be held still: {refused}") from None
         try:
             yield
         finally:
             with contextlib.suppress(BoxError, GuestRefused):
-                await link.ask({"op": "kill_all", "number": 18})
+                await to_the_end(self._let_go(link))
+
+    async def _let_go(self, link: Link) -> None:
+        with contextlib.suppress(BoxStopped):  # nothing runs there any more
+            await link.ask({"op": "kill_all", "number": 18})
+        (self.ground.box(link.box) / HELD).unlink(missing_ok=True)
 
     async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
         require(self.name, self.capabilities, Capability.FORK)
-        spec = self._record(id).spec
-        snapshot = await self.snapshot_box(id, {})
-        try:
-            return await self.restore(snapshot.id, spec, id=new or new_id("b"), labels=labels)
-        finally:
-            # The box has its layers; the snapshot was only the way to them.
-            self._later(asyncio.to_thread(layers.delete_snapshot, self.ground, snapshot.id))
+        # Without a snapshot in between: nothing would be left to forget it where we died.
+        async with self._alone(id) as record:
+            with self.ground.layers_kept():
+                record, own_layers = await to_the_end(self._freeze(record))
+                begun = self._begin(record.spec, new or new_id("b"), labels, own_layers, None)
+        return await self._complete(begun)
 
     def _later(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -380,14 +413,24 @@ class GuestProvider(Provider):
         task.add_done_callback(self._background.discard)
 
     async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
-        found = await asyncio.to_thread(layers.manifests, self.ground)
+        found = await self.on_disk(layers.manifests, self.ground)
         return [each.snapshot for each in found if matches(each.snapshot.labels, labels or {})]
 
     async def snapshot(self, id: str) -> Snapshot:
         return layers.read_manifest(self.ground, id).snapshot
 
     async def delete_snapshot(self, id: str) -> int:
-        return await asyncio.to_thread(layers.delete_snapshot, self.ground, id)
+        layers.forget_snapshot(self.ground, id)
+        return await self._collect()
+
+    async def _collect(self) -> int:
+        """Remove layers that nothing needs. Where somebody takes a snapshot all the while, a later sweep does."""
+        for _ in range(_COLLECT_TRIES):
+            freed = await self.on_disk(layers.collect, self.ground)
+            if freed is not None:
+                return freed
+            await asyncio.sleep(_COLLECT_PAUSE)
+        return 0
 
     async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
         require(self.name, self.capabilities, Capability.EXPORT)
@@ -400,7 +443,7 @@ class GuestProvider(Provider):
             with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as out:
                 layers.export(self.ground, id, out)
 
-        exporting = asyncio.create_task(asyncio.to_thread(export))
+        exporting = on_own_thread(export)
         try:
             while data := await pipe.read():
                 yield data
@@ -418,7 +461,7 @@ class GuestProvider(Provider):
             with io.open(read, "rb", buffering=1 << 18) as source:  # noqa: UP020
                 return layers.import_(self.ground, source)
 
-        taking = asyncio.create_task(asyncio.to_thread(take))
+        taking = on_own_thread(take)
         try:
             with contextlib.suppress(BrokenPipeError):  # it refused: it says why
                 async for piece in stream:
@@ -440,7 +483,7 @@ class GuestProvider(Provider):
 
     async def delete_volume(self, name: str) -> int:
         require(self.name, self.capabilities, Capability.VOLUMES)
-        return await asyncio.to_thread(volumes.delete, self.ground, name)
+        return await self.on_disk(volumes.delete, self.ground, name)
 
     # --- housekeeping ---
 
@@ -449,7 +492,7 @@ class GuestProvider(Provider):
         freed = 0
         for id in self.ground.ids():
             why = self._why_remove(id, keep)
-            if why is None:
+            if why is None and not await self.on_disk(self.ails, id):
                 continue
             lock = None
             with contextlib.suppress(BoxNotFound):
@@ -458,15 +501,19 @@ class GuestProvider(Provider):
                 continue  # somebody is at it
             try:
                 if self._why_remove(id, keep) is not None:
-                    freed += await asyncio.shield(self._take_down(id))
+                    freed += await to_the_end(self._take_down(id))
                     removed.append(f"box {id}: {why}")
+                elif await self.on_disk(self.ails, id):
+                    await to_the_end(self.mend(id))
             except BoxError as error:
                 log.warning("box %s could not be swept away: %s", id, error)
             finally:
                 os.close(lock)
-        freed += await asyncio.to_thread(layers.collect, self.ground)
-        freed += await asyncio.to_thread(layers.clear_trash, self.ground)
-        removed += await asyncio.to_thread(self.sweep_machine)
+        freed += await self._collect()
+        for folder in (self.ground.volumes, self.ground.runtime):
+            await self.on_disk(self.ground.tidy, folder)
+        freed += await self.on_disk(layers.clear_trash, self.ground)
+        removed += await self.on_disk(self.sweep_machine)
         return Swept(tuple(removed), freed)
 
     def _why_remove(self, id: str, keep: Collection[str] | None) -> str | None:
@@ -479,12 +526,26 @@ class GuestProvider(Provider):
             return "nobody knows it"
         return None
 
+    def ails(self, id: str) -> bool:
+        """Whether a whole box is not as it should be, unless somebody is at it: what died halfway leaves it so."""
+        folder = self.ground.box(id)
+        return (folder / HELD).exists() or any(True for _ in _leftovers(folder))
+
+    async def mend(self, id: str) -> None:
+        """Undo what left a box ailing, or finish it. The box is locked."""
+        folder = self.ground.box(id)
+        for path in _leftovers(folder):
+            await self.on_disk(remove_tree, path) if path.is_dir() else path.unlink(missing_ok=True)
+        if (folder / HELD).exists():
+            with contextlib.suppress(BoxError, GuestRefused):
+                await self._let_go(Link(id, folder))
+
     def sweep_machine(self) -> list[str]:
         """Leftovers outside of the folder."""
         return []
 
     async def disk_use(self, id: str) -> int:
-        return await asyncio.to_thread(measure, self.ground.box(id))
+        return await self.on_disk(measure, self.ground.box(id))
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
         steps = await self._diagnose_provider()
@@ -510,3 +571,13 @@ class GuestProvider(Provider):
         except OSError:
             return []
         return [Step("disk", False, 0.0, f"its processes were ended: {why}", "make room in it, or give it more disk")]
+
+
+def _leftovers(folder: Path) -> Iterator[Path]:
+    """Of a box: what was cut short while it was written, and processes that were never started."""
+    yield from folder.glob(".*")
+    long_ago = time.time() - _SPAWN_SECONDS
+    for path in folder.glob("processes/*"):
+        with contextlib.suppress(FileNotFoundError):
+            if not (path / "process.json").exists() and path.stat().st_mtime < long_ago:
+                yield path

@@ -9,11 +9,13 @@ Requests come as JSON with descriptors attached, one packet each: see `launch.py
 
 import array
 import ctypes
+import errno
 import json
 import os
 import resource
 import signal
 import socket
+import stat
 import sys
 from typing import Any
 
@@ -153,9 +155,11 @@ def _open_below(root: str, parts: "list[str]") -> int:
     """Step by step, following no link: boxes write to volumes, and one may have put a link on the way."""
     descriptor = os.open(root, os.O_PATH)
     for part in parts:
-        inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+        inner = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
         os.close(descriptor)
         descriptor = inner
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):  # the link itself is what such a descriptor is of
+            raise OSError(errno.ELOOP, "a link on the way", part)
     return descriptor
 
 

@@ -30,6 +30,8 @@ _MAGIC: Final = b"HOLDFAST-SNAPSHOT 1\n"
 _HEADER_LIMIT: Final = 64 * 1024
 _COPY_SECONDS: Final = 3600.0
 _OPAQUE: Final = "user.overlay.opaque"
+_EXPORT: Final = "export."
+"""What is on its way out of here is in the trash while it is packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,18 @@ def recover(ground: Ground, record: BoxRecord) -> BoxRecord:
 
 def _fresh_upper(ground: Ground, folder: Path) -> None:
     if not (folder / "upper").is_dir():
-        ground.make_folder(folder / "upper")
         ground.discard(folder / "work")
+        _make_at_once(ground, folder / "upper", 0o755)
     if not (folder / "work").is_dir():
-        ground.make_folder(folder / "work", 0o700)
+        _make_at_once(ground, folder / "work", 0o700)
+
+
+def _make_at_once(ground: Ground, path: Path, mode: int) -> None:
+    """There with its owner, or not at all: a folder that is not the box's own would keep it from ever starting."""
+    made = path.with_name(f".{path.name}")
+    ground.discard(made)
+    ground.make_folder(made, mode)
+    made.rename(path)
 
 
 def changed(ground: Ground, record: BoxRecord) -> bool:
@@ -248,29 +258,34 @@ def _layers_of(ground: Ground, id: str | None) -> tuple[str, ...]:
         return ()
 
 
-def delete_snapshot(ground: Ground, id: str) -> int:
-    """Forget a snapshot, and then every layer that nothing refers to any more. Blocks."""
+def forget_snapshot(ground: Ground, id: str) -> None:
+    """What only it referred to is left for `collect`."""
     read_manifest(ground, id)
     (ground.snapshots / f"{id}.json").unlink(missing_ok=True)
-    return collect(ground)
 
 
-def collect(ground: Ground) -> int:
-    """Remove layers that no box and no snapshot refers to; says how many bytes that freed. Blocks."""
-    with ground.layers_locked(alone=True):
+def collect(ground: Ground) -> int | None:
+    """Remove layers that no box and no snapshot refers to; says how many bytes that freed. Blocks.
+
+    None where somebody is about to refer to a layer: ask again.
+    """
+    with ground.layers_alone() as alone:
+        if not alone:
+            return None
+        for path in ground.snapshots.glob(".*"):  # whoever writes one holds the layers
+            _unlink(str(path))
         needed = {BASE}
         for manifest in manifests(ground):
             needed.update(manifest.layers)
         for id in ground.ids():
             needed.update(_needed_by(ground, id))
-        doomed = []
-        for entry in os.scandir(ground.layers):
-            if entry.name in needed:
-                continue
-            if entry.name.startswith(".") and not _abandoned(Path(entry.path)):
-                continue
-            if (moved := ground.discard(Path(entry.path))) is not None:
-                doomed.append(moved)
+        with os.scandir(ground.layers) as entries:
+            unneeded = [Path(entry.path) for entry in entries if entry.name not in needed]
+        doomed = [
+            moved
+            for path in unneeded
+            if (not path.name.startswith(".") or _abandoned(path)) and (moved := ground.discard(path)) is not None
+        ]
     return sum(remove_tree(path) for path in doomed)
 
 
@@ -308,13 +323,14 @@ def export(ground: Ground, id: str, out: BinaryIO) -> None:
     manifest = read_manifest(ground, id)
     header = json.dumps(Manifest(manifest.snapshot, ()).to_json()).encode()
     out.write(_MAGIC + header + b"\n")
-    flat = ground.trash / f"export.{new_id('x')}"
-    try:
-        with ground.layers_locked(alone=False):
-            _merge(ground, [layer for layer in manifest.layers if layer != BASE], flat, keep_marks=False)
-        tree.pack(str(flat), out)
-    finally:
-        remove_tree(flat)
+    flat = ground.trash / f"{_EXPORT}{new_id('x')}"
+    with ground.making_in(ground.trash):
+        try:
+            with ground.layers_kept():
+                _merge(ground, [layer for layer in manifest.layers if layer != BASE], flat, keep_marks=False)
+            tree.pack(str(flat), out)
+        finally:
+            remove_tree(flat)
 
 
 def import_(ground: Ground, source: BinaryIO) -> Snapshot:
@@ -337,7 +353,7 @@ def import_(ground: Ground, source: BinaryIO) -> Snapshot:
             raise WrongSnapshot(f"the exported snapshot cannot be unpacked: {error}") from None
         _give_all(ground, files)
 
-    with ground.layers_locked(alone=False):
+    with ground.layers_kept():
         layer = _new_layer(ground, fill)
         size = measure(ground.layers / layer)
         labels = told.labels if isinstance(told.labels, dict) else {}
@@ -356,9 +372,11 @@ def _give_all(ground: Ground, folder: Path) -> None:
 
 
 def clear_trash(ground: Ground) -> int:
-    """Remove what was taken away and not yet removed. Blocks."""
-    return sum(remove_tree(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else _unlink(entry.path)
-               for entry in os.scandir(ground.trash))  # fmt: skip
+    """Remove what was taken away and not yet removed, and what was cut short on its way out. Blocks."""
+    with ground.alone_in(ground.trash) as alone, os.scandir(ground.trash) as entries:
+        doomed = [entry for entry in entries if alone or not entry.name.startswith(_EXPORT)]
+        return sum(remove_tree(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else _unlink(entry.path)
+                   for entry in doomed)  # fmt: skip
 
 
 def _unlink(path: str) -> int:

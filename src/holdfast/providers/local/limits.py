@@ -25,6 +25,7 @@ _COUNTED_APART: Final = "cpuacct"
 
 _FOLDER: Final = "holdfast"
 _OWN_LEAF: Final = "holdfast-server"
+_PROBE: Final = "holdfast-probe-"
 _HEADROOM: Final = 4
 """The processes of the sandbox itself, which a box's limit does not speak of."""
 _PERIOD: Final = 100_000
@@ -220,7 +221,7 @@ def _is_delegated(place: str) -> bool:
 
 def _can_hold(place: str) -> str | None:
     """None if a group can be made here and a process put into it; else what the kernel said."""
-    probe = f"{place}/{_FOLDER}-probe-{os.getpid()}-{time.monotonic_ns()}"
+    probe = f"{place}/{_PROBE}{os.getpid()}-{time.monotonic_ns()}"
     try:
         os.mkdir(probe)
     except OSError as error:
@@ -281,6 +282,20 @@ class BoxGroup:
     @property
     def can_freeze(self) -> bool:
         return "freezer" in self.folders
+
+    @property
+    def condemned(self) -> bool:
+        """Whether somebody began to end the box. Its processes may live, but can start no more."""
+        return "pids" in self.folders and _read(f"{self.folders['pids']}/pids.max").strip() == "0"
+
+    @property
+    def held(self) -> bool:
+        """Whether the box is frozen, or is becoming so."""
+        if not self.can_freeze:
+            return False
+        if self.backend.kind == CGROUP_V2:
+            return _read(f"{self.folders['freezer']}/cgroup.freeze").strip() == "1"
+        return _read(f"{self.folders['freezer']}/freezer.state").strip() in ("FREEZING", "FROZEN")
 
     def join(self, pid: int) -> None:
         """Puts a process under the limits. What it starts from then on is under them too; what it started is not."""
@@ -435,6 +450,17 @@ def list_groups(backend: LimitBackend, home_name: str) -> list[str]:
     return sorted(found)
 
 
+def clear_leftovers(backend: LimitBackend, home_name: str) -> None:
+    """Removes what nobody is in: the groups above a home's boxes where it has none, and probes that were cut short."""
+    for root in set(backend.roots.values()):
+        if _remove_folder(f"{root}/{_FOLDER}/{home_name}"):
+            _remove_folder(f"{root}/{_FOLDER}")
+        for name in os.listdir(root):
+            pid = name[len(_PROBE) :].partition("-")[0] if name.startswith(_PROBE) else ""
+            if pid and not os.path.isdir(f"/proc/{pid}"):
+                _remove_folder(f"{root}/{name}")
+
+
 def settings_for(
     kind: str, cpu: float | None, memory: int | None, pids: int | None
 ) -> dict[str, list[tuple[str, str, bool]]]:
@@ -472,12 +498,28 @@ def rlimits_for(memory: int | None, disk: int | None) -> list[tuple[int, int, in
     Of memory only DATA, not AS: node and others reserve far more addresses than they use. Of the disk only the size of
     each file. A share of the processor has no rlimit.
     """
-    limits = [(resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NOFILE, *_OPEN_FILES)]
+    limits = [(resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NOFILE, *_open_files())]
     if memory is not None:
         limits.append((resource.RLIMIT_DATA, memory, memory))
     if disk is not None:
         limits.append((resource.RLIMIT_FSIZE, disk, disk))
     return limits
+
+
+def _open_files() -> tuple[int, int]:
+    """Fewer than we may have ourselves. Descriptors that boxes send each other and do not take count as their user's,
+    who may be us, and whoever sends one is held to that sum: ours must still pass when they have done their worst."""
+    own = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft, hard = _OPEN_FILES
+    if own == resource.RLIM_INFINITY:
+        return soft, hard
+    return min(soft, own * 3 // 4), min(hard, own * 3 // 4)
+
+
+def raise_own_limit() -> None:
+    """As many open files as we may have: a server has some for each box, and more than a box may send."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def rlimits_inside(pids: int) -> list[tuple[int, int, int]]:

@@ -13,16 +13,19 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.guest import codec
 
+T = TypeVar("T")
 _ANSWER_LIMIT: Final = codec.LIMIT
 _PIECE: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 4
+_MAX_ERRNO: Final = 4096
 DEFAULT_SECONDS: Final = 30.0
 _KILL_SECONDS: Final = 10.0
 
@@ -36,8 +39,14 @@ class GuestRefused(Exception):
         self.about = about
 
 
-class ArchiveRefused(Exception):
-    """The guest's child did not like what it was given."""
+class ArchiveRefused(GuestRefused):
+    """The guest's child did not like what it was given. Where nothing was given, a refusal like any other."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__(errno.EPROTO, about)
+
+    def __str__(self) -> str:
+        return self.about
 
 
 class Call:
@@ -58,6 +67,13 @@ class Call:
                 return message, descriptors
             if not self._receive():
                 await readable(self._socket.fileno())
+
+    async def done(self) -> dict[str, Any]:
+        """The next message, where no descriptor was asked for: those that come along are closed."""
+        message, descriptors = await self.answer()
+        for each in descriptors:
+            os.close(each)
+        return message
 
     def send(self, message: dict[str, Any]) -> None:
         self._socket.sendall(codec.frame(message))
@@ -102,7 +118,8 @@ class Call:
         if "error" in message:
             number, about = message["error"], message.get("about")
             raise GuestRefused(
-                number if isinstance(number, int) else errno.EIO, about if isinstance(about, str) else ""
+                number if isinstance(number, int) and 0 < number < _MAX_ERRNO else errno.EIO,
+                about if isinstance(about, str) else "",
             )
         if "refused" in message:
             raise ArchiveRefused(str(message.get("about"))[:500])
@@ -157,20 +174,25 @@ class Link:
         finally:
             os.close(place)
 
-    def call(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Call:
-        """Send a request. What is larger than a socket buffer (a huge environment) is sent while this waits."""
+    async def call(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Call:
+        """Send a request; the caller closes it. Waits only for one that is larger than a socket's buffer."""
         connection = self.connect()
         try:
             data = codec.frame(message)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
             sent = connection.sendmsg([data], rights)
             if sent < len(data):
-                connection.settimeout(10.0)
-                connection.sendall(data[sent:])
-                connection.setblocking(False)
+                async with asyncio.timeout(DEFAULT_SECONDS):
+                    await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
+        except TimeoutError:
+            connection.close()
+            raise BoxUnreachable(f"box {self.box} does not take a request") from None
         except OSError as error:
             connection.close()
             raise BoxUnreachable(f"box {self.box} hung up ({error.strerror})") from None
+        except BaseException:
+            connection.close()
+            raise
         return Call(connection, self.box)
 
     async def ask(
@@ -185,7 +207,7 @@ class Link:
     async def ask_descriptors(
         self, message: dict[str, Any], descriptors: Sequence[int] = (), *, seconds: float | None = DEFAULT_SECONDS
     ) -> tuple[dict[str, Any], list[int]]:
-        with self.call(message, descriptors) as call:
+        with await self.call(message, descriptors) as call:
             try:
                 async with asyncio.timeout(seconds):
                     return await call.answer()
@@ -195,10 +217,12 @@ class Link:
                     hint=f"see what it is busy with: holdfast box diagnose {self.box}",
                 ) from None
 
-    async def ask_path(self, message: dict[str, Any], path: str, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+    async def ask_path(self, message: dict[str, Any], path: str, *, seconds: float | None = None) -> dict[str, Any]:
         """A request about a path: refusals are its file problems."""
         try:
-            return await self.ask(message, descriptors, seconds=None)
+            return await self.ask(message, seconds=seconds)
+        except ArchiveRefused:
+            raise
         except GuestRefused as refused:
             raise file_problem(refused.number, refused.about or path) from None
 
@@ -231,7 +255,7 @@ class Link:
             try:
                 pid = self.pid()
             except BoxUnreachable:
-                pid = self._pid_in_haste()
+                pid = await asyncio.to_thread(self._pid_in_haste)
             if pid is None:
                 return
             try:
@@ -263,6 +287,15 @@ class Link:
                 raise BoxUnreachable(f"box {self.box} cannot be reached: {error}") from None
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             return int(struct.unpack("3i", credentials)[0])
+
+
+def on_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """For what waits for the other end of a stream, which may take its time: no thread that others wait for."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-stream")
+    try:
+        return asyncio.get_running_loop().run_in_executor(executor, work)
+    finally:
+        executor.shutdown(wait=False)
 
 
 async def readable(descriptor: int) -> None:

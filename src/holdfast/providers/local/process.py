@@ -6,10 +6,13 @@ import asyncio
 import collections
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import sys
+import termios
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,8 +103,12 @@ class Drain:
         loop = asyncio.get_running_loop()
         watching = False
         turns = 0
+        left: int | None = None
         try:
-            while True:
+            while left is None or left > 0:
+                if self._ended and left is None:  # what is there now; somebody may go on printing for ever
+                    left = _waiting_bytes(self._descriptor)
+                    continue
                 try:
                     data = os.read(self._descriptor, _PIECE)
                 except BlockingIOError:
@@ -115,6 +122,8 @@ class Drain:
                     continue
                 if not data:
                     return
+                if left is not None:
+                    left -= len(data)
                 if self._sink is None:
                     self._collect(data)
                 elif (taking := self._sink(data)) is not None:
@@ -142,6 +151,12 @@ class Drain:
         os.close(self._descriptor)
 
 
+def _waiting_bytes(descriptor: int) -> int:
+    count = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
 def _pipe(owner: tuple[int, int] | None) -> tuple[int, int]:
     """A pipe of the box's user, who may open it again by name (/dev/stdout)."""
     read, write = os.pipe2(os.O_CLOEXEC)
@@ -155,7 +170,7 @@ async def run_command(
     request: dict[str, Any],
     owner: tuple[int, int] | None,
     *,
-    stdin: bytes,
+    stdin: bytes | AsyncIterable[bytes],
     timeout: float | None,
     on_stdout: Sink | None,
     on_stderr: Sink | None,
@@ -171,7 +186,7 @@ async def run_command(
     call: Call | None = None
     try:
         try:
-            call = link.call(request, (input_read, output_write, errors_write))
+            call = await link.call(request, (input_read, output_write, errors_write))
         finally:
             for each in (input_read, output_write, errors_write):
                 os.close(each)
@@ -197,13 +212,13 @@ async def run_command(
         errors.close()
 
 
-async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin: bytes) -> int:
+async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin: bytes | AsyncIterable[bytes]) -> int:
     """Feed, read and wait, all at once; the first failure ends it all."""
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(output.run()), asyncio.create_task(errors.run())]
     feeding = asyncio.create_task(_feed(feeder, stdin)) if stdin else None
     ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
     try:
-        waiting: set[asyncio.Task[Any]] = {*tasks, ending}
+        waiting: set[asyncio.Task[Any]] = {*tasks, ending, *([feeding] if feeding is not None else [])}
         while not ending.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -221,10 +236,7 @@ async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin:
 
 
 async def _exit_code(call: Call) -> int:
-    answer, given = await call.answer()
-    for each in given:
-        os.close(each)
-    return number_in(answer, "code")
+    return number_in(await call.done(), "code")
 
 
 def number_in(answer: Mapping[str, Any], name: str) -> int:
@@ -234,9 +246,13 @@ def number_in(answer: Mapping[str, Any], name: str) -> int:
     return value
 
 
-async def _feed(pipe: Pipe, data: bytes) -> None:
+async def _feed(pipe: Pipe, data: bytes | AsyncIterable[bytes]) -> None:
     with contextlib.suppress(BrokenPipeError):  # the command does not care for all of it
-        await pipe.write(data)
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            await pipe.write(bytes(data))
+        else:
+            async for piece in data:
+                await pipe.write(piece)
     pipe.close()
 
 
@@ -262,12 +278,12 @@ class PipeChannel(Channel):
         call: Call | None = None
         try:
             try:
-                call = link.call({**request, "acknowledge": True}, (input_read, output_write, errors_write))
+                call = await link.call({**request, "acknowledge": True}, (input_read, output_write, errors_write))
             finally:
                 for each in (input_read, output_write, errors_write):
                     os.close(each)
             async with asyncio.timeout(DEFAULT_SECONDS):
-                await call.answer()
+                await call.done()
         except BaseException as error:
             for each in (input_write, output_read, errors_read):
                 os.close(each)
@@ -374,7 +390,7 @@ class KeptProcess(Process):
         async with asyncio.timeout(timeout):
             while (code := self._exit_code()) is None:
                 try:
-                    with self._link.call({"op": "wait", "id": self.id}) as call:
+                    with await self._link.call({"op": "wait", "id": self.id}) as call:
                         answer, given = await call.answer()
                         for each in given:
                             os.close(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import logging
@@ -32,6 +31,7 @@ _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _START_SECONDS: Final = 30.0
 _GRACE_MS: Final = 1500
 _HOLD_SECONDS: Final = 0.5
+_STOP_SECONDS: Final = 5.0
 _DEFAULT_PIDS: Final = 4096
 _MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for a box that was given no limit of its own."""
@@ -61,7 +61,8 @@ class LocalProvider(GuestProvider):
         await super().open()
         if self._launcher is not None:
             return
-        made, self._backend = await asyncio.to_thread(self._prepare)
+        limits.raise_own_limit()
+        made, self._backend = await self.on_disk(self._prepare)
         self._runtime = made
         self.capabilities = _capabilities(self._backend)
         binds = [[str(self.ground.path), "local"]]
@@ -86,8 +87,12 @@ class LocalProvider(GuestProvider):
         ]
 
     async def _stop_writers(self, id: str) -> None:
-        with contextlib.suppress(BoxError, GuestRefused):
-            await Link(id, self.ground.box(id)).ask({"op": "kill_all", "number": signal.SIGKILL.value})
+        link = Link(id, self.ground.box(id))
+        try:
+            await link.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_STOP_SECONDS)
+        except (BoxError, GuestRefused):  # its guest is of no help: then all of it
+            with contextlib.suppress(BoxError):
+                await self._kill(link)
 
     @property
     def mounted(self) -> runtime.Runtime:
@@ -145,10 +150,11 @@ class LocalProvider(GuestProvider):
         assert self._launcher is not None
         spec = record.spec
         folder = self.ground.box(record.id)
-        places = [f"/{name}" for name in bubblewrap.FIXED if name not in ("opt", "srv", "mnt", "root", "home", "var")]
+        places = [target for _, target in self._runtime.programs]
+        places += ["/etc", "/proc", "/dev", "/run", bubblewrap.GUEST, bubblewrap.PYTHON]
         places += [volume.path for volume in spec.volumes] + [mount.path for mount in spec.mounts]
         volumes.check_places(self.ground, record.layers, folder / "upper", places)
-        sources = volumes.sources(self.ground, spec)
+        sources = volumes.sources(self.ground, spec, self._home)
         filter = os.open(self._runtime.seccomp, os.O_RDONLY | os.O_CLOEXEC)  # read to its end by each box that starts
         try:
             first = bubblewrap.FIRST_DESCRIPTOR
@@ -211,15 +217,15 @@ class LocalProvider(GuestProvider):
             await self._kill(link)
         finally:
             for each in held:
-                self._later(asyncio.to_thread(os.close, each))
+                self._later(self.on_disk(os.close, each))
 
     async def _kill(self, link: Link) -> None:
         """By its group where it has one. A sandbox that was cut short while it came up has a name, and no guest yet."""
         group = self._group(link.box)
         if group.exists:
-            await asyncio.to_thread(group.kill)
+            await self.on_disk(group.kill)
         elif link.alive():
-            await asyncio.to_thread(_kill_unborn, link.box)
+            await self.on_disk(_kill_unborn, link.box)
         await link.kill()
 
     def release(self, id: str) -> None:
@@ -241,11 +247,27 @@ class LocalProvider(GuestProvider):
             async with super().held_still(id):
                 yield
             return
-        await asyncio.to_thread(group.freeze)
+        await self.on_disk(group.freeze)
         try:
             yield
         finally:
-            await asyncio.to_thread(group.thaw)
+            await self.on_disk(group.thaw)
+
+    def ails(self, id: str) -> bool:
+        return super().ails(id) or self._group(id).held or self._is_ending(id)
+
+    def _is_ending(self, id: str) -> bool:
+        """Whether somebody who ended a box did not get to the end of it."""
+        group = self._group(id)
+        return group.condemned or (group.exists and not Link(id, self.ground.box(id)).alive())
+
+    async def mend(self, id: str) -> None:
+        if self._is_ending(id):
+            await self.end(Link(id, self.ground.box(id)))
+            self.release(id)
+        elif self._group(id).held:
+            await self.on_disk(self._group(id).thaw)
+        await super().mend(id)
 
     def sweep_machine(self) -> list[str]:
         removed = []
@@ -256,6 +278,7 @@ class LocalProvider(GuestProvider):
                 group.kill()
                 if group.remove():
                     removed.append(f"control group of box {id}")
+        limits.clear_leftovers(self._backend, self._group_name)
         return removed
 
     async def _diagnose_provider(self) -> list[Step]:

@@ -82,6 +82,11 @@ class Runtime:
 
 def prepare(ground: Ground, bwrap: Path, root: Path = Path("/")) -> Runtime:
     """Make what is missing. Blocks; milliseconds where nothing is."""
+    with ground.making_in(ground.runtime), ground.layers_kept():
+        return _prepare(ground, bwrap, root)
+
+
+def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
     programs = tuple((str((root / name).resolve()), f"/{name}") for name in _PROGRAM_FOLDERS if (root / name).is_dir())
     python, version, prefix = _choose_python(root, ground)
     identity = hashlib.sha256(f"{python} {version}".encode())
@@ -255,12 +260,11 @@ def chosen_user(ground_path: Path) -> tuple[int, int]:
         return uid, uid
     uid = _free_user(str(ground_path), Path("/proc/self/uid_map").read_text())
     ground_path.mkdir(mode=0o711, parents=True, exist_ok=True)
-    temporary = note.with_name(f".user.{new_id('x')}")
+    # Whoever else does this at the same time writes the same.
+    temporary = note.with_name(".user")
     temporary.write_text(str(uid))
-    with contextlib.suppress(FileExistsError):
-        os.link(temporary, note)
-    temporary.unlink()
-    uid = int(note.read_text())
+    with contextlib.suppress(FileNotFoundError):
+        temporary.replace(note)
     return uid, uid
 
 

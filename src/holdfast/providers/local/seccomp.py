@@ -97,6 +97,10 @@ _FAMILIES: Final = (1, 2, 10, 16, 17)
 not AF_ALG and AF_VSOCK: to name a family is to have the kernel load its module, and there is where holes are found."""
 _TERMINAL_INJECTIONS: Final = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX put characters into the terminal that somebody else types at."""
+_LEASE: Final = (1024,)
+"""F_SETLEASE of fcntl: whoever opens a leased file waits, and that may be the host, at output that it keeps."""
+_GUEST: Final = (1,)
+"""The process whose limits nobody else in the box may set: it needs descriptors to answer the host."""
 
 
 class UnknownMachine(Exception):
@@ -108,8 +112,10 @@ class _Machine(NamedTuple):
     """What the kernel calls it, so that calls by another architecture's numbers are told apart."""
     column: int
     clone: int
+    fcntl: int
     ioctl: int
     personality: int
+    prlimit: int
     socket: int
     socketpair: int
     unassigned: tuple[tuple[int, int], ...]
@@ -117,8 +123,8 @@ class _Machine(NamedTuple):
 
 
 _MACHINES: Final = {
-    "x86_64": _Machine(0xC000_003E, 0, 56, 16, 135, 41, 53, ((336, 423),)),
-    "aarch64": _Machine(0xC000_00B7, 1, 220, 29, 92, 198, 199, ((244, 259), (295, 423))),
+    "x86_64": _Machine(0xC000_003E, 0, 56, 72, 16, 135, 302, 41, 53, ((336, 423),)),
+    "aarch64": _Machine(0xC000_00B7, 1, 220, 25, 29, 92, 261, 198, 199, ((244, 259), (295, 423))),
 }
 _CLONE3: Final = 435
 
@@ -181,6 +187,8 @@ def _blocks(machine: _Machine) -> dict[int, _Block]:
     blocks[machine.personality] = _allow_values(0, _PERSONALITIES, errno.EPERM)
     blocks[machine.socket] = blocks[machine.socketpair] = _allow_values(0, _FAMILIES, errno.EAFNOSUPPORT)
     blocks[machine.ioctl] = _deny_values(1, _TERMINAL_INJECTIONS)
+    blocks[machine.fcntl] = _deny_values(1, _LEASE)
+    blocks[machine.prlimit] = _deny_values(0, _GUEST)
     # Also all numbers of the x32 interface, which have bit 30 set.
     blocks[_NEWEST + 1] = unknown
     return blocks

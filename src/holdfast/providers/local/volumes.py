@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Volume
-from holdfast.boxes.spec import BoxSpec, VolumeMount, check_name
+from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
 from holdfast.providers.local.ground import Ground, remove_tree, write_whole
 from holdfast.threads.ids import new_id, now_ms
 
@@ -23,6 +23,11 @@ _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def create(ground: Ground, name: str) -> Volume:
     check_name(name, "volume")
+    with ground.making_in(ground.volumes):
+        return _create(ground, name)
+
+
+def _create(ground: Ground, name: str) -> Volume:
     made = ground.volumes / f".{name}.{new_id('x')}"
     made.mkdir(mode=0o711)
     made.chmod(0o711)
@@ -73,16 +78,22 @@ def check(ground: Ground, spec: BoxSpec, private: Path) -> None:
     for volume in spec.volumes:
         require(ground, volume.volume)
     for mount in spec.mounts:
-        source = Path(mount.source)
-        if not source.exists():
-            raise InvalidSpec(f"{mount.source} cannot be mounted: it is not there")
-        whole = source.resolve()
-        for forbidden in (private.resolve(), Path("/proc"), Path("/sys"), Path("/dev")):
-            if whole.is_relative_to(forbidden) or forbidden.is_relative_to(whole):
-                raise Refused(
-                    f"{mount.source} cannot be mounted: {forbidden} is never seen by a box",
-                    hint="mount a folder that holds only what the box is meant to see",
-                )
+        _resolved(mount, private)
+
+
+def _resolved(mount: HostMount, private: Path) -> Path:
+    """Where it really is, now. A box that has mounted what is above it may put a link there at any time."""
+    source = Path(mount.source)
+    if not source.exists():
+        raise InvalidSpec(f"{mount.source} cannot be mounted: it is not there")
+    whole = source.resolve()
+    for forbidden in (private.resolve(), Path("/proc"), Path("/sys"), Path("/dev")):
+        if whole.is_relative_to(forbidden) or forbidden.is_relative_to(whole):
+            raise Refused(
+                f"{mount.source} cannot be mounted: {forbidden} is never seen by a box",
+                hint="mount a folder that holds only what the box is meant to see",
+            )
+    return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +107,10 @@ class Source:
 
     def place(self, number: int) -> str:
         """What the launcher calls it, where it makes it reachable first."""
-        return f"folder{number}" if os.path.isdir(self.root) else f"file{number}"  # noqa: PTH112
+        return f"folder{number}" if Path(self.root, *self.parts).is_dir() else f"file{number}"
 
 
-def sources(ground: Ground, spec: BoxSpec) -> list[Source]:
+def sources(ground: Ground, spec: BoxSpec, private: Path) -> list[Source]:
     """Everything that a box mounts. Sub-paths of volumes are made where they are missing."""
     found = []
     for volume in spec.volumes:
@@ -108,7 +119,7 @@ def sources(ground: Ground, spec: BoxSpec) -> list[Source]:
         parts = tuple(volume.subpath.split("/")) if volume.subpath else ()
         found.append(Source(root, parts, volume.path, volume.read_only))
     for mount in spec.mounts:
-        found.append(Source(mount.source, (), mount.path, mount.read_only))
+        found.append(Source("/", _resolved(mount, private).parts[1:], mount.path, mount.read_only))
     if len(found) > MOST:
         raise InvalidSpec(f"{len(found)} mounts are too many: at most {MOST}")
     return found
