@@ -448,7 +448,7 @@ class DummyBox(Box):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         timeout: float | None = None,
-        stdin: bytes = b"",
+        stdin: bytes | AsyncIterable[bytes] = b"",
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,

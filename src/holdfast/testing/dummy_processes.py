@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final
@@ -133,7 +133,7 @@ async def run(
     command: Command,
     name: str,
     timeout: float | None,
-    stdin: bytes,
+    stdin: bytes | AsyncIterable[bytes],
     on_stdout: Sink | None,
     on_stderr: Sink | None,
     max_output: int,
@@ -190,10 +190,15 @@ async def run(
         await command.end()
 
 
-async def _feed(writer: asyncio.StreamWriter, data: bytes) -> None:
+async def _feed(writer: asyncio.StreamWriter, data: bytes | AsyncIterable[bytes]) -> None:
     with contextlib.suppress(ConnectionError):
-        writer.write(data)
-        await writer.drain()
+        if isinstance(data, bytes):
+            writer.write(data)
+            await writer.drain()
+        else:
+            async for piece in data:
+                writer.write(piece)
+                await writer.drain()
         writer.close()
 
 

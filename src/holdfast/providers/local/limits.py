@@ -5,7 +5,7 @@ Synchronous, and quick to load: nothing but the smallest modules of the standard
 """
 
 # pathlib would take longer to load than all that is done here:
-# ruff: noqa: PTH102, PTH106, PTH112, PTH120
+# ruff: noqa: PTH102, PTH106, PTH112, PTH120, PTH208
 
 from __future__ import annotations
 

@@ -383,7 +383,8 @@ class KeptProcess(Process):
             if code is not None:
                 state = ProcessState.EXITED
         if state is ProcessState.EXITED:
-            ended_at = (self._folder / "exit").stat().st_mtime_ns // 1_000_000
+            # The clock of files is coarse: it may lag behind the one that told the start.
+            ended_at = max(self._started_at, (self._folder / "exit").stat().st_mtime_ns // 1_000_000)
         return ProcessInfo(self.id, self.argv, self.pty, state, code, self._started_at, ended_at)
 
     async def wait(self, timeout: float | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,6 +12,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import CannotExecute, ExecTimeout, InvalidSpec, OutputTooLarge
 from holdfast.testing.provider_suite.ground import (
     MEGABYTE,
+    PATIENCE,
     Ground,
     Hatchery,
     Memory,
@@ -241,6 +243,25 @@ class Execs(Ground):
         data = os.urandom(8 * MEGABYTE)
         assert (await box.exec(["cat"], stdin=data)).stdout == data
         assert (await sh(box, "cat >&2", stdin=data[:MEGABYTE])).stderr == data[:MEGABYTE]
+
+    async def test_stdin_may_come_piece_by_piece_while_output_goes_back(self, box: Box) -> None:
+        heard = asyncio.Event()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"first\n"
+            async with asyncio.timeout(PATIENCE):
+                await heard.wait()  # the second piece comes only when the first was answered
+            yield b"second\n"
+
+        answers: list[bytes] = []
+
+        def take(data: bytes) -> None:
+            answers.append(data)
+            heard.set()
+
+        done = await box.exec(["cat"], stdin=pieces(), on_stdout=take, timeout=PATIENCE)
+        assert done.exit_code == 0
+        assert b"".join(answers) == b"first\nsecond\n"
 
     async def test_the_streams_of_a_command_are_opened_by_their_names(self, box: Box) -> None:
         """As many scripts do, and programs whose log is `/dev/stdout`."""

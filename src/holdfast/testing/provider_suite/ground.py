@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -46,21 +47,33 @@ def claims(*capabilities: Capability) -> Callable[[_Test], _Test]:
 
 @dataclass
 class Account:
-    """What a run of the suite has proved, and what it left out because the provider does not claim it."""
+    """What the suite has tried of one provider, and what it left out because that is not claimed."""
 
-    covered: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    capabilities: Mapping[str, frozenset[Capability]] = field(default_factory=dict)
+    claimed: frozenset[Capability]
+    tried: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def lines(self, name: str) -> list[str]:
+        refused = ", ".join(sorted(set(Capability) - self.claimed)) or "nothing"
+        said = (
+            f"provider {name}: {self.tried} tests of {len(self.claimed)} capabilities; to be refused by name: {refused}"
+        )
+        return [said, *(f"  {count} tests left out: {why}" for why, count in sorted(self.left_out.items()))]
+
+
+class Accounts:
+    """A plugin of pytest for the length of a run: prints the account of each provider in the end."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Account] = {}
+
+    def of(self, provider: Provider) -> Account:
+        return self._of.setdefault(provider.name, Account(provider.capabilities))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for name, claimed in self.capabilities.items():
-            refused = sorted(set(Capability) - claimed)
-            terminalreporter.write_line(
-                f"provider {name}: {len(claimed)} capabilities claimed; {self.covered} tests of the suite ran; "
-                f"refused by name: {', '.join(refused) or 'nothing'}"
-            )
-        for why, count in sorted(self.left_out.items()):
-            terminalreporter.write_line(f"  {count} left out: {why}")
+        for name, account in self._of.items():
+            for line in account.lines(name):
+                terminalreporter.write_line(line)
 
 
 class Hatchery:
@@ -196,25 +209,24 @@ class Ground:
 
     @pytest.fixture(autouse=True)
     def only_what_is_claimed(self, request: pytest.FixtureRequest, provider: Provider) -> None:
-        account = _account(request.config)
-        account.capabilities = {**account.capabilities, provider.name: provider.capabilities}
+        account = _accounts(request.config).of(provider)
         wanted = getattr(request.function, _CLAIMS, ())
         missing = [capability for capability in wanted if capability not in provider.capabilities]
         if missing:
-            why = f"{provider.name} does not claim {missing[0].value}"
-            account.left_out[why] = account.left_out.get(why, 0) + 1
+            why = f"{missing[0].value} is not claimed"
+            account.left_out[why] += 1
             pytest.skip(why)
-        account.covered += 1
+        account.tried += 1
 
 
-def _account(config: pytest.Config) -> Account:
-    name = "holdfast-provider-account"
+def _accounts(config: pytest.Config) -> Accounts:
+    name = "holdfast-provider-accounts"
     known = config.pluginmanager.get_plugin(name)
-    if isinstance(known, Account):
+    if isinstance(known, Accounts):
         return known
-    account = Account()
-    config.pluginmanager.register(account, name)
-    return account
+    accounts = Accounts()
+    config.pluginmanager.register(accounts, name)
+    return accounts
 
 
 def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

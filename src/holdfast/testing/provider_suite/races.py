@@ -39,7 +39,7 @@ async def _outcome(work: Awaitable[Any]) -> Any:
 
 class Races(Ground):
     async def test_two_deletes_at_once_are_one(self, provider: Provider, box: Box, hatchery: Hatchery) -> None:
-        await sh(box, "head -c 3000000 /dev/urandom > file; sync")
+        await sh(box, "head -c 3000000 /dev/urandom > file")
         other = await hatchery.attach(box.id)
         freed = await asyncio.gather(box.delete(), other.delete(), provider.remove(box.id), box.delete())
         sizes = [each if isinstance(each, int) else each.freed for each in freed]

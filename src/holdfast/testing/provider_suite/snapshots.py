@@ -173,7 +173,7 @@ class Snapshots(Ground):
     async def test_what_a_snapshot_held_is_freed_when_the_last_one_lets_go(
         self, provider: Provider, box: Box, hatchery: Hatchery
     ) -> None:
-        await sh(box, "head -c 4000000 /dev/urandom > file; sync")
+        await sh(box, "head -c 4000000 /dev/urandom > file")
         snapshot = await hatchery.snapshot(box)
         assert snapshot.size >= 4_000_000
         freed = (await box.delete()).freed + await provider.delete_snapshot(snapshot.id)
@@ -185,7 +185,7 @@ class Snapshots(Ground):
 
     @claims(Capability.SNAPSHOTS)
     async def test_a_snapshot_adds_only_what_is_new(self, box: Box, hatchery: Hatchery) -> None:
-        await sh(box, "head -c 4000000 /dev/urandom > file; sync")
+        await sh(box, "head -c 4000000 /dev/urandom > file")
         first = await hatchery.snapshot(box)
         second = await hatchery.snapshot(box)
         assert first.id != second.id

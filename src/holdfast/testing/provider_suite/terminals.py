@@ -67,6 +67,14 @@ class Terminals(Ground):
         assert (await all_of(process)).startswith(seen)
 
     @claims(Capability.PTY)
+    async def test_a_process_that_lets_go_of_its_terminal_is_not_hung_up(self, box: Box) -> None:
+        """As many programs do just before their end, and daemons for good."""
+        script = "echo begun; exec < /dev/null > /dev/null 2>&1; sleep 0.2; echo back > /dev/tty; exit 4"
+        process = await box.spawn(["sh", "-c", script], pty=True)
+        assert await process.wait(PATIENCE) == 4
+        assert (await all_of(process)).split() == [b"begun", b"back"]
+
+    @claims(Capability.PTY)
     async def test_a_terminal_prints_a_lot(self, box: Box) -> None:
         process = await box.spawn(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i + 1)); done"], pty=True)
         printed = await all_of(process)

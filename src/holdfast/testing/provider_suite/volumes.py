@@ -95,7 +95,7 @@ class Volumes(Ground):
     async def test_a_volume_in_use_is_not_deleted(self, provider: Provider, hatchery: Hatchery) -> None:
         volume = await hatchery.volume()
         box = await hatchery.box(volumes=(hatchery.mount(volume),))
-        await sh(box, "head -c 2000000 /dev/urandom > shared/file; sync")
+        await sh(box, "head -c 2000000 /dev/urandom > shared/file")
         with pytest.raises(VolumeInUse):
             await provider.delete_volume(volume)
         if Capability.STOP in provider.capabilities:

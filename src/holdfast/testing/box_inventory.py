@@ -1,0 +1,273 @@
+"""Everything on this machine that belongs to the local boxes of one home, and what of it nothing refers to.
+
+Reads the disk, /proc and the control groups, and asks no code of the provider for its opinion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.providers.local.ground import Ground
+from holdfast.providers.local.launch import stage_for
+from holdfast.providers.local.link import Link
+
+_OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log"}
+_OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
+_OF_THE_GROUND: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user"}
+_NEW_SECONDS: Final = 120.0
+_BASE: Final = "base-1"
+_UNSURE: Final = "?"
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_PROBE: Final = re.compile(r"holdfast-probe-([0-9]+)-[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What there is, by name."""
+
+    alive: frozenset[str]
+    """Boxes whose guest listens."""
+    boxes: dict[str, set[str]]
+    """Folders, with the names in them."""
+    records: dict[str, set[str]]
+    """Boxes that have a record, with the layers that it refers to."""
+    processes_kept: dict[str, set[str]]
+    """By box and process, what is kept of it. Left out are new ones, which somebody may be starting."""
+    layers: set[str]
+    snapshots: dict[str, set[str]]
+    """Files, with the layers that they refer to."""
+    volumes: dict[str, set[str]]
+    runtime: set[str]
+    trash: set[str]
+    ground: set[str]
+    groups: dict[str, set[str]]
+    """Control groups: boxes, with the hierarchies they have one in."""
+    empty_parents: set[str]
+    """Control groups of the home in which there is no box."""
+    probes: set[str]
+    frozen: set[str]
+    processes: dict[int, str]
+    """That run, with what is known of them."""
+
+
+def take_inventory(ground: Ground) -> Inventory:
+    boxes = {name: _names(ground.boxes / name) for name in _names(ground.boxes)}
+    snapshots = {name: _layers_in(ground.snapshots / name) for name in _names(ground.snapshots)}
+    groups: dict[str, set[str]] = {}
+    empty: set[str] = set()
+    frozen: set[str] = set()
+    for folder in _group_folders(ground):
+        inside = {path.name for path in folder.iterdir() if path.is_dir()}
+        if not inside:
+            empty.add(str(folder))
+        for name in inside:
+            groups.setdefault(name, set()).add(str(folder))
+            for file, word in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1")):
+                with contextlib.suppress(OSError):
+                    if (folder / name / file).read_text().strip() == word:
+                        frozen.add(name)
+    return Inventory(
+        alive=frozenset(name for name in boxes if Link(name, ground.boxes / name).alive()),
+        boxes=boxes,
+        records={name: _layers_in(ground.boxes / name / "box.json") for name in boxes if "box.json" in boxes[name]},
+        processes_kept={
+            f"{box}/{name}": _names(ground.boxes / box / "processes" / name)
+            for box in boxes
+            for name in _names(ground.boxes / box / "processes")
+            if _is_old(ground.boxes / box / "processes" / name)
+        },
+        layers=_names(ground.layers),
+        snapshots=snapshots,
+        volumes={name: _names(ground.volumes / name) for name in _names(ground.volumes)},
+        runtime=_names(ground.runtime),
+        trash=_names(ground.trash),
+        ground=_names(ground.path),
+        groups=groups,
+        empty_parents=empty,
+        probes=set(_dead_probes()),
+        frozen=frozen,
+        processes=dict(_processes(ground)),
+    )
+
+
+def leftovers(there: Inventory) -> list[str]:
+    """What nothing refers to, or is only half there. Empty where all is well."""
+    wrong = []
+    for name, inside in there.boxes.items():
+        if name not in there.records:
+            wrong.append(f"box {name} has no record")
+        wrong += [f"box {name} has {each} in its folder" for each in inside - _OF_A_BOX]
+        if name in there.alive and not {"upper", "work"} <= inside:
+            wrong.append(f"box {name} runs without its files")
+    for name, inside in there.processes_kept.items():
+        if inside != _OF_A_PROCESS:
+            wrong.append(f"process {name} is half there: {sorted(inside)}")
+    needed = {_BASE}.union(*there.records.values(), *there.snapshots.values())
+    wrong += [f"layer {name} is referred to by nothing" for name in there.layers - needed]
+    wrong += [f"layer {name} is missing" for name in needed - there.layers - _being_frozen(there)]
+    wrong += [f"{name} is no snapshot" for name in there.snapshots if name.startswith(".")]
+    for name, inside in there.volumes.items():
+        if name.startswith(".") or inside != {"volume.json", "files"}:
+            wrong.append(f"volume {name} is half there: {sorted(inside)}")
+    wrong += [f"{name} is left in runtime" for name in there.runtime if name.startswith(".")]
+    wrong += [f"{name} is left in the trash" for name in there.trash]
+    wrong += [f"{name} is left in the provider's folder" for name in there.ground - _OF_THE_GROUND]
+    for name, folders in there.groups.items():
+        if name not in there.alive:
+            wrong.append(f"control groups are left of {name}, which does not run: {sorted(folders)}")
+    wrong += [f"control group {name} is left" for name in there.empty_parents | there.probes]
+    wrong += [f"box {name} is frozen" for name in there.frozen]
+    for pid, about in there.processes.items():
+        if not any(f"box {name}," in about for name in there.alive):
+            wrong.append(f"process {pid} is left: {about}")
+    return wrong
+
+
+def _being_frozen(there: Inventory) -> set[str]:
+    """A record may name a layer that was about to be made: its next start sees to that."""
+    marked = {layer for layers in there.records.values() for layer in layers if layer.startswith(_UNSURE)}
+    return marked | {layer[len(_UNSURE) :] for layer in marked}
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - _NEW_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _layers_in(path: Path) -> set[str]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return set()
+    found = set(document.get("layers", ()))
+    if document.get("freezing"):
+        found |= {document["freezing"], f"{_UNSURE}{document['freezing']}"}
+    return found
+
+
+# --- control groups ---------------------------------------------------------------------------------------------------
+
+
+def _group_folders(ground: Ground) -> Iterator[Path]:
+    name = hashlib.sha256(os.fsencode(ground.path)).hexdigest()[:12]
+    for pattern in (f"holdfast/{name}", f"*/holdfast/{name}", f"*/*/holdfast/{name}", f"*/*/*/holdfast/{name}"):
+        yield from _CGROUPS.glob(pattern)
+
+
+def _dead_probes() -> Iterator[str]:
+    for pattern in ("holdfast-probe-*", "*/holdfast-probe-*", "*/*/holdfast-probe-*"):
+        for path in _CGROUPS.glob(pattern):
+            match = _PROBE.fullmatch(path.name)
+            if match is not None and not Path("/proc", match[1]).exists():
+                yield str(path)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
+    """All that have to do with the home, but for us and what we started ourselves."""
+    group = f"/holdfast/{hashlib.sha256(os.fsencode(ground.path)).hexdigest()[:12]}/"
+    for pid in _all_pids():
+        folder = Path("/proc", str(pid))
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            groups = (folder / "cgroup").read_text()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            mounts = _mounts(folder)
+        except (OSError, ValueError):
+            continue
+        if pid == os.getpid() or (parent == os.getpid() and "launcher.py" in command):
+            continue
+        mounted = _box_mounted(mounts, ground)
+        in_group = next((line.partition(group)[2].split("/")[0] for line in groups.splitlines() if group in line), None)
+        named = re.match(r"holdfast-box (\S+)", command)
+        box = mounted or in_group or (named[1] if named and (ground.boxes / named[1]).exists() else None)
+        if box is not None:
+            yield pid, f"box {box}, {command[:80]}"
+        elif str(ground.path) in command or (str(stage_for(ground.path)) in mounts and command):
+            yield pid, f"no box, {command[:200]}"
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _mounts(process: Path) -> str:
+    try:
+        return (process / "mountinfo").read_text()
+    except OSError:
+        return ""
+
+
+def _box_mounted(mounts: str, ground: Ground) -> str | None:
+    for line in mounts.splitlines():
+        if "upperdir=" in line:
+            upper = line.partition("upperdir=")[2].split(",")[0].split()[0]
+            for root in (str(ground.path), f"{stage_for(ground.path)}/local"):
+                if upper.startswith(f"{root}/boxes/"):
+                    return upper[len(root) + 7 :].split("/")[0]
+    return None
+
+
+def _of_home(home: Path) -> Ground:
+    return Ground(home.absolute() / "local", 0, 0)
+
+
+def guests_of(home: Path) -> list[tuple[int, str]]:
+    """The first processes of boxes, with the boxes' ids."""
+    ground = _of_home(home)
+    found = []
+    for pid in _all_pids():
+        folder = Path("/proc", str(pid))
+        try:
+            numbers = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))
+        except (OSError, StopIteration):
+            continue
+        if len(numbers.split()) > 2 and numbers.split()[-1] == "1":
+            box = _box_mounted(_mounts(folder), ground)
+            if box is not None:
+                found.append((pid, box))
+    return found
+
+
+def monitors_of(home: Path) -> list[tuple[int, str]]:
+    """Bubblewrap's own processes: outside, named after the box."""
+    ground = _of_home(home)
+    found = []
+    for pid in _all_pids():
+        with contextlib.suppress(OSError):
+            command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
+            name = command.removeprefix("holdfast-box ")
+            if name != command and (ground.boxes / name).exists():
+                found.append((pid, name))
+    return found
+
+
+def launchers_of(home: Path) -> list[tuple[int, str]]:
+    ground = _of_home(home)
+    found = []
+    for pid in _all_pids():
+        with contextlib.suppress(OSError):
+            command = Path("/proc", str(pid), "cmdline").read_bytes().decode("utf-8", "replace")
+            if "launcher.py" in command and str(ground.path) in command:
+                found.append((pid, ""))
+    return found
