@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,6 +69,64 @@ def cli(bare_cli: Cli, server: ServerProcess) -> Cli:
         return bare_cli(*arguments, "--home", str(server.home), stdin=stdin)
 
     return on_home
+
+
+class BoxCli:
+    """The command in processes of its own, on a server with boxes. Options of ours go before the box's command."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = {**os.environ, "HOLDFAST_HOME": str(home), "COLUMNS": "100"}
+
+    def run(
+        self, *arguments: str, stdin: bytes | int = b"", timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[bytes]:
+        given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+        command = [sys.executable, "-m", "holdfast", "box", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, timeout=timeout, check=False, **given)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "holdfast", "box", *arguments]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(command, env=self.environment, **{**streams, **options})
+
+
+@pytest.fixture(scope="session")
+def box_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with boxes of its own, which are deleted in the end: they would outlive it."""
+    home = tmp_path_factory.mktemp("boxes") / "home"
+    with ServerProcess(home) as server:
+        yield server
+        left = run_quietly(home, "list", "-q").split()
+        if left:
+            run_quietly(home, "delete", "--yes", *left)
+
+
+def run_quietly(home: Path, *arguments: str) -> str:
+    done = BoxCli(home).run(*arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+@pytest.fixture
+def box_cli(bare_cli: Cli, box_server: ServerProcess) -> Cli:
+    """Runs `box exec …` and the like in this process, on the home of the server with boxes."""
+
+    def on_home(*arguments: str, stdin: str = "") -> Outcome:
+        return bare_cli(*arguments[:2], "--home", str(box_server.home), *arguments[2:], stdin=stdin)
+
+    return on_home
+
+
+@pytest.fixture
+def boxes(box_server: ServerProcess) -> BoxCli:
+    return BoxCli(box_server.home)
+
+
+@pytest.fixture
+def box(box_cli: Cli) -> str:
+    made = box_cli("box", "create", "-q")
+    assert made.exit == 0, made.err
+    return made.out.strip()
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:

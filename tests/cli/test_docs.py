@@ -8,14 +8,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast.cli.exits import Exit
 from holdfast.testing.server import ServerProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 
-def test_the_tour_runs(server: ServerProcess, tmp_path: Path) -> None:
-    [tour] = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
+THREADS, BOXES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+@pytest.mark.parametrize(
+    ("tour", "shown"),
+    [
+        pytest.param(THREADS, "pi.tool           tool=bash  command=pytest -q", id="threads"),
+        pytest.param(BOXES, "42\n", id="boxes"),
+    ],
+)
+def test_the_tour_runs(server: ServerProcess, tmp_path: Path, tour: str, shown: str) -> None:
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
@@ -37,7 +48,7 @@ def test_the_tour_runs(server: ServerProcess, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "pi.tool           tool=bash  command=pytest -q" in done.stdout
+    assert shown in done.stdout
     assert "  error " not in done.stderr
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, cast
 
 import httpx
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from tests.server.box_providers import dummies
 
-from holdfast.server.app import Services, create_app
+from holdfast.server.app import create_app
+from holdfast.server.services import Services
 from holdfast.testing.server import ServerProcess
 
 EXAMPLES = 200 if os.environ.get("HOLDFAST_TEST_ALL") else 25
@@ -18,6 +22,14 @@ EXAMPLES = 200 if os.environ.get("HOLDFAST_TEST_ALL") else 25
 
 # The document depends on the routes alone; the server that it is tried on comes with the test.
 schema = schemathesis.openapi.from_dict(create_app(cast("Services", None)).openapi())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Its boxes are dummies: hundreds are made here."""
+    home = tmp_path_factory.mktemp("openapi") / "home"
+    with ServerProcess(home, long_poll_timeout=0.5, providers=dummies) as server:
+        yield server
 
 
 class Key:

@@ -12,8 +12,11 @@ from holdfast import __version__
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
-COMMANDS: Final = ("up", "thread", "key", "doctor")
-"""In the order of the help. Each is a module of this package with a function `register(app)`."""
+COMMANDS: Final = ("up", "thread", "box", "volume", "key", "doctor")
+"""In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
+
+`wanted` is the word after the command's name: a group may register that command only.
+"""
 
 _ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
 
@@ -32,13 +35,14 @@ def build(arguments: list[str]) -> typer.Typer:
     named = arguments[0] if arguments and arguments[0] in COMMANDS else None
     for name in COMMANDS:
         if named in (None, name):
-            import_module(f"holdfast.cli.{name}").register(app)
+            import_module(f"holdfast.cli.{name}").register(app, arguments[1] if named and arguments[1:] else None)
     return app
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line, and return its exit code."""
-    as_json = "--json" in arguments
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json = "--json" in ours
     try:
         result: Any = build(arguments)(args=arguments, prog_name="holdfast", standalone_mode=False)
     except CommandError as error:

@@ -81,6 +81,7 @@ def connect(
 ) -> Iterator[SyncClient]:
     """A client of the server that was asked for. Its errors become the command's."""
     found = find_server(server, api_key, home, os.environ, the_home(None))
+    leave_out_what_httpx_brings()
     # Late: this import takes longer than all others together.
     from holdfast.client import HoldfastError, SyncClient
 
@@ -93,6 +94,11 @@ def connect(
             yield client
         except HoldfastError as error:
             raise command_error(error, when_away=found.when_away) from error
+
+
+def leave_out_what_httpx_brings() -> None:
+    """Importing httpx imports its own command line too, a third of the time that a command of ours takes to start."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
 class RetryNotes:

@@ -14,7 +14,7 @@ _SIGNS = {Word.OK: "✓", Word.LIMITED: "–", Word.MISSING: "✗"}
 _STYLES = {Word.OK: "green", Word.LIMITED: "yellow", Word.MISSING: "red"}
 
 
-def register(app: typer.Typer) -> None:
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
     app.command("doctor")(doctor)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.cli.exits import Exit
 
 if TYPE_CHECKING:
+    from holdfast.boxes.errors import BoxError
     from holdfast.client.errors import HoldfastError
 
 
@@ -51,6 +52,39 @@ def command_error(error: HoldfastError, *, when_away: str) -> CommandError:
         return CommandError(error.message, next_step=when_away, exit=Exit.UNREACHABLE, code=error.code)
     exit = _EXITS.get(error.status or 0, Exit.FAILURE)
     return CommandError(error.message, next_step=error.hint or _NEXT_STEPS.get(exit), exit=exit, code=error.code)
+
+
+_BOX_EXITS: Final[Mapping[str, Exit]] = {
+    "refused": Exit.FAILURE,
+    "file_denied": Exit.FAILURE,
+    "process_lost": Exit.FAILURE,
+    "file_problem": Exit.FAILURE,
+    "wrong_file_kind": Exit.FAILURE,
+    "box_unreachable": Exit.UNREACHABLE,
+    "exec_timeout": Exit.TIMED_OUT,
+}
+"""Where the cause says more than the status."""
+
+_BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
+    "box_not_found": "holdfast box list shows the boxes there are",
+    "box_gone": "holdfast box create makes another; holdfast box snapshots shows what can be restored",
+    "box_stopped": "holdfast box start BOX",
+    "box_unreachable": "holdfast box diagnose BOX says where the path ends",
+    "cannot_isolate": "holdfast doctor says what this machine lets us do",
+    "process_not_found": "holdfast box logs BOX lists the processes",
+    "snapshot_not_found": "holdfast box snapshots lists them",
+    "volume_not_found": "holdfast volume list shows the volumes there are",
+    "volume_in_use": "holdfast box list shows the boxes; delete those that mount it first",
+    "no_space": "free some space in the box, or give it more with --disk",
+}
+
+
+def box_error(error: BoxError) -> CommandError:
+    """What went wrong with a box, as the end of a command."""
+    exit = _BOX_EXITS.get(error.code) or _EXITS.get(error.status, Exit.FAILURE)
+    return CommandError(
+        error.message, next_step=error.hint or _BOX_NEXT_STEPS.get(error.code), exit=exit, code=error.code
+    )
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:

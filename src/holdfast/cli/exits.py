@@ -15,10 +15,18 @@ class Exit(IntEnum):
     NOT_AUTHORISED = 4
     """No API key or token, or one that does not allow this."""
     UNREACHABLE = 5
-    """No server runs there, or it does not answer."""
+    """No server runs there, or it, or the box, does not answer."""
     CONFLICT = 6
-    """It exists already, or is closed."""
+    """It exists already, is closed, stopped or in use."""
     DISK_FULL = 7
     """The server's disk is full: nothing was written."""
+    TIMED_OUT = 124
+    """`box exec --timeout`: the command was killed."""
+    NOT_RUN = 125
+    """`box exec` and `box shell`: we failed, not the command; it did not run, or its end was not seen."""
+    CANNOT_EXECUTE = 126
+    """`box exec` and `box shell`: there is such a file, and it cannot be run."""
+    NO_SUCH_COMMAND = 127
+    """`box exec` and `box shell`: the box has no such command."""
     INTERRUPTED = 130
     """Ctrl-C."""

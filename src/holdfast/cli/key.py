@@ -15,7 +15,7 @@ from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOpt
 group = typer.Typer(name="key", help="API keys: create, list and revoke them.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
     app.add_typer(group)
 
 

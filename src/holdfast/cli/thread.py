@@ -40,7 +40,7 @@ LabelsOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
     app.add_typer(group)
 
 

@@ -27,7 +27,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def register(app: typer.Typer) -> None:
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
     app.command("up")(up)
 
 
@@ -39,6 +39,13 @@ def up(
         float, typer.Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
     ] = 30.0,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
+    allow_process_provider: Annotated[
+        bool,
+        typer.Option(
+            "--allow-process-provider",
+            help="Offer boxes of the process provider: on this machine, without isolation. For development only.",
+        ),
+    ] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What the log on standard error has.")] = LogLevel.INFO,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,6 +62,7 @@ def up(
         long_poll_timeout=long_poll_timeout,
         auth=not no_auth,
         log_level=log_level.value,
+        allow_process_provider=allow_process_provider,
     )
 
     def started(running: RunningServer, first_key: str | None) -> None:
@@ -62,6 +70,8 @@ def up(
             write_json(_document(running, first_key, folder))
         else:
             _introduce(running, first_key, folder)
+        if allow_process_provider:
+            note("careful", "boxes of the process provider run on this machine without isolation")
 
     try:
         serve(settings, started)

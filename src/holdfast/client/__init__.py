@@ -1,6 +1,10 @@
 """The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
 
 from holdfast.client.backoff import RetryNotice
+from holdfast.client.box import RemoteBox
+from holdfast.client.box_models import BoxRecord, BoxRecordPage, MadeBox, Pruned
+from holdfast.client.box_process import RemoteProcess, Terminal
+from holdfast.client.boxes import Boxes, Volumes
 from holdfast.client.client import Client
 from holdfast.client.errors import (
     Closed,
@@ -23,12 +27,16 @@ from holdfast.client.errors import (
 )
 from holdfast.client.models import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
 from holdfast.client.sync import SyncClient, SyncTail, SyncThread
+from holdfast.client.sync_boxes import SyncBoxes, SyncVolumes
 from holdfast.client.tail import Tail
 from holdfast.client.thread import Thread
 from holdfast.threads.entries import Entry
 
 __all__ = [
     "Acknowledgement",
+    "BoxRecord",
+    "BoxRecordPage",
+    "Boxes",
     "Client",
     "Closed",
     "Conflict",
@@ -41,17 +49,24 @@ __all__ = [
     "InvalidRequest",
     "Key",
     "LastEntry",
+    "MadeBox",
     "NotFound",
     "NotUnderstood",
     "ProducerGap",
+    "Pruned",
     "Refused",
+    "RemoteBox",
+    "RemoteProcess",
     "RetryNotice",
     "ServerFailed",
     "StaleEpoch",
+    "SyncBoxes",
     "SyncClient",
     "SyncTail",
     "SyncThread",
+    "SyncVolumes",
     "Tail",
+    "Terminal",
     "Thread",
     "ThreadInfo",
     "ThreadPage",
@@ -60,4 +75,5 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unreachable",
+    "Volumes",
 ]

@@ -1,4 +1,4 @@
-"""The client: one server, its threads and its keys. Async; `sync` has the twin for code without an event loop."""
+"""The client: one server, its threads, boxes and keys. Async; `sync` has the twin for code without an event loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.client.backoff import RetryNotice
+from holdfast.client.boxes import Boxes
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection
 from holdfast.client.keys import Keys
 from holdfast.client.models import Token
@@ -35,6 +36,7 @@ class Client:
         )
         self.threads = Threads(self._connection)
         self.keys = Keys(self._connection)
+        self.boxes = Boxes(self._connection)
 
     @property
     def url(self) -> str:

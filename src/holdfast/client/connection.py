@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -59,6 +60,13 @@ def is_temporary(status: int) -> bool:
     return status == 429 or (status >= 500 and status not in (501, 505, 507))
 
 
+def is_final(error: HoldfastError) -> bool:
+    """Whether the refusal says something about a box: its status may be that of a failing server, but it is none."""
+    from holdfast.boxes.errors import error_codes  # here: only failures need it, and it loads much
+
+    return error.code in error_codes()
+
+
 class Connection:
     """Asks one server. Owned, and closed, by a client; reads no environment variable, not even a proxy's."""
 
@@ -97,11 +105,12 @@ class Connection:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
+        timeout: float | None = None,
     ) -> Answer:
         """Ask until there is an answer or the time for retries is over.
 
         `repeatable=False` is for what must not happen twice: then only attempts that never reached the server
-        are tried again.
+        are tried again. `timeout` is for what takes longer than other questions.
         """
         asked = f"{method} {path}"
         headers = dict(headers or {})
@@ -118,7 +127,7 @@ class Connection:
                     params=list(parameters),
                     content=body,
                     headers=headers,
-                    timeout=self._timeouts(deadline, attempt),
+                    timeout=self._timeouts(deadline, attempt, timeout or self.timeout),
                 )
             except LOST as lost:
                 error, asked_delay = self.lost(asked, lost), 0.0
@@ -132,7 +141,7 @@ class Connection:
                     return Answer(response.status_code, response.headers, response.content, repeated)
                 error = error_of(response.status_code, response.headers, response.content, asked)
                 error.repeated = repeated
-                if not is_temporary(response.status_code):
+                if not is_temporary(response.status_code) or is_final(error):
                     raise error
                 asked_delay = retry_after(response.headers)
                 harmless = isinstance(error, TooManyRequests)
@@ -154,6 +163,49 @@ class Connection:
         )
         return await self._http.send(request, stream=True)
 
+    @contextlib.asynccontextmanager
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Parameters = (),
+        body: AsyncIterable[bytes] | bytes | None = None,
+        silence: float | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """Ask once, with a body that is sent as it comes, for an answer that is read as it comes.
+
+        `silence` is how long the other side may be silent. What breaks in the middle is `Unreachable`.
+        """
+        asked = f"{method} {path}"
+        seconds = silence or self.timeout
+        request = self._http.build_request(
+            method,
+            path,
+            params=list(parameters),
+            content=body,
+            headers={} if body is None else {"content-type": "application/octet-stream"},
+            timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    raise error_of(response.status_code, response.headers, await response.aread(), asked)
+                yield response
+            finally:
+                await response.aclose()
+        except LOST as lost:
+            raise self.lost(asked, lost) from lost
+        except httpx.HTTPError as broken:
+            raise not_understood(f"{asked} failed: {broken}") from broken
+
+    @property
+    def credential_header(self) -> dict[str, str]:
+        """For what does not go through here: WebSockets."""
+        value = self._http.headers.get("authorization")
+        return {} if value is None else {"authorization": value}
+
     async def wait(self, error: HoldfastError, delay: float, attempt: int) -> None:
         if self._on_retry is not None:
             self._on_retry(RetryNotice(error.message, delay, attempt))
@@ -171,8 +223,7 @@ class Connection:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    def _timeouts(self, deadline: float, attempt: int) -> httpx.Timeout:
-        seconds = self.timeout
+    def _timeouts(self, deadline: float, attempt: int, seconds: float) -> httpx.Timeout:
         if attempt:  # retries stay within the time that the caller has
             seconds = min(seconds, max(1.0, deadline - time.monotonic()))
         return httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))

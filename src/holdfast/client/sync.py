@@ -13,7 +13,6 @@ from holdfast.client.backoff import RetryNotice
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
 from holdfast.client.keys import Keys
-from holdfast.client.loop_thread import LoopThread
 from holdfast.client.models import (
     Acknowledgement,
     EntryPage,
@@ -24,9 +23,11 @@ from holdfast.client.models import (
     ThreadPage,
     Token,
 )
+from holdfast.client.sync_boxes import SyncBoxes
 from holdfast.client.tail import Tail
 from holdfast.client.thread import Appendable, Thread
 from holdfast.client.threads import Archived, Labels, Threads
+from holdfast.loop_thread import LoopThread
 from holdfast.threads.entries import Entry
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class SyncClient:
         self._closed = False
         self.threads = SyncThreads(self._client.threads, self._loop)
         self.keys = SyncKeys(self._client.keys, self._loop)
+        self.boxes = SyncBoxes(self._client.boxes, self._loop)
 
     @property
     def url(self) -> str:

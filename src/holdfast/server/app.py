@@ -1,27 +1,27 @@
-"""The REST surface: threads, tokens, keys, health and metrics, with their OpenAPI document."""
+"""The REST surface: threads, tokens, keys, boxes, health and metrics, with their OpenAPI document."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections import Counter
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPAuthorizationCredentials
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import holdfast
+from holdfast.boxes.errors import BoxError
+from holdfast.server import box_files, box_processes, box_snapshots, box_sockets, boxes
+from holdfast.server.box_routes import ClientLeft
 from holdfast.server.envelope import Envelope, error_answer, refusal
-from holdfast.server.metrics import Metrics
 from holdfast.server.models import (
     Chatted,
     CreatedKey,
     EntryList,
     EntryModel,
-    ErrorAnswer,
     Health,
     Key,
     KeyList,
@@ -35,66 +35,26 @@ from holdfast.server.models import (
     ThreadList,
     Token,
 )
-from holdfast.server.origins import OriginPolicy
-from holdfast.threads.access import Access, Grant, Scope
+from holdfast.server.services import Administrator, Caller, Services, Use, bearer, documented
+from holdfast.threads.access import Scope
 from holdfast.threads.errors import InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.ids import now_ms
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import RowFilter, ThreadStatus, parse_cursor
-from holdfast.threads.service import Threads
 from holdfast.threads.surface import start_of
 
-_bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What the routes need, put together by `run`."""
-
-    threads: Threads
-    access: Access
-    metrics: Metrics
-    origins: OriginPolicy
-    next_request_id: Callable[[], str]
-    max_body: int
-
-
-def _services(request: Request) -> Services:
-    services: Services = request.app.state.services
-    return services
-
-
-def _grant(
-    services: Annotated[Services, Depends(_services)],
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-) -> Grant:
-    return services.access.grant(credentials.credentials if credentials else None)
-
-
-def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
-    grant.check_administer()
-    return grant
-
-
-Use = Annotated[Services, Depends(_services)]
-Caller = Annotated[Grant, Depends(_grant)]
-Administrator = Annotated[Grant, Depends(_administrator)]
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer, "description": description}
-    for status, description in (
-        (400, "The request makes no sense."),
-        (401, "No credential, or one that does not hold."),
-        (403, "The credential does not allow this."),
-        (404, "There is no such thread."),
-        (409, "It is there already, or not what the request takes it for."),
-        (410, "The thread was deleted; its forks live on."),
-        (413, "The body is too large."),
-        (422, "A field is missing or wrong."),
-        (503, "The store cannot write now."),
-        (507, "The disk is full."),
-    )
-}
+_ERRORS = documented(
+    (400, "The request makes no sense."),
+    (401, "No credential, or one that does not hold."),
+    (403, "The credential does not allow this."),
+    (404, "There is no such thread."),
+    (409, "It is there already, or not what the request takes it for."),
+    (410, "The thread was deleted; its forks live on."),
+    (413, "The body is too large."),
+    (422, "A field is missing or wrong."),
+    (503, "The store cannot write now."),
+    (507, "The disk is full."),
+)
 
 router = APIRouter(prefix="/v1", responses=_ERRORS)
 
@@ -197,7 +157,7 @@ async def issue_token(id: ThreadId, new: NewToken, services: Use, _: Administrat
 
 @router.post("/tokens/renew", tags=["tokens"])
 async def renew_token(
-    services: Use, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    services: Use, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 ) -> Token:
     """Exchange the thread token that this is called with for a fresh one."""
     return Token.of(services.access.renew(credentials.credentials if credentials else None))
@@ -223,6 +183,9 @@ async def revoke_key(id: str, services: Use, _: Administrator) -> None:
         raise StreamNotFound(f"there is no API key {id} that could be revoked")
 
 
+_ROUTERS = (router, boxes.router, box_files.router, box_processes.router, box_snapshots.router)
+
+
 def create_app(services: Services) -> FastAPI:
     app = FastAPI(
         title="Holdfast",
@@ -233,7 +196,9 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     started_at = now_ms()
-    app.include_router(router)
+    for each in _ROUTERS:
+        app.include_router(each)
+    app.include_router(box_sockets.router)
 
     @app.get("/health", tags=["server"])
     async def health() -> Health:
@@ -243,19 +208,37 @@ def create_app(services: Services) -> FastAPI:
     @app.get("/metrics", tags=["server"], response_class=Response)
     async def metrics(services: Use) -> Response:
         """Counters and gauges, for Prometheus."""
-        exposition, content_type = services.metrics.render()
+        exposition, content_type = services.metrics.render(await _count_boxes(services))
         return Response(exposition, media_type=content_type)
 
     app.add_exception_handler(StreamError, _refuse)
+    app.add_exception_handler(BoxError, _refuse_box)
+    app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_middleware(Envelope, services=services)
     return app
 
 
+async def _count_boxes(services: Services) -> Counter[str]:
+    """Live boxes by state. None where there are none, or the box service is still being opened."""
+    boxes = services.boxes.opened
+    rows = [] if boxes is None else await boxes.rows.live(boxes.tenant, boxes.node)
+    return Counter(row.state.value for row in rows)
+
+
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, StreamError)
     return refusal(error)
+
+
+async def _refuse_box(_: Request, error: Exception) -> Response:
+    assert isinstance(error, BoxError)
+    return error_answer(error.status, error.code, error.message, error.hint)
+
+
+async def _refuse_left(_: Request, __: Exception) -> Response:
+    return error_answer(499, "client_left", "nobody is there to read this")
 
 
 async def _refuse_fields(_: Request, error: Exception) -> Response:
@@ -287,6 +270,10 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 def _allowed(request: Request) -> str:
     """All methods of a path; the framework names only those of the first route that matches."""
     # The app holds what it includes as one route, which does not tell its own.
-    routes = (route for route in (*request.app.routes, *router.routes) if isinstance(route, Route))
-    methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    included = (route for each in _ROUTERS for route in each.routes)
+    routes = (route for route in (*request.app.routes, *included) if isinstance(route, Route))
+    matching = [route for route in routes if route.path_regex.match(request.url.path)]
+    # A name that stands for itself is no id, whatever a route with an id would say.
+    named = [route for route in matching if route.path == request.url.path]
+    methods = {method for route in named or matching for method in route.methods or ()}
     return ", ".join(sorted(methods))

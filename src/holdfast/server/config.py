@@ -26,3 +26,5 @@ class Settings:
     """Seconds that a request may take to arrive."""
     tail_cycle: float = 60.0
     """Seconds after which an event stream is ended, for the client to come back."""
+    allow_process_provider: bool = False
+    """Boxes of the process provider run on this machine without isolation. For development only."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -44,6 +45,16 @@ def refusal(error: StreamError) -> Response:
     return error_answer(error.status, error.code, error.message, error.hint, headers)
 
 
+_STREAMED: Final = re.compile(
+    r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/snapshots/import"
+)
+
+
+def is_streamed(method: str, path: str) -> bool:
+    """Whether a body is passed on as it comes, and may have any size."""
+    return _STREAMED.fullmatch(f"{method} {path}") is not None
+
+
 class Envelope:
     """The outermost ASGI layer of the REST surface. No stack trace gets past it."""
 
@@ -61,7 +72,8 @@ class Envelope:
         began = time.perf_counter()
         try:
             self._services.origins.check(dict(scope["headers"]))
-            await self._app(scope, self._bounded(receive), answer)
+            bounded = receive if is_streamed(scope["method"], scope["path"]) else self._bounded(receive)
+            await self._app(scope, bounded, answer)
         except StreamError as error:
             await answer.instead(refusal(error), scope)
         except Exception:

@@ -83,6 +83,16 @@ class Home:
             _write_private(path, secret.hex())
             return secret
 
+    def node(self) -> str:
+        """The name of this home among all that share a store, made on first use. Boxes belong to it."""
+        path = self.path / "node"
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            name = f"n-{secrets.token_hex(6)}"
+            _write_private(path, name)
+            return name
+
     def announce(self, running: RunningServer) -> None:
         note = {
             "url": running.url,

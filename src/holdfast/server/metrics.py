@@ -20,6 +20,7 @@ class Metrics:
         self._store = store
         self._open_tails = open_tails
         self._rest: Counter[tuple[str, int]] = Counter()
+        self._boxes: Mapping[str, int] = {}
 
     def count(self, method: str, status: int) -> None:
         self._rest[method, status] += 1
@@ -34,12 +35,17 @@ class Metrics:
             for (method, status), number in list(counted.items()):
                 requests.add_metric((surface, method, str(status)), number)
         yield requests
+        boxes = GaugeMetricFamily("holdfast_boxes", "Boxes that are there, by state.", labels=("state",))
+        for state, number in self._boxes.items():
+            boxes.add_metric((state,), number)
+        yield boxes
         yield GaugeMetricFamily("holdfast_open_tails", "Event streams being followed.", value=self._open_tails())
         for name, number in self._store().items():
             yield CounterMetricFamily(f"holdfast_store_{name}", f"Of the stream store: {name}.", value=number)
 
-    def render(self) -> tuple[bytes, str]:
-        """The exposition and its content type."""
+    def render(self, boxes: Mapping[str, int]) -> tuple[bytes, str]:
+        """The exposition and its content type. `boxes` is how many there are in each state."""
+        self._boxes = boxes
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.process_collector import ProcessCollector
 

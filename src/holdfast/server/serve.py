@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -19,10 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import holdfast
 from holdfast.server import logs
 from holdfast.server.config import Settings
+from holdfast.server.front import Front
 from holdfast.server.home import Home, RunningServer
 from holdfast.server.late import LateApp
+from holdfast.server.late_boxes import LateBoxes
 from holdfast.server.metrics import Metrics
 from holdfast.server.origins import OriginPolicy, is_loopback
+from holdfast.server.ports import Ports
+from holdfast.server.preview import Previews
 from holdfast.server.streams import StreamService
 from holdfast.server.wire import StreamWire, sweep_slow
 from holdfast.threads.access import Access, derive, new_key
@@ -40,20 +44,41 @@ from holdfast.threads.tails import Tails
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from holdfast.boxes.provider import Provider
+    from holdfast.server.port_relay import PortRelay
+
 log = logging.getLogger(__name__)
 
 Started = Callable[[RunningServer, str | None], None]
 """Called once the server answers, with the first API key where one was just made."""
 
+OpenProviders = Callable[[Settings], "Awaitable[Mapping[str, Provider]]"]
+"""Opens the providers of boxes, in the background. The server closes them."""
+
 _SHUTDOWN_SECONDS = 10
 _SWEEP_SECONDS = 5.0
+_MAX_MESSAGE = 1024 * 1024
+"""Bytes of one WebSocket message."""
+_PING_SECONDS = 20.0
 
 
 class CannotServe(Exception):
     """The server cannot start as asked. The message says why, and what to do."""
 
 
-def serve(settings: Settings, started: Started) -> None:
+async def open_providers(settings: Settings) -> Mapping[str, Provider]:
+    """All that this installation has."""
+    registry = await asyncio.to_thread(_load_registry)
+    return await registry(settings.home, allow_process=settings.allow_process_provider)
+
+
+def _load_registry() -> Callable[..., Awaitable[Mapping[str, Provider]]]:
+    from holdfast.providers import registry
+
+    return registry.open_providers
+
+
+def serve(settings: Settings, started: Started, open_providers: OpenProviders = open_providers) -> None:
     """Serve until a signal comes. Blocks."""
     if not settings.auth and not is_loopback(settings.host):
         raise CannotServe(
@@ -63,7 +88,7 @@ def serve(settings: Settings, started: Started) -> None:
     logs.configure(settings.log_level)
     with Home(settings.home) as home:
         listener = _listen(settings)
-        uvloop.run(_serve(settings, home, listener, started))
+        uvloop.run(_serve(settings, home, listener, started, open_providers))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -112,7 +137,9 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def _serve(settings: Settings, home: Home, listener: socket.socket, started: Started) -> None:
+async def _serve(
+    settings: Settings, home: Home, listener: socket.socket, started: Started, open_providers: OpenProviders
+) -> None:
     url = _url(listener, settings.host)
     secret = home.secret()
     session_key = new_key() if settings.auth else None
@@ -140,14 +167,27 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection)
+        boxes = LateBoxes(home.database, lambda: open_providers(settings), node=home.node())
+        stack.push_async_callback(boxes.close)
+        previews = Previews(derive(secret, "box previews"), required=settings.auth)
+        ports = Ports(access, origins, previews)
 
         def load_rest() -> FastAPI:
-            from holdfast.server.app import Services, create_app
+            from holdfast.server.app import create_app
+            from holdfast.server.services import Services
 
-            services = Services(threads, access, metrics, origins, streams.next_request_id, settings.max_body)
+            services = Services(
+                threads, access, metrics, origins, streams.next_request_id, settings.max_body, boxes, previews
+            )
             return create_app(services)
 
+        def make_relay() -> PortRelay:
+            from holdfast.server.port_relay import PortRelay
+
+            return PortRelay(ports, boxes, metrics, streams.next_request_id)
+
         app = LateApp(load_rest)
+        front = Front(app, ports, make_relay)
         first_key = None
         if settings.auth and not access.list_keys():
             _, first_key = await access.create_key("first")
@@ -157,18 +197,25 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
             running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
             home.announce(running)
             app.begin()
+            boxes.begin()
             started(running, first_key)
 
         def on_stopping() -> None:
+            boxes.let_go()
             tails.close()
             surface.close()
 
         config = uvicorn.Config(
-            app,
-            http=functools.partial(StreamWire, service=streams),  # type: ignore[arg-type]
+            front,
+            http=functools.partial(StreamWire, service=streams, front=front),  # type: ignore[arg-type]
             loop="none",
             lifespan="off",
-            ws="none",
+            ws="none",  # the wire loads what it needs for them when the first one comes
+            ws_max_size=_MAX_MESSAGE,
+            ws_per_message_deflate=False,
+            ws_ping_interval=_PING_SECONDS,
+            # A client that is slow to read is slow to answer pings, and must not be taken for dead: TCP finds out.
+            ws_ping_timeout=None,
             log_config=None,
             access_log=False,
             server_header=False,

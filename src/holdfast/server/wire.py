@@ -1,7 +1,8 @@
 """The thread's hot path below ASGI: a uvicorn HTTP protocol that answers the stream surface itself.
 
 Requests under `/v1/stream/` are parsed, answered and written here, without a task or a scope per append; everything
-else goes on to the ASGI app as usual. Why not plain ASGI: docs/decisions/0003-hot-path-below-asgi.md.
+else goes on to the ASGI app as usual. Why not plain ASGI: docs/decisions/0003-hot-path-below-asgi.md. Connections that
+are upgraded leave here: to uvicorn's WebSocket protocol, or straight to a port of a box.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from holdfast.server.box_hosts import is_box_host
+from holdfast.server.front import Front
 from holdfast.server.streams import StreamService
 from holdfast.threads.errors import BodyTooLarge
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
@@ -18,6 +22,7 @@ from holdfast.threads.subscriptions import is_control
 from holdfast.threads.surface import PREFIX, parse_query
 
 _PREFIX: Final = PREFIX.encode()
+_BOXES: Final = b"/v1/boxes/"
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
@@ -154,12 +159,23 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
+def _is_for_a_box(cycle: Any) -> bool:
+    """What somebody does in a box, or follows there, ends when they leave: nobody else would ever end it."""
+    if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
+        return False
+    scope = cycle.scope
+    return bool(scope["raw_path"].startswith(_BOXES)) or is_box_host(dict(scope["headers"]).get(b"host", b""))
+
+
 class StreamWire(HttpToolsProtocol):
     """A connection. Reads requests in order; answers stream requests itself, in order."""
 
-    def __init__(self, *args: Any, service: StreamService, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, service: StreamService, front: Front, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.service = service
+        self.front = front
+        self._upgrading = False
+        """The request that came in last ends the HTTP on this connection."""
         self.reading_since: float | None = None
         """When the request began that is still coming in; for the sweep of slow clients."""
         self._reading_head = False
@@ -195,7 +211,8 @@ class StreamWire(HttpToolsProtocol):
         cycle = self.cycle
         if self._deaf or cycle is None or cycle.response_complete or self._is_coming_in(cycle):
             return False
-        if any(_is_live(each) for each in (self._answering, *(queued for queued, _ in self.pipeline))):
+        cycles = (self._answering, *(queued for queued, _ in self.pipeline))
+        if any(_is_live(each) or _is_for_a_box(each) for each in cycles):
             return False
         cycle.keep_alive = False
         return True
@@ -207,6 +224,7 @@ class StreamWire(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self._reading_head = True
+        self._upgrading = False
         self._head_bytes = self._header_bytes = 0
         self.reading_since = self.loop.time()
 
@@ -230,9 +248,13 @@ class StreamWire(HttpToolsProtocol):
         if not self.url.startswith(_PREFIX):
             self._hand_to_asgi()
             return
+        headers = dict(self.headers)
+        if is_box_host(headers.get(b"host", b"")):
+            self._hand_to_asgi()  # every path of such a host is the box's
+            return
         target, _, query = self.url[len(_PREFIX) :].partition(b"?")
         method = self.parser.get_method().decode("ascii")
-        request = Request(method, "", query.partition(b"#")[0], dict(self.headers), id=self.service.next_request_id())
+        request = Request(method, "", query.partition(b"#")[0], headers, id=self.service.next_request_id())
         modern = self.parser.get_http_version() == "1.1"
         keep_alive = modern and self.parser.should_keep_alive()
         exchange = Exchange(self, request, target.decode("ascii"), keep_alive=keep_alive, chunked=modern)
@@ -264,7 +286,67 @@ class StreamWire(HttpToolsProtocol):
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect
         self.headers.extend(headers)
+        self.scope["state"]["transport"] = self.transport
+        if sum(name == b"host" for name, _ in headers) > 1:
+            self._refuse_connection(400, "bad_request", "a request has one Host")  # or two of us could differ on it
+            return
+        self._upgrading = bool(self.parser.should_upgrade()) and self._should_upgrade()
+        if self._upgrading and not self._may_upgrade():
+            self._refuse_connection(400, "bad_request", "only a GET without a body, after all answers, can upgrade")
+            return
         super().on_headers_complete()
+
+    # Upgrading
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Only boxes have something to upgrade to; anywhere else the offer is declined by a plain answer."""
+        headers = dict(self.headers)
+        return b"sec-websocket-key" in headers and (
+            self.url.startswith(_BOXES) or is_box_host(headers.get(b"host", b""))
+        )
+
+    def _may_upgrade(self) -> bool:
+        names = {name for name, _ in self.headers}
+        idle = self.cycle is None or self.cycle.response_complete
+        return (
+            idle and self.parser.get_method() == b"GET" and names.isdisjoint((b"content-length", b"transfer-encoding"))
+        )
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Hand the connection over, with what came after the head."""
+        if self._deaf or self.transport.is_closing():
+            return
+        if not self._upgrading:
+            return  # the answer is a plain one
+        url = httptools.parse_url(self.url)
+        target = self.front.ports.find(self.headers, url.path or b"/")
+        if target is None:
+            # Here, and not at the start: loading it takes a while.
+            from holdfast.server.socket_wire import SocketWire
+
+            self.ws_protocol_class = SocketWire
+            self.handle_websocket_upgrade()
+            if rest:
+                self.transport.get_protocol().data_received(rest)  # type: ignore[attr-defined]
+            return
+        from holdfast.server.tunnel import Tunnel
+
+        self.connections.discard(self)
+        Tunnel(
+            self.transport,
+            self.front.relay,
+            target,
+            method=self.scope["method"],
+            query=url.query or b"",
+            headers=self.headers,
+            scheme=self.scheme or "http",
+            request_id=self.service.next_request_id(),
+            rest=rest,
+            connections=self.connections,
+            tasks=self.tasks,
+        )
+
+    # Bodies
 
     def on_body(self, body: bytes) -> None:
         if self.reading_since is not None:
@@ -287,6 +369,8 @@ class StreamWire(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self.reading_since = None
+        if self._upgrading:
+            return
         exchange = self.cycle
         if not isinstance(exchange, Exchange):
             super().on_message_complete()
@@ -430,7 +514,13 @@ class StreamWire(HttpToolsProtocol):
             return
         if self._reading_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
         if self._reading_head and self._head_bytes > _MAX_URL_BYTES + _MAX_HEADER_BYTES:
             self._refuse_headers()  # one that has no end yet, which nobody was told of
 

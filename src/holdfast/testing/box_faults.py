@@ -32,7 +32,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
-from holdfast.providers.local import LocalProvider, layers
+from holdfast.providers.local import LocalProvider, guest_provider, layers
 from holdfast.testing.box_inventory import guests_of, launchers_of, leftovers, monitors_of, take_inventory
 from holdfast.threads.ids import new_id, now_ms
 
@@ -456,6 +456,7 @@ def _main(trial: Trial, spared: str) -> None:
 
 
 async def _run(trial: Trial, spared: str) -> None:
+    guest_provider._START_SECONDS = 5.0  # type: ignore[misc]  # killed halfway, bubblewrap can hang for good
     steps = Steps(trial.step, lambda: _strike(trial, spared))
     if trial.work == "open":
         with steps.armed():
@@ -628,7 +629,7 @@ async def _all_of(process: Process) -> bytes:
     return b"".join(pieces)
 
 
-async def examine(home: Path, expected: Expected, neighbour: Neighbour | None) -> list[str]:
+async def examine(home: Path, expected: Expected, neighbour: Neighbour | None, victim: Victim) -> list[str]:
     """As a new server: sweep, then look at everything; at last remove it all, and look again."""
     spared = {neighbour.id} if neighbour else set()
     problems: list[str] = [f"it crashed: {expected.crashed}"] if expected.crashed else []
@@ -639,11 +640,15 @@ async def examine(home: Path, expected: Expected, neighbour: Neighbour | None) -
             report = await boxes.sweep()
             problems += [f"the sweep failed at {each}" for each in report.failed]
         problems += await _settled(provider, spared)
-        ids = {info.id for info in await provider.find()} - spared
+        powers = {info.id: info.power for info in await provider.find() if info.id not in spared}
+        ids = set(powers)
         problems += [f"box {id} was acknowledged and is gone" for id in expected.boxes.keys() - ids]
         unknown = ids - expected.boxes.keys() - expected.perhaps.keys()
         if expected.perhaps_any is None or len(unknown) > 1:
             problems += [f"box {id} is known to nobody" for id in unknown]
+        if victim is Victim.SERVER:  # what was made runs, and what is not yet deleted does, too
+            halves = [id for id in ids - expected.boxes.keys() if powers[id] is Power.STOPPED]
+            problems += [f"box {id} was half made, or half deleted, and is there" for id in halves]
         holds = {**dict.fromkeys(unknown, expected.perhaps_any or ""), **expected.perhaps, **expected.boxes}
         for id in ids:
             problems += await _examine_box(provider, id, holds[id], [p for b, p in expected.processes if b == id])
@@ -664,6 +669,7 @@ async def examine(home: Path, expected: Expected, neighbour: Neighbour | None) -
             await provider.delete_snapshot(snapshot.id)
         for name in volumes:
             await provider.delete_volume(name)
+        await provider.sweep()
         problems += [f"after all was deleted: {problem}" for problem in await _settled(provider, spared)]
     return problems
 
@@ -777,8 +783,32 @@ def strike_at_steps(
         journal = home.with_name(f"{home.name}.{new_id('j')}.journal")
         nursery.run(Trial(str(home), work, str(journal), victim, step), spared)
         expected = read_journal(journal)
-        return expected, asyncio.run(examine(home, expected, neighbour))
+        return expected, asyncio.run(examine(home, expected, neighbour, victim))
 
+    return _strike_each(work, victim, once, most, random)
+
+
+def strike_at_opening(folder: Path, *, most: int | None, random: Random) -> Outcome:
+    """The same for a provider that is opened on a new home, which is another one each time."""
+    nursery = Nursery()
+
+    def once(step: int | None) -> tuple[Expected, list[str]]:
+        home = folder / new_id("home")
+        journal = home.with_suffix(".journal")
+        nursery.run(Trial(str(home), "open", str(journal), Victim.SERVER, step))
+        expected = read_journal(journal)
+        return expected, asyncio.run(examine(home, expected, None, Victim.SERVER))
+
+    return _strike_each("open", Victim.SERVER, once, most, random)
+
+
+def _strike_each(
+    work: str,
+    victim: Victim,
+    once: Callable[[int | None], tuple[Expected, list[str]]],
+    most: int | None,
+    random: Random,
+) -> Outcome:
     counted, found = once(None)
     problems = [f"{work}, nobody killed: {problem}" for problem in found]
     if counted.refused or not counted.steps:
@@ -791,3 +821,109 @@ def strike_at_steps(
         completed += expected.steps is not None and expected.refused is None
         problems += [f"{work}, {victim} killed at step {step} of {counted.steps}: {problem}" for problem in found]
     return Outcome(counted.steps, tuple(chosen), completed, tuple(problems))
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+def serve_and_kill(home: Path, random: Random) -> Served:
+    """Have a server work on boxes full of processes, and kill it at some moment."""
+    journal = home.with_name(f"{home.name}.{new_id('j')}.journal")
+    process = Nursery().start(Trial(str(home), "serve", str(journal)))
+    deadline = time.monotonic() + _SECONDS
+    while '"ready"' not in (journal.read_text() if journal.exists() else ""):
+        if time.monotonic() > deadline or not process.is_alive():
+            process.kill()
+            raise FaultsFound("the server never got to work")
+        time.sleep(0.01)
+    time.sleep(random.random() * 0.3)
+    process.kill()
+    process.join()
+    process.close()
+    told = [json.loads(line) for line in journal.read_text().splitlines()]
+
+    def of(what: str) -> tuple[tuple[str, str], ...]:
+        return tuple((each["box"], each["id"]) for each in told if each["what"] == what)
+
+    boxes = tuple(each["id"] for each in told if each["what"] == "box")
+    return Served(boxes, of("process"), of("reader"), of("ended"))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a killed server left: boxes, and by box the processes in them."""
+
+    boxes: tuple[str, ...]
+    printers: tuple[tuple[str, str], ...]
+    """That print numbers for ever."""
+    readers: tuple[tuple[str, str], ...]
+    """That repeat each line they are given, and exit with 7 at the end of them."""
+    ended: tuple[tuple[str, str], ...]
+    """That printed "done" and exited with 9."""
+
+
+async def find_again(provider: Provider, served: Served) -> list[str]:
+    """As a new server: every box with its files, every process running, its output complete, its stdin open."""
+    problems: list[str] = []
+    powers = {info.id: info.power for info in await provider.find()}
+    problems += [f"box {id} is {powers.get(id)}" for id in served.boxes if powers.get(id) is not Power.RUNNING]
+    for box_id, id in served.printers:
+        async with await provider.attach(box_id) as box:
+            _, wrong = await _still_counts(await box.process(id))
+            problems += [f"process {id} of box {box_id} {problem}" for problem in wrong]
+    for box_id, id in served.readers:
+        async with await provider.attach(box_id) as box:
+            reader = await box.process(id)
+            await reader.write(b"first\nsecond\n")
+            await reader.close_stdin()
+            code = await reader.wait(20.0)
+            if (code, await _all_of(reader)) != (7, b"first\nsecond\n"):
+                problems.append(f"process {id} exited with {code} after {await _all_of(reader)!r}")
+    for box_id, id in served.ended:
+        async with await provider.attach(box_id) as box:
+            ended = await box.process(id)
+            code = await ended.wait(20.0)
+            if (code, await _all_of(ended)) != (9, b"done\n"):
+                problems.append(f"process {id} is said to have exited with {code} after {await _all_of(ended)!r}")
+    for id in served.boxes:
+        async with await provider.attach(id) as box:
+            if (found := await _contents(box)) != _expected(id):
+                problems.append(f"box {id} holds {found!r}")
+    return problems
+
+
+async def come_back(provider: Provider, served: Served) -> list[str]:
+    """As after a machine's reboot: boxes are stopped and their processes lost; they start, with their files."""
+    problems: list[str] = []
+    for id in served.boxes:
+        async with await provider.attach(id) as box:
+            if (power := await box.power()) is not Power.STOPPED:
+                problems.append(f"box {id} is {power}")
+            for each in await box.processes():
+                wanted = ProcessState.EXITED if (id, each.id) in served.ended else ProcessState.LOST
+                if each.state is not wanted:
+                    problems.append(f"process {each.id} of box {id} is {each.state}")
+            await box.start()
+            if (found := await _contents(box)) != _expected(id):
+                problems.append(f"box {id} holds {found!r}")
+    return problems
+
+
+async def left_behind(provider: LocalProvider) -> list[str]:
+    """Sweep, and tell what is there that nothing refers to."""
+    await provider.sweep()
+    return await _settled(provider, set())
+
+
+def kill_all_of(home: Path, *, but: str = "") -> None:
+    """Every process of every box, guests, monitors and launchers: as when the machine loses its power."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        found = [pid for find in (guests_of, monitors_of, launchers_of) for pid, box in find(home) if box != but]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    raise FaultsFound("what was killed does not end")

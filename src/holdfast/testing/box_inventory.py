@@ -66,7 +66,7 @@ def take_inventory(ground: Ground) -> Inventory:
     empty: set[str] = set()
     frozen: set[str] = set()
     for folder in _group_folders(ground):
-        inside = {path.name for path in folder.iterdir() if path.is_dir()}
+        inside = {name for name in _names(folder) if (folder / name).is_dir()}
         if not inside:
             empty.add(str(folder))
         for name in inside:
@@ -168,16 +168,26 @@ def _layers_in(path: Path) -> set[str]:
 
 def _group_folders(ground: Ground) -> Iterator[Path]:
     name = hashlib.sha256(os.fsencode(ground.path)).hexdigest()[:12]
-    for pattern in (f"holdfast/{name}", f"*/holdfast/{name}", f"*/*/holdfast/{name}", f"*/*/*/holdfast/{name}"):
-        yield from _CGROUPS.glob(pattern)
+    for above in _group_roots():
+        if (above / "holdfast" / name).is_dir():
+            yield above / "holdfast" / name
+
+
+def _group_roots(folder: Path = _CGROUPS, depth: int = 3) -> Iterator[Path]:
+    """Where groups can be, from the top down: groups come and go while we look."""
+    yield folder
+    with contextlib.suppress(OSError):
+        inside = [path for path in folder.iterdir() if not path.name.startswith("holdfast") and path.is_dir()]
+        for path in inside if depth else ():
+            yield from _group_roots(path, depth - 1)
 
 
 def _dead_probes() -> Iterator[str]:
-    for pattern in ("holdfast-probe-*", "*/holdfast-probe-*", "*/*/holdfast-probe-*"):
-        for path in _CGROUPS.glob(pattern):
-            match = _PROBE.fullmatch(path.name)
+    for above in _group_roots():
+        for name in _names(above):
+            match = _PROBE.fullmatch(name)
             if match is not None and not Path("/proc", match[1]).exists():
-                yield str(path)
+                yield str(above / name)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -223,8 +233,8 @@ def _box_mounted(mounts: str, ground: Ground) -> str | None:
         if "upperdir=" in line:
             upper = line.partition("upperdir=")[2].split(",")[0].split()[0]
             for root in (str(ground.path), f"{stage_for(ground.path)}/local"):
-                if upper.startswith(f"{root}/boxes/"):
-                    return upper[len(root) + 7 :].split("/")[0]
+                if f"{root}/boxes/" in upper:  # it may begin with the old root of whoever mounted it
+                    return upper.partition(f"{root}/boxes/")[2].split("/")[0]
     return None
 
 

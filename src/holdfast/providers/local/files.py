@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -84,7 +84,7 @@ class GuestFiles(Files):
             raise OutputTooLarge(f"{path} has more than {MAX_READ} bytes", hint="stream it, or read a part")
         return data
 
-    async def stream(self, path: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         if offset < 0:
             raise InvalidSpec("an offset cannot be negative")
         descriptor, _ = await self._open(path)
@@ -197,7 +197,7 @@ class GuestFiles(Files):
         finally:
             pipe.close()
 
-    async def download_tar(self, path: str) -> AsyncIterator[bytes]:
+    async def download_tar(self, path: str) -> AsyncGenerator[bytes, None]:
         read, write = os.pipe2(os.O_CLOEXEC)
         pipe = Pipe(read)
         pipe.widen()
@@ -221,7 +221,8 @@ class GuestFiles(Files):
             raise FileMissing(f"{source}: there is no such file or folder on this machine")
         if source.is_dir():
             await self.mkdir(path)
-            await self.upload_tar(_packed(source), path)
+            async with contextlib.aclosing(_packed(source)) as packed:
+                await self.upload_tar(packed, path)
         else:
             await self.write(path, _pieces(source), mode=stat.S_IMODE(source.stat().st_mode) & 0o777)
 
@@ -254,17 +255,18 @@ async def _pieces(path: Path) -> AsyncIterator[bytes]:
             yield data
 
 
-async def _save(pieces: AsyncIterator[bytes], target: Path, mode: int) -> None:
+async def _save(pieces: AsyncGenerator[bytes, None], target: Path, mode: int) -> None:
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        async for piece in pieces:
-            await asyncio.to_thread(_write_all, descriptor, piece)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                await asyncio.to_thread(_write_all, descriptor, piece)
         os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)
 
 
-async def _packed(folder: Path) -> AsyncIterator[bytes]:
+async def _packed(folder: Path) -> AsyncGenerator[bytes, None]:
     """A folder of this machine as an archive, packed on a thread as fast as it is taken."""
     read, write = os.pipe2(os.O_CLOEXEC)
     pipe = Pipe(read)
@@ -283,7 +285,7 @@ async def _packed(folder: Path) -> AsyncIterator[bytes]:
         await packing
 
 
-async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
+async def _unpacked(archive: AsyncGenerator[bytes, None], target: Path) -> None:
     """An archive that nobody vouches for, unpacked on a thread."""
     read, write = os.pipe2(os.O_CLOEXEC)
     pipe = Pipe(write)
@@ -297,8 +299,9 @@ async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
     unpacking = on_own_thread(unpack)
     try:
         try:
-            async for piece in archive:
-                await pipe.write(piece)
+            async with contextlib.aclosing(archive):
+                async for piece in archive:
+                    await pipe.write(piece)
         except BrokenPipeError:
             pass  # it refused: it says why
         finally:

@@ -74,6 +74,7 @@ class GuestProvider(Provider):
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
         self._disk: ThreadPoolExecutor | None = None
+        self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1) + 2)
         self._watch: FileWatch | None = None
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -220,16 +221,17 @@ class GuestProvider(Provider):
         await link.kill()
 
     async def _bring_up(self, record: BoxRecord) -> None:
-        """Start the guest and hear from it."""
-        await self.launch(record)
-        link = Link(record.id, self.ground.box(record.id))
-        request = {"op": "ping", "workdir": self.workdir(self.describe(record))}
-        try:
-            await link.ask(request, seconds=_START_SECONDS)
-        except GuestRefused as refused:
-            raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
-        except (BoxStopped, BoxUnreachable):
-            raise self.explain(record.id) from None
+        """Start the guest and hear from it. Only so many at once: more would make each slower, and none faster."""
+        async with self._starts:
+            await self.launch(record)
+            link = Link(record.id, self.ground.box(record.id))
+            request = {"op": "ping", "workdir": self.workdir(self.describe(record))}
+            try:
+                await link.ask(request, seconds=_START_SECONDS)
+            except GuestRefused as refused:
+                raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
+            except (BoxStopped, BoxUnreachable):
+                raise self.explain(record.id) from None
 
     def start_log(self, id: str) -> str:
         try:
@@ -308,7 +310,9 @@ class GuestProvider(Provider):
                 await self._start(record)
 
     async def _start(self, record: BoxRecord) -> None:
-        record = self.recover(record)
+        await self._up_or_down(self.recover(record))
+
+    async def _up_or_down(self, record: BoxRecord) -> None:
         try:
             await self._bring_up(record)
         except BaseException:
@@ -363,7 +367,7 @@ class GuestProvider(Provider):
             record = updated(record, layers=merged)
             ground.write(record)
         if running:
-            await self._bring_up(record)
+            await self._up_or_down(record)
         return record, record.layers
 
     async def _idle(self, link: Link) -> bool:

@@ -19,6 +19,8 @@ from holdfast.boxes.errors import CannotIsolate, CreateFailed
 
 _SECONDS: Final = 30.0
 _PACKET: Final = 1 << 16
+_AT_ONCE: Final = 4
+"""Requests that the launcher has not answered yet. It does one after the other; its socket holds only so many."""
 
 
 class Launcher:
@@ -30,6 +32,7 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: collections.deque[asyncio.Future[dict[str, Any]]] = collections.deque()
         self._starting = asyncio.Lock()
+        self._under_way = asyncio.Semaphore(_AT_ONCE)
 
     async def start(self) -> None:
         async with self._starting:
@@ -61,6 +64,12 @@ class Launcher:
 
     async def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Start a box. Returns once its first process exists; whether it comes up shows on its socket."""
+        async with self._under_way:
+            answer = await self._ask(request, descriptors)
+        if "error" in answer:
+            raise CreateFailed(f"the box could not be started: {answer['error']}")
+
+    async def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         await self.start()
         assert self._control is not None
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -69,9 +78,7 @@ class Launcher:
         except OSError as error:
             self.close()
             raise CreateFailed(f"the launcher of boxes is gone ({error}): try again") from None
-        answer = await self._answer()
-        if "error" in answer:
-            raise CreateFailed(f"the box could not be started: {answer['error']}")
+        return await self._answer()
 
     async def _answer(self) -> dict[str, Any]:
         """Waited for even when cancelled: what was begun must be known before anybody undoes it."""

@@ -51,12 +51,18 @@ def main() -> None:
         finally:
             for each in descriptors:
                 os.close(each)
-        control.send(json.dumps(answer).encode())
+        try:
+            control.send(json.dumps(answer).encode())
+        except ConnectionError:  # the server was killed: its successor finds what was begun
+            return
 
 
 def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":
     descriptors = array.array("i")
-    data, ancillary, _, _ = control.recvmsg(_PACKET, socket.CMSG_SPACE(64 * 4), socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, _, _ = control.recvmsg(_PACKET, socket.CMSG_SPACE(64 * 4), socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        return b"", []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % 4])

@@ -455,6 +455,12 @@ class KeptProcess(Process):
                 raise Unsupported(f"process {self.id} has no terminal: spawn it with pty=True") from None
             raise BoxUnreachable(f"process {self.id}: {refused}") from None
 
+    async def _tell(self, operation: str, **more: object) -> None:
+        """Ask for what brings no descriptor."""
+        _, given = await self._ask(operation, **more)
+        for each in given:
+            os.close(each)
+
     async def write(self, data: bytes) -> None:
         if not self._has_stdin:
             raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
@@ -485,18 +491,18 @@ class KeptProcess(Process):
             raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
         self._drop_stdin()
         with contextlib.suppress(BoxConflict):
-            await self._ask("close_stdin")
+            await self._tell("close_stdin")
 
     async def signal(self, number: int) -> None:
         if not 0 <= number <= 64:
             raise InvalidSpec(f"there is no signal {number}")
         with contextlib.suppress(BoxConflict, BoxStopped):
-            await self._ask("signal", number=number)
+            await self._tell("signal", number=number)
 
     async def resize(self, rows: int, columns: int) -> None:
         if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
             raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
-        await self._ask("resize", rows=rows, columns=columns)
+        await self._tell("resize", rows=rows, columns=columns)
 
 
 class ProcessShelf:

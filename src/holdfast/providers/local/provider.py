@@ -259,7 +259,14 @@ class LocalProvider(GuestProvider):
     def _is_ending(self, id: str) -> bool:
         """Whether somebody who ended a box did not get to the end of it."""
         group = self._group(id)
-        return group.condemned or (group.exists and not Link(id, self.ground.box(id)).alive())
+        try:
+            pid = Link(id, self.ground.box(id)).pid()
+        except BoxError:
+            return group.condemned
+        if pid is None:
+            return group.exists
+        # A sandbox whose maker was killed before it could begin waits for ever, and holds the guest's socket.
+        return group.condemned or (pid != 0 and not Path("/proc", str(pid)).exists())
 
     async def mend(self, id: str) -> None:
         if self._is_ending(id):

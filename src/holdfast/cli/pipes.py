@@ -1,0 +1,121 @@
+"""Our own standard streams from within an event loop, each on a daemon thread: whoever reads or writes slowly at the
+other end holds up that stream, never the loop, and never the end of the command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator
+from typing import Final
+
+_PIECE: Final = 1 << 16
+_WAITING: Final = 1 << 20
+"""Bytes that may wait to be written before whoever writes has to."""
+
+
+class Outlet:
+    """Writes to a file descriptor, in order. A reader that went away is a `BrokenPipeError` at the next write."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._waiting = 0
+        self._moved = asyncio.Event()
+        self._failure: OSError | None = None
+        self._started = False
+
+    async def write(self, data: bytes) -> None:
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._serve, name="holdfast-output", daemon=True).start()
+        self._waiting += len(data)
+        self._queue.put(data)
+        await self._until(_WAITING)
+
+    async def flush(self) -> None:
+        await self._until(0)
+
+    async def _until(self, waiting: int) -> None:
+        while self._failure is None and self._waiting > waiting:
+            self._moved.clear()
+            await self._moved.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _serve(self) -> None:
+        while True:
+            data = self._queue.get()
+            failure = None
+            try:
+                left = memoryview(data)
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
+            except OSError as error:
+                failure = error
+            try:
+                self._loop.call_soon_threadsafe(self._note, len(data), failure)
+            except RuntimeError:  # the loop has ended: nobody waits any more
+                return
+            if failure is not None:
+                return
+
+    def _note(self, written: int, failure: OSError | None) -> None:
+        self._waiting -= written
+        self._failure = failure
+        self._moved.set()
+
+
+class Inlet:
+    """What comes in on a file descriptor, until its end. Reads at most two pieces ahead."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(maxsize=2)
+        self._room = threading.Semaphore(2)
+        self._ended = False
+        threading.Thread(target=self._serve, name="holdfast-input", daemon=True).start()
+
+    async def read(self) -> bytes:
+        """Some bytes; empty at the end."""
+        if self._ended:
+            return b""
+        data = await self._pieces.get()
+        self._ended = not data
+        self._room.release()
+        return data
+
+    async def read_while_it_lasts(self, most: int, seconds: float) -> tuple[bytes, bool]:
+        """What comes without a pause of so many seconds, up to about `most` bytes; and whether that was all."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < most:
+            try:
+                data = await asyncio.wait_for(self.read(), seconds)
+            except TimeoutError:
+                return b"".join(pieces), False
+            if not data:
+                return b"".join(pieces), True
+            pieces.append(data)
+            size += len(data)
+        return b"".join(pieces), False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while data := await self.read():
+            yield data
+
+    def _serve(self) -> None:
+        data = b"-"
+        while data:
+            self._room.acquire()
+            try:
+                data = os.read(self._descriptor, _PIECE)
+            except OSError:  # a terminal that went away, or a folder: there is nothing to read
+                data = b""
+            try:
+                self._loop.call_soon_threadsafe(self._pieces.put_nowait, data)
+            except RuntimeError:  # the loop has ended: nobody reads any more
+                return

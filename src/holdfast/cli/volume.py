@@ -1,0 +1,129 @@
+"""`holdfast volume`: files that outlive boxes, and that several of them share."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.box_life import YesOption, confirm
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import Cell, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.durations import describe_duration
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.sizes import describe_size
+
+if TYPE_CHECKING:
+    from holdfast.boxes import Volume
+    from holdfast.client import Client
+
+group = typer.Typer(
+    name="volume", help="Volumes: files that outlive boxes and are shared by them.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the volume.", show_default=False)]
+ProviderOption = Annotated[str, typer.Option("--provider", metavar="NAME", help="Whose volume.")]
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.add_typer(group)
+
+
+@group.command("create")
+def create(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a volume. Boxes mount it by its name.
+
+    \b
+    holdfast volume create cache
+    holdfast box create --volume cache:/home/box/.cache
+    """
+
+    async def work(client: Client) -> Volume:
+        return await client.boxes.volumes.create(name, provider=provider)
+
+    volume = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(_document(volume))
+    elif is_terminal():
+        write_field("volume", Cell(volume.name, "bold"))
+        write_field("next", Cell(f"holdfast box create --volume {volume.name}:/workspace/{volume.name}", "dim"))
+    else:
+        write_line(volume.name)
+
+
+@group.command("list")
+def list_(
+    provider: ProviderOption = "local",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the volumes."""
+
+    async def work(client: Client) -> list[Volume]:
+        return list(await client.boxes.volumes.list(provider=provider))
+
+    volumes = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"volumes": [_document(volume) for volume in volumes]})
+    elif quiet:
+        for volume in volumes:
+            write_line(volume.name)
+    elif not volumes:
+        write_field("no volumes", Cell("holdfast volume create NAME makes one", "dim"))
+    else:
+        now = time.time()
+        write_table(
+            ("name", "size", "age"),
+            [
+                (
+                    Cell(volume.name, "bold"),
+                    "" if volume.size is None else describe_size(volume.size),
+                    describe_duration(now - volume.created_at / 1000),
+                )
+                for volume in volumes
+            ],
+        )
+
+
+@group.command("delete")
+def delete(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    yes: YesOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a volume and all that is in it, for good. One that a box mounts is not deleted."""
+    if not yes:
+        confirm(
+            f"Delete volume {name} with everything in it, for good?",
+            refusal=f"deleting volume {name} is for good, and there is nobody to ask",
+            command=f"holdfast volume delete {name} --yes",
+            unchanged=f"volume {name} was not deleted",
+        )
+
+    async def work(client: Client) -> int:
+        return await client.boxes.volumes.delete(name, provider=provider)
+
+    freed = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"name": name, "deleted": True, "freed": freed})
+    else:
+        write_field("deleted", name, Cell(f"  freed {describe_size(freed)}", "dim"))
+
+
+def _document(volume: Volume) -> dict[str, Any]:
+    return {"name": volume.name, "createdAt": volume.created_at, "size": volume.size}

@@ -1,0 +1,232 @@
+"""A box over the wire: the same contract as any other, behind a server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, Final
+
+from holdfast.boxes.box import Box, Deleted, Metrics, Power, Preview, Step
+from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, ProcessInfo, Sink
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.client.box_connection import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
+from holdfast.client.box_files import RemoteFiles
+from holdfast.client.box_models import BoxRecord, process_of, snapshot_of, steps_of
+from holdfast.client.box_process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
+from holdfast.client.errors import Unreachable
+
+_AT_ONCE: Final = 256 * 1024
+"""Bytes of stdin that go along with the command."""
+
+
+class RemoteBox(Box):
+    """Owns nothing but the sockets of calls that are going on: closing it does nothing. The client outlives it."""
+
+    def __init__(self, boxes: BoxConnection, record: BoxRecord) -> None:
+        self.id = record.id
+        self.info = record.info
+        self._boxes = boxes
+        self._box = boxes.below(record.id)
+        self.files = RemoteFiles(self._box)
+
+    # --- processes ---
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        max_output: int = MAX_OUTPUT,
+    ) -> Completed:
+        """Run a command to its end. `stdin` may also come as a stream."""
+        request = {**_command(argv, env, cwd), "timeout": timeout}
+        output = _Output(on_stdout, on_stderr, max_output)
+        at_once = isinstance(stdin, bytes) and len(stdin) <= _AT_ONCE
+        if at_once:
+            request["stdin"] = base64.b64encode(stdin).decode()  # type: ignore[arg-type]
+        socket = await self._box.open_socket("/exec")
+        feeding: asyncio.Future[None] | None = None
+        try:
+            await socket.send(json.dumps(request))
+            if not at_once:
+                feeding = asyncio.ensure_future(_feed(socket, stdin))
+            return await _attend(socket, output, feeding)
+        except ExecTimeout as error:
+            stdout, stderr = output.kept
+            raise ExecTimeout(error.message, stdout=stdout, stderr=stderr, hint=error.hint) from None
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+            await socket.close()
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> RemoteProcess:
+        wanted = {**_command(argv, env, cwd), "stdin": stdin, "pty": pty, "rows": rows, "columns": columns}
+        answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
+        return RemoteProcess(self._box, answer.read(process_of))
+
+    async def process(self, id: str) -> RemoteProcess:
+        return RemoteProcess(self._box, (await self._box.below("processes", id).ask("GET")).read(process_of))
+
+    async def processes(self) -> list[ProcessInfo]:
+        answer = await self._box.ask("GET", "/processes")
+        return answer.read(lambda value: [process_of(each) for each in value["processes"]])
+
+    async def channel(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> Channel:
+        socket = await self._box.open_socket("/channel")
+        try:
+            await socket.send(json.dumps(_command(argv, env, cwd)))
+            return await RemoteChannel.started(socket)
+        except BaseException:
+            await socket.close()
+            raise
+
+    # --- ports ---
+
+    async def connect(self, port: int) -> Connection:
+        return RemoteConnection(await self._box.open_socket(f"/connect/{port}"))
+
+    async def preview(self, port: int) -> Preview:
+        answer = await self._box.ask("GET", "/preview", parameters=[("port", str(port))])
+        return answer.read(lambda value: Preview(value["url"], value["headers"]))
+
+    # --- lifecycle ---
+
+    async def power(self) -> Power:
+        return (await self._box.ask("GET")).read(BoxRecord.from_json).power
+
+    async def stop(self) -> None:
+        await self._box.ask("POST", "/stop", timeout=LONG_SECONDS)
+
+    async def start(self) -> None:
+        await self._box.ask("POST", "/start", timeout=LONG_SECONDS)
+
+    async def delete(self) -> Deleted:
+        answer = await self._box.ask("DELETE", timeout=LONG_SECONDS)
+        return answer.read(lambda value: Deleted(value["freed"]))
+
+    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        answer = await self._box.ask(
+            "POST", "/snapshots", {"labels": dict(labels or {})}, repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(snapshot_of)
+
+    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
+        if id is not None or labels:
+            raise Unsupported("a fork over the wire gets its id and labels from the server", hint="leave them out")
+        answer = await self._box.ask("POST", "/fork", {}, repeatable=False, timeout=LONG_SECONDS)
+        return RemoteBox(self._boxes, answer.read(BoxRecord.from_json))
+
+    # --- looking at it ---
+
+    async def metrics(self) -> Metrics:
+        return (await self._box.ask("GET", "/metrics")).read(_metrics)
+
+    async def ping(self) -> list[Step]:
+        return (await self._box.ask("GET", "/ping", timeout=LONG_SECONDS)).read(steps_of)
+
+    async def close(self) -> None:
+        return None
+
+
+def _command(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None) -> dict[str, Any]:
+    return {"argv": list(argv), "env": dict(env or {}), "cwd": cwd}
+
+
+def _metrics(value: dict[str, Any]) -> Metrics:
+    return Metrics(
+        value["processes"],
+        value["connections"],
+        value["idleSeconds"],
+        value["memory"],
+        value["cpuSeconds"],
+        value["disk"],
+        value["outOfMemory"],
+    )
+
+
+class _Output:
+    """Where the output of an exec goes: to sinks, or kept up to a bound."""
+
+    def __init__(self, on_stdout: Sink | None, on_stderr: Sink | None, most: int) -> None:
+        self._sinks = {STDOUT: on_stdout, STDERR: on_stderr}
+        self._kept = {STDOUT: bytearray(), STDERR: bytearray()}
+        self._most = most
+
+    @property
+    def kept(self) -> tuple[bytes, bytes]:
+        return bytes(self._kept[STDOUT]), bytes(self._kept[STDERR])
+
+    async def take(self, frame: bytes) -> None:
+        tag, data = frame[0], frame[1:]
+        if tag not in self._sinks:
+            return
+        sink, kept = self._sinks[tag], self._kept[tag]
+        if sink is not None:
+            taken = sink(data)
+            if isawaitable(taken):
+                await taken
+        elif len(kept) + len(data) > self._most:
+            raise OutputTooLarge(
+                f"more than {self._most} bytes of output", hint="give a sink that takes it as it comes"
+            )
+        else:
+            kept += data
+
+
+async def _attend(socket: Socket, output: _Output, feeding: asyncio.Future[None] | None) -> Completed:
+    """Take output as it comes, until the end. A stdin that cannot be read ends the command."""
+    receiving: asyncio.Future[bytes | dict[str, Any]] | None = None
+    try:
+        while True:
+            receiving = asyncio.ensure_future(socket.receive())
+            while not receiving.done():
+                watched: set[asyncio.Future[Any]] = {receiving} if feeding is None else {receiving, feeding}
+                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                if feeding is not None and feeding.done():
+                    feeding.result()
+                    feeding = None
+            frame = receiving.result()
+            if isinstance(frame, dict):
+                return Completed(exit_of(frame), *output.kept)
+            if frame:
+                await output.take(frame)
+    finally:
+        if receiving is not None and not receiving.done():
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+
+
+async def _feed(socket: Socket, stdin: bytes | AsyncIterable[bytes]) -> None:
+    # Where the command ends before its stdin does, the server hangs up; how it ended is told by then.
+    if isinstance(stdin, bytes):
+        with contextlib.suppress(Unreachable):
+            await socket.send_tagged(STDIN, stdin)
+    else:
+        async for piece in stdin:
+            with contextlib.suppress(Unreachable):
+                await socket.send_tagged(STDIN, piece)
+    with contextlib.suppress(Unreachable):
+        await socket.send(bytes((END,)))

@@ -1,0 +1,212 @@
+"""Files of a box over the wire. What is large is streamed, and never held whole."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from holdfast.boxes.errors import FileExists, HostileArchive, OutputTooLarge, file_problem
+from holdfast.boxes.files import MAX_READ, FileInfo, Files, Match, Replaced
+from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
+from holdfast.client.box_models import file_of
+from holdfast.guest import tree
+
+_PIECE: Final = 256 * 1024
+
+
+class RemoteFiles(Files):
+    def __init__(self, box: BoxConnection) -> None:
+        self._box = box
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        if length is not None and length > MAX_READ:
+            raise _too_large(path)
+        kept = bytearray()
+        async for piece in self._stream(path, offset, length):
+            kept += piece
+            if len(kept) > MAX_READ:
+                raise _too_large(path)
+        return bytes(kept)
+
+    async def stream(self, path: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+        async for piece in self._stream(path, offset, None):
+            yield piece
+
+    async def _stream(self, path: str, offset: int, length: int | None) -> AsyncIterator[bytes]:
+        wanted = [("path", path), ("offset", str(offset))]
+        if length is not None:
+            wanted.append(("length", str(length)))
+        async with self._box.exchange("GET", "/files", parameters=wanted) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    async def write(self, path: str, data: bytes | AsyncIterable[bytes], *, mode: int = 0o644) -> None:
+        wanted = [("path", path), ("mode", str(mode))]
+        body = data if isinstance(data, bytes) else _not_empty(data)
+        async with self._box.exchange("PUT", "/files", parameters=wanted, body=body, silence=LONG_SECONDS):
+            pass
+
+    async def list(self, path: str = ".") -> Sequence[FileInfo]:
+        return await self._files("/files/list", ("path", path))
+
+    async def stat(self, path: str) -> FileInfo:
+        return (await self._box.ask("GET", "/files/stat", parameters=[("path", path)])).read(file_of)
+
+    async def mkdir(self, path: str) -> None:
+        await self._box.ask("POST", "/files/mkdir", {"path": path})
+
+    async def move(self, source: str, target: str) -> None:
+        await self._box.ask("POST", "/files/move", {"source": source, "target": target}, repeatable=False)
+
+    async def delete(self, path: str, *, recursive: bool = False) -> None:
+        wanted = [("path", path), ("recursive", str(recursive).lower())]
+        await self._box.ask("DELETE", "/files", parameters=wanted, repeatable=False, timeout=LONG_SECONDS)
+
+    async def chmod(self, path: str, mode: int) -> None:
+        await self._box.ask("POST", "/files/chmod", {"path": path, "mode": mode})
+
+    async def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10_000) -> Sequence[FileInfo]:
+        return await self._files("/files/find", ("path", path), ("pattern", pattern), ("limit", str(limit)))
+
+    async def search(
+        self, pattern: str, path: str = ".", *, glob: str = "*", regex: bool = False, limit: int = 1_000
+    ) -> Sequence[Match]:
+        wanted = [("pattern", pattern), ("path", path), ("glob", glob), ("regex", str(regex).lower())]
+        wanted.append(("limit", str(limit)))
+        answer = await self._box.ask("GET", "/files/search", parameters=wanted, timeout=LONG_SECONDS)
+        return answer.read(lambda value: [Match(each["path"], each["line"], each["text"]) for each in value["matches"]])
+
+    async def replace(
+        self, pattern: str, replacement: str, paths: Sequence[str], *, regex: bool = False
+    ) -> Sequence[Replaced]:
+        wanted = {"pattern": pattern, "replacement": replacement, "paths": [*paths], "regex": regex}
+        answer = await self._box.ask("POST", "/files/replace", wanted, repeatable=False, timeout=LONG_SECONDS)
+        return answer.read(lambda value: [Replaced(each["path"], each["count"]) for each in value["replaced"]])
+
+    async def upload(self, source: Path, path: str) -> None:
+        about = await asyncio.to_thread(_look, source)
+        if stat.S_ISDIR(about.st_mode):
+            await self.upload_tar(_packed(source), path)
+        else:
+            await self.write(path, _read(source), mode=stat.S_IMODE(about.st_mode) & 0o777)
+
+    async def download(self, path: str, target: Path) -> None:
+        if await asyncio.to_thread(os.path.lexists, target):
+            raise FileExists(f"{target}: there is something already")
+        await _unpacked(self.download_tar(path), target)
+
+    async def upload_tar(self, archive: AsyncIterable[bytes], path: str) -> None:
+        async with self._box.exchange(
+            "PUT", "/tree", parameters=[("path", path)], body=_not_empty(archive), silence=LONG_SECONDS
+        ):
+            pass
+
+    async def download_tar(self, path: str) -> AsyncIterator[bytes]:
+        async with self._box.exchange("GET", "/tree", parameters=[("path", path)], silence=LONG_SECONDS) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    async def _files(self, path: str, *parameters: tuple[str, str]) -> Sequence[FileInfo]:
+        answer = await self._box.ask("GET", path, parameters=parameters, timeout=LONG_SECONDS)
+        return answer.read(lambda value: [file_of(each) for each in value["files"]])
+
+
+def _too_large(path: str) -> OutputTooLarge:
+    return OutputTooLarge(f"{path} has more than {MAX_READ} bytes", hint="stream it, or read a part of it")
+
+
+async def _not_empty(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """An empty piece would end a chunked body."""
+    async for piece in pieces:
+        if piece:
+            yield piece
+
+
+def _look(source: Path) -> os.stat_result:
+    try:
+        return source.stat()
+    except OSError as error:
+        raise file_problem(error.errno or errno.EIO, str(source)) from None
+
+
+async def _read(source: Path) -> AsyncIterator[bytes]:
+    file = await asyncio.to_thread(source.open, "rb")
+    try:
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            yield piece
+    finally:
+        file.close()
+
+
+async def _packed(source: Path) -> AsyncIterator[bytes]:
+    """A folder as a tar stream. A thread packs into a pipe, and waits while nobody reads."""
+    read_end, write_end = os.pipe()
+
+    def pack() -> None:
+        with open(write_end, "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
+            tree.pack(str(source), cast("BinaryIO", out))
+
+    packing = asyncio.ensure_future(asyncio.to_thread(pack))
+    reading: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            reading = asyncio.ensure_future(asyncio.to_thread(os.read, read_end, _PIECE))
+            piece = await asyncio.shield(reading)
+            if not piece:
+                break
+            yield piece
+        try:
+            await packing
+        except OSError as error:
+            raise file_problem(error.errno or errno.EIO, error.filename or str(source)) from None
+    finally:
+        if reading is not None:
+            await asyncio.gather(reading, return_exceptions=True)
+        os.close(read_end)  # ends the packing, if it has not
+        await asyncio.gather(packing, return_exceptions=True)
+
+
+async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
+    """Unpack what a box says it is, which is never believed. A thread unpacks out of a pipe."""
+    read_end, write_end = os.pipe()
+
+    def unpack() -> None:
+        with open(read_end, "rb") as source:  # noqa: PTH123 - a descriptor
+            tree.unpack_item(cast("BinaryIO", source), str(target))
+
+    unpacking = asyncio.ensure_future(asyncio.to_thread(unpack))
+    failed: BaseException | None = None
+    writing: asyncio.Future[None] | None = None
+    try:
+        async for piece in archive:
+            writing = asyncio.ensure_future(asyncio.to_thread(_write, write_end, piece))
+            await asyncio.shield(writing)
+    except BrokenPipeError:
+        pass  # the unpacking has failed, and says why
+    except BaseException as error:
+        failed = error
+    finally:
+        if writing is not None:
+            await asyncio.gather(writing, return_exceptions=True)
+        os.close(write_end)
+    await asyncio.gather(unpacking, return_exceptions=True)
+    if failed is not None:
+        raise failed
+    problem = unpacking.exception()
+    if isinstance(problem, tree.BadArchive):
+        raise HostileArchive(f"what the box sent cannot be unpacked as {target}: {problem}") from None
+    if isinstance(problem, OSError):
+        raise file_problem(problem.errno or errno.EIO, str(problem.filename or target)) from None
+    if problem is not None:
+        raise problem
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]

@@ -1,0 +1,202 @@
+"""The boxes of a server: make, list and find them. What is done with one box is in `box`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any, Final
+
+from holdfast.boxes.box import Deleted, Step
+from holdfast.boxes.labels import Owner
+from holdfast.boxes.provider import Volume
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec
+from holdfast.client.box import RemoteBox
+from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
+from holdfast.client.box_models import (
+    BoxRecord,
+    BoxRecordPage,
+    MadeBox,
+    Pruned,
+    snapshot_of,
+    steps_of,
+    volume_of,
+)
+from holdfast.client.connection import Connection
+
+_PAGE: Final = 200
+
+
+class Boxes:
+    """All boxes of one server: `client.boxes`. What goes wrong with a box is a `holdfast.boxes.errors.BoxError`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._boxes = BoxConnection(connection, "/v1/boxes")
+        self._snapshots = BoxConnection(connection, "/v1/snapshots")
+        self.volumes = Volumes(connection)
+
+    async def create(
+        self, spec: BoxSpec | None = None, *, key: str | None = None, owner: Owner | None = None
+    ) -> MadeBox:
+        """Make a box; with a key, acquire the one of that key: resumed, restored or created."""
+        wanted: dict[str, Any] = {"spec": (spec or BoxSpec()).to_json(), "owner": _owner(owner)}
+        if key is not None:
+            wanted["key"] = key
+        # Asked twice for a key, there is one box all the same.
+        answer = await self._boxes.ask("POST", "", wanted, repeatable=key is not None, timeout=LONG_SECONDS)
+        return answer.read(MadeBox.from_json)
+
+    async def get(self, id: str) -> BoxRecord:
+        """A box, dead or alive. Raises `BoxNotFound`."""
+        return (await self._boxes.below(id).ask("GET")).read(BoxRecord.from_json)
+
+    async def open(self, id: str) -> RemoteBox:
+        """A handle on a box that is there. Raises `BoxNotFound`, `BoxGone`."""
+        return RemoteBox(self._boxes, await self.get(id))
+
+    async def page(
+        self,
+        *,
+        states: Collection[str] = (),
+        labels: Mapping[str, str] | None = None,
+        key: str | None = None,
+        all: bool = False,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> BoxRecordPage:
+        """Up to `limit` boxes at once (200 at most), and where the next ones are."""
+        parameters = [("limit", str(limit)), ("all", str(all).lower())]
+        parameters += [("state", str(state)) for state in states]
+        parameters += [("label", f"{name}:{value}") for name, value in (labels or {}).items()]
+        parameters += [(name, value) for name, value in (("key", key), ("cursor", cursor)) if value is not None]
+        return (await self._boxes.ask("GET", parameters=parameters)).read(BoxRecordPage.from_json)
+
+    async def stop(self, id: str) -> BoxRecord:
+        """End every process in a box. Its files stay."""
+        return await self._record(id, "stop")
+
+    async def start(self, id: str) -> BoxRecord:
+        """Start a stopped box on its files."""
+        return await self._record(id, "start")
+
+    async def delete(self, id: str) -> Deleted:
+        """Delete a box and everything of its own. Deleting twice is fine."""
+        answer = await self._boxes.below(id).ask("DELETE", timeout=LONG_SECONDS)
+        return answer.read(lambda value: Deleted(value["freed"]))
+
+    async def fork(self, id: str, *, owner: Owner | None = None) -> BoxRecord:
+        """Another box with the same spec and files."""
+        wanted = {} if owner is None else {"owner": _owner(owner)}
+        answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
+        return answer.read(BoxRecord.from_json)
+
+    async def prune(self) -> Pruned:
+        """Delete idle and stopped ephemeral boxes, and leftovers, now."""
+        return (await self._boxes.ask("POST", "/prune", timeout=LONG_SECONDS)).read(Pruned.from_json)
+
+    async def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
+        """What works and what does not: of a provider, or of one box."""
+        if id is not None:
+            return (await self._boxes.below(id).ask("GET", "/diagnose", timeout=LONG_SECONDS)).read(steps_of)
+        parameters = [("provider", provider)]
+        return (await self._boxes.ask("GET", "/diagnose", parameters=parameters, timeout=LONG_SECONDS)).read(steps_of)
+
+    # --- snapshots ---
+
+    async def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        """Keep the files of a box as they are now."""
+        answer = await self._boxes.below(id).ask(
+            "POST", "/snapshots", {"labels": dict(labels or {})}, repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(snapshot_of)
+
+    async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
+        """All snapshots, or those of a box or a key, the oldest first."""
+        parameters = [(name, value) for name, value in (("box", box), ("key", key)) if value is not None]
+        answer = await self._snapshots.ask("GET", parameters=parameters)
+        return answer.read(lambda value: [snapshot_of(each) for each in value["snapshots"]])
+
+    async def delete_snapshot(self, id: str) -> int:
+        """Forget a snapshot; says how many bytes that freed."""
+        answer = await self._snapshots.below(id).ask("DELETE", repeatable=False, timeout=LONG_SECONDS)
+        return answer.read(lambda value: int(value["freed"]))
+
+    async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
+        """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
+        wanted: dict[str, Any] = {"owner": _owner(owner)}
+        if spec is not None:
+            wanted["spec"] = spec.to_json()
+        answer = await self._snapshots.below(snapshot).ask(
+            "POST", "/restore", wanted, repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(BoxRecord.from_json)
+
+    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
+        """A snapshot by value, piece by piece."""
+        async with self._snapshots.below(id).exchange("GET", "/export", silence=LONG_SECONDS) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    async def import_snapshot(self, stream: AsyncIterator[bytes], *, provider: str = "local") -> Snapshot:
+        """Take in a snapshot that was exported, here or elsewhere."""
+        async with self._snapshots.exchange(
+            "POST", "/import", parameters=[("provider", provider)], body=stream, silence=LONG_SECONDS
+        ) as response:
+            await response.aread()
+            return snapshot_of(response.json())
+
+    async def _record(self, id: str, verb: str) -> BoxRecord:
+        return (await self._boxes.below(id).ask("POST", f"/{verb}", timeout=LONG_SECONDS)).read(BoxRecord.from_json)
+
+    # Last, so that `list` means the builtin everywhere above.
+    async def list(
+        self,
+        *,
+        states: Collection[str] = (),
+        labels: Mapping[str, str] | None = None,
+        key: str | None = None,
+        all: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[BoxRecord]:
+        """Boxes that fit, or the first `limit` of them, the newest first. With `all`, those that are no more, too."""
+        left, cursor = limit, None
+        while left is None or left > 0:
+            page = await self.page(
+                states=states,
+                labels=labels,
+                key=key,
+                all=all,
+                cursor=cursor,
+                limit=_PAGE if left is None else min(left, _PAGE),
+            )
+            for record in page.boxes:
+                yield record
+            left = None if left is None else left - len(page.boxes)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+
+class Volumes:
+    """All volumes of one server: `client.boxes.volumes`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._volumes = BoxConnection(connection, "/v1/volumes")
+
+    async def create(self, name: str, *, provider: str = "local") -> Volume:
+        answer = await self._volumes.ask("POST", "", {"name": name, "provider": provider}, repeatable=False)
+        return answer.read(volume_of)
+
+    async def delete(self, name: str, *, provider: str = "local") -> int:
+        """Says how many bytes that freed."""
+        answer = await self._volumes.below(name).ask(
+            "DELETE", parameters=[("provider", provider)], repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(lambda value: int(value["freed"]))
+
+    async def list(self, *, provider: str = "local") -> list[Volume]:
+        answer = await self._volumes.ask("GET", parameters=[("provider", provider)])
+        return answer.read(lambda value: [volume_of(each) for each in value["volumes"]])
+
+
+def _owner(owner: Owner | None) -> dict[str, str | None]:
+    return {} if owner is None else {"thread": owner.thread, "environment": owner.environment}

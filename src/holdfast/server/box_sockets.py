@@ -1,0 +1,352 @@
+"""WebSockets of a box: exec, channels, terminals and ports. Who may not come in is told so in plain HTTP, before.
+
+Frames are binary, their first byte says what they carry; text frames are JSON. A terminal has no such byte: there,
+binary frames are the terminal's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+from starlette.responses import Response
+from starlette.websockets import WebSocketState
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, InvalidSpec
+from holdfast.boxes.process import Connection, Process
+from holdfast.server import logs
+from holdfast.server.box_models import Command, Execute, decode
+from holdfast.server.envelope import error_answer, refusal
+from holdfast.server.models import Model
+from holdfast.server.services import Services, services_of
+from holdfast.threads.errors import InvalidRequest, StreamError
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Model)
+
+STDIN: Final = 0
+STDOUT: Final = 1
+STDERR: Final = 2
+END: Final = 4
+MAX_FRAME: Final = 256 * 1024
+_WAITING_FRAMES: Final = 4
+"""Frames of stdin that wait for a command to take them. Then the client waits: we read no more."""
+_FIRST_FRAME_SECONDS: Final = 30.0
+_SEND_SECONDS: Final = 10.0
+
+router = APIRouter(prefix="/v1/boxes")
+
+
+class ExecuteFrames(Execute):
+    stdin: str | None = None  # type: ignore[assignment]
+    """Base64, and the command starts at once; None where frames bring it, up to an end frame."""
+
+
+class _Left(Exception):
+    """The client is gone."""
+
+
+Work = Callable[[Box], Awaitable[None]]
+
+
+async def _serve(socket: WebSocket, id: str, work: Work) -> None:
+    """Let somebody in who may come in, to a box that is there, and say how it ended.
+
+    What is refused before `work` accepts is an answer to the handshake; what fails afterwards is a last text frame.
+    """
+    services = services_of(socket)
+    request_id = services.next_request_id()
+    token = logs.request_id.set(request_id)
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            services.origins.check(dict(socket.scope["headers"]))
+            services.access.grant(_bearer(socket)).check_administer()
+            boxes = await services.boxes.get()
+            stack.enter_context(boxes.working(id))
+            box = await boxes.open(id)
+            stack.push_async_callback(box.close)
+            await work(box)
+    except (_Left, WebSocketDisconnect):
+        pass
+    except Exception as error:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may have left meanwhile
+            if socket.application_state is WebSocketState.CONNECTED:
+                await _end_with(socket, error, request_id)
+            else:
+                await _deny(socket, error, request_id, services)
+                return
+    finally:
+        logs.request_id.reset(token)
+    if socket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await socket.close(1000)
+
+
+async def _deny(socket: WebSocket, error: Exception, request_id: str, services: Services) -> None:
+    answer = _answer(error)
+    answer.headers["x-request-id"] = request_id
+    services.metrics.count("GET", answer.status_code)
+    await socket.send_denial_response(answer)
+
+
+def _answer(error: Exception) -> Response:
+    if isinstance(error, StreamError):
+        return refusal(error)
+    if isinstance(error, BoxError):
+        return error_answer(error.status, error.code, error.message, error.hint)
+    log.error("a socket failed", exc_info=error)
+    return error_answer(500, "internal", "the server failed; the log says more under this request id")
+
+
+async def _end_with(socket: WebSocket, error: Exception, request_id: str) -> None:
+    told = json.loads(bytes(_answer(error).body))
+    told["error"]["requestId"] = request_id
+    code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, StreamError) else 1011
+    async with asyncio.timeout(_SEND_SECONDS):
+        await socket.send_text(json.dumps(told))
+        await socket.close(code)
+
+
+def _bearer(socket: WebSocket) -> str | None:
+    scheme, _, credential = socket.headers.get("authorization", "").partition(" ")
+    return credential.strip() or None if scheme.lower() == "bearer" else None
+
+
+# --- frames ---
+
+
+async def _receive(socket: WebSocket) -> str | bytes:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise _Left
+    text = message.get("text")
+    return text if text is not None else bytes(message["bytes"])
+
+
+async def _first_frame(socket: WebSocket, model: type[M]) -> M:
+    try:
+        async with asyncio.timeout(_FIRST_FRAME_SECONDS):
+            frame = await _receive(socket)
+    except TimeoutError:
+        raise InvalidRequest("the first frame, which says what to run, did not come in time") from None
+    if not isinstance(frame, str):
+        raise InvalidRequest("the first frame has to be text: JSON that says what to run")
+    try:
+        return model.model_validate_json(frame)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        raise InvalidSpec(f"the first frame makes no sense: {problems}") from None
+
+
+async def _tagged(socket: WebSocket) -> tuple[int, bytes]:
+    frame = await _receive(socket)
+    if isinstance(frame, str) or not frame or frame[0] not in (STDIN, END):
+        raise InvalidRequest("frames are binary, and begin with 0 (stdin) or 4 (its end)")
+    return frame[0], frame[1:]
+
+
+async def _send(socket: WebSocket, tag: int, data: bytes) -> None:
+    """Waits while the client does not keep up."""
+    head = bytes((tag,))
+    for start in range(0, len(data), MAX_FRAME):
+        await socket.send_bytes(head + data[start : start + MAX_FRAME])
+
+
+async def _both(socket: WebSocket, down: Coroutine[Any, Any, None], up: Coroutine[Any, Any, None]) -> None:
+    """Until `down` has ended. If `up` fails, as it does when the client leaves, that ends both.
+
+    So does the end of the connection: `up` may be waiting for a command that takes nothing, and not see it.
+    """
+    downward, upward = asyncio.create_task(down), asyncio.create_task(up)
+    lost = asyncio.create_task(socket.scope["state"]["lost"].wait())
+    try:
+        await asyncio.wait((downward, upward, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not downward.done() and upward.done():
+            upward.result()
+        await asyncio.wait((downward, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not downward.done():
+            raise _Left
+        await downward
+    finally:
+        for task in (downward, upward, lost):
+            task.cancel()
+        await asyncio.gather(downward, upward, lost, return_exceptions=True)
+
+
+# --- exec and channels ---
+
+
+@router.websocket("/{id}/exec")
+async def exec_socket(socket: WebSocket, id: str) -> None:
+    """Run a command, its output as it comes. The command is killed when the socket closes."""
+
+    async def work(box: Box) -> None:
+        await socket.accept()
+        command = await _first_frame(socket, ExecuteFrames)
+        if command.stdin is not None:
+            await _both(socket, _execute(socket, box, command, decode(command.stdin)), _ignore(socket))
+            return
+        pieces: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_FRAMES)
+        await _both(socket, _execute(socket, box, command, _fed(pieces)), _take_stdin(socket, pieces))
+
+    await _serve(socket, id, work)
+
+
+async def _execute(socket: WebSocket, box: Box, command: ExecuteFrames, stdin: bytes | AsyncIterator[bytes]) -> None:
+    done = await box.exec(
+        command.argv,
+        env=command.env,
+        cwd=command.cwd,
+        timeout=command.timeout,
+        stdin=stdin,
+        on_stdout=lambda data: _send(socket, STDOUT, data),
+        on_stderr=lambda data: _send(socket, STDERR, data),
+    )
+    await socket.send_text(json.dumps({"exit": done.exit_code}))
+
+
+async def _take_stdin(socket: WebSocket, pieces: asyncio.Queue[bytes]) -> None:
+    """Frames for a command, as fast as it takes them; then only the client's leaving is of interest."""
+    while True:
+        tag, data = await _tagged(socket)
+        if tag == END:
+            await pieces.put(b"")
+            await _ignore(socket)
+        if data:
+            await pieces.put(data)
+
+
+async def _fed(pieces: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
+    while piece := await pieces.get():
+        yield piece
+
+
+async def _ignore(socket: WebSocket) -> None:
+    while True:
+        await _receive(socket)
+
+
+@router.websocket("/{id}/channel")
+async def channel_socket(socket: WebSocket, id: str) -> None:
+    """Talk to a command: bytes to its stdin, bytes from its stdout. It is killed when the socket closes."""
+
+    async def work(box: Box) -> None:
+        await socket.accept()
+        command = await _first_frame(socket, Command)
+        async with await box.channel(command.argv, env=command.env, cwd=command.cwd) as channel:
+            await socket.send_text('{"started": true}')
+
+            async def down() -> None:
+                while data := await channel.read():
+                    await _send(socket, STDOUT, data)
+                code = await channel.wait()
+                await _send(socket, STDERR, channel.stderr)
+                await socket.send_text(json.dumps({"exit": code}))
+
+            await _both(socket, down(), _write_frames(socket, channel))
+
+    await _serve(socket, id, work)
+
+
+async def _write_frames(socket: WebSocket, connection: Connection, ended: asyncio.Event | None = None) -> None:
+    """What the client sends, to the other side, until the client leaves. `ended` is set once it has sent all."""
+    broken = False
+    while True:
+        tag, data = await _tagged(socket)
+        if tag == END and ended is not None:
+            ended.set()
+        if broken:
+            continue
+        try:
+            if tag == END:
+                await connection.close_write()
+            elif data:
+                await connection.write(data)
+        except (BoxError, OSError):
+            broken = True  # it takes nothing more, but may have something to say
+
+
+# --- terminals and ports ---
+
+
+@router.websocket("/{id}/processes/{process}/attach")
+async def attach_socket(socket: WebSocket, id: str, process: str) -> None:
+    """A process's terminal, from an offset on. The process goes on when the socket closes."""
+
+    async def work(box: Box) -> None:
+        offset = _number(socket, "offset", 0, 1 << 62)
+        found = await box.process(process)
+        await socket.accept()
+
+        async def down() -> None:
+            async for chunk in found.output("stdout", offset):
+                for start in range(0, len(chunk.data), MAX_FRAME):
+                    await socket.send_bytes(chunk.data[start : start + MAX_FRAME])
+            await socket.send_text(json.dumps({"exit": await found.wait()}))
+
+        await _both(socket, down(), _type(socket, found))
+
+    await _serve(socket, id, work)
+
+
+async def _type(socket: WebSocket, process: Process) -> None:
+    while True:
+        frame = await _receive(socket)
+        try:
+            if isinstance(frame, str):
+                size = _terminal_size(frame)
+                await process.resize(*size)
+            elif frame:
+                await process.write(frame)
+        except (BoxError, OSError):
+            # It has ended, or reads nothing: what it printed is still worth showing.
+            continue
+
+
+def _terminal_size(frame: str) -> tuple[int, int]:
+    try:
+        rows, columns = json.loads(frame)["resize"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        rows = columns = None
+    for number in (rows, columns):
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 10_000:
+            raise InvalidRequest('a text frame should look like {"resize": [24, 80]}')
+    return rows, columns
+
+
+@router.websocket("/{id}/connect/{port}")
+async def connect_socket(socket: WebSocket, id: str, port: str) -> None:
+    """A connection to a port in the box, byte for byte."""
+
+    async def work(box: Box) -> None:
+        if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
+            raise InvalidRequest(f"port {port!r}: a number from 1 to 65535")
+        async with await box.connect(int(port)) as connection:
+            await socket.accept()
+
+            ended = asyncio.Event()
+
+            async def down() -> None:
+                while data := await connection.read():
+                    await _send(socket, STDOUT, data)
+                await socket.send_bytes(bytes((END,)))
+                await ended.wait()  # the client may still be sending
+
+            await _both(socket, down(), _write_frames(socket, connection, ended))
+
+    await _serve(socket, id, work)
+
+
+def _number(socket: WebSocket, name: str, default: int, most: int) -> int:
+    text = socket.query_params.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > most:
+        raise InvalidRequest(f"{name} {text!r}: a number from 0 to {most}")
+    return int(text)

@@ -1,0 +1,135 @@
+"""The box service, opened in the background while the server already answers. Who needs it waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.threads.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from holdfast.boxes.provider import Provider
+    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.sqlite import SqliteBoxes
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OpenProviders = Callable[[], Awaitable["Mapping[str, Provider]"]]
+
+
+class Stopping(StoreUnavailable):
+    """The server stops. What it was doing in a box goes on there, or was ended."""
+
+
+class LateBoxes:
+    """Owns the box service, its rows and its providers. Boxes outlive all of them."""
+
+    def __init__(self, database: Path, open_providers: OpenProviders, *, node: str) -> None:
+        self._database = database
+        self._open_providers = open_providers
+        self._node = node
+        self._opening: asyncio.Task[Boxes] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self._rows: SqliteBoxes | None = None
+        self._providers: Mapping[str, Provider] = {}
+        self._stopping = asyncio.Event()
+
+    def begin(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(_note_failure)
+
+    async def get(self) -> Boxes:
+        """The service, as soon as it is open. Raises what opening it raised."""
+        self.begin()
+        assert self._opening is not None
+        return await asyncio.shield(self._opening)
+
+    @property
+    def opened(self) -> Boxes | None:
+        """The service, where it is open by now."""
+        task = self._opening
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
+    def let_go(self) -> None:
+        """The server stops: end everything that somebody holds open, or they would hold it up."""
+        self._stopping.set()
+
+    async def until_stopping(self, pieces: AsyncIterator[T]) -> AsyncIterator[T]:
+        """What may go on for ever, such as the output of a process: raises `Stopping` when the server stops."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        following: asyncio.Future[T] | None = None
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(pieces))
+                await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    raise Stopping("the server stops", hint="ask again when it is back")
+                try:
+                    piece = following.result()
+                except StopAsyncIteration:
+                    return
+                yield piece
+        finally:
+            stopping.cancel()
+            if following is not None and not following.done():
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            await close_pieces(pieces)
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            if not self._opening.done():
+                self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        boxes = self.opened
+        if boxes is not None:
+            await boxes.close()
+        for name, provider in self._providers.items():
+            try:
+                await provider.close()
+            except Exception:
+                log.exception("provider %s did not close", name)
+        if self._rows is not None:
+            await self._rows.close()
+
+    async def _open(self) -> Boxes:
+        # Loading takes long enough that nobody else should wait for it.
+        service, rows = await asyncio.to_thread(_load)
+        self._providers = await self._open_providers()
+        self._rows = rows(self._database)
+        boxes = service(self._rows, self._providers, node=self._node)
+        # Nobody waits for the first sweep: it may have much to clean up.
+        self._sweeping = asyncio.create_task(boxes.start())
+        self._sweeping.add_done_callback(_note_failure)
+        return boxes
+
+
+async def close_pieces(pieces: AsyncIterator[T]) -> None:
+    """Let an async generator clean up after itself now."""
+    if isinstance(pieces, AsyncGenerator):
+        await pieces.aclose()
+
+
+def _load() -> tuple[type[Boxes], type[SqliteBoxes]]:
+    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.sqlite import SqliteBoxes
+
+    for needed in ("socket_wire", "tunnel"):  # what sockets and ports need, so that the first visitor need not wait
+        importlib.import_module(f"holdfast.server.{needed}")
+    return Boxes, SqliteBoxes
+
+
+def _note_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the box service failed to start", exc_info=error)

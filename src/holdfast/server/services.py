@@ -1,0 +1,75 @@
+"""What the routes share: the services behind them, who is calling, and how their errors are documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import Request
+
+from holdfast.boxes.service import Boxes
+from holdfast.server.late_boxes import LateBoxes
+from holdfast.server.metrics import Metrics
+from holdfast.server.models import ErrorAnswer
+from holdfast.server.origins import OriginPolicy
+from holdfast.server.preview import Previews
+from holdfast.threads.access import Access, Grant
+from holdfast.threads.service import Threads
+
+bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes need, put together by `serve`."""
+
+    threads: Threads
+    access: Access
+    metrics: Metrics
+    origins: OriginPolicy
+    next_request_id: Callable[[], str]
+    max_body: int
+    boxes: LateBoxes
+    previews: Previews
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    services: Services = connection.app.state.services
+    return services
+
+
+def _services(request: Request) -> Services:
+    return services_of(request)
+
+
+def _grant(
+    services: Annotated[Services, Depends(_services)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Grant:
+    return services.access.grant(credentials.credentials if credentials else None)
+
+
+def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
+    grant.check_administer()
+    return grant
+
+
+Use = Annotated[Services, Depends(_services)]
+Caller = Annotated[Grant, Depends(_grant)]
+Administrator = Annotated[Grant, Depends(_administrator)]
+
+
+async def _boxes(services: Use, _: Administrator) -> Boxes:
+    """The box service, for who may use it. Waits while it is being opened."""
+    return await services.boxes.get()
+
+
+UseBoxes = Annotated[Boxes, Depends(_boxes)]
+
+
+def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorAnswer, "description": description} for status, description in statuses}
