@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,7 +24,7 @@ from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOpt
 from holdfast.cli.pipes import Inlet, Outlet
 
 if TYPE_CHECKING:
-    from holdfast.boxes import Process, Stream
+    from holdfast.boxes import Process
     from holdfast.cli.terminal import Happened, Terminal
     from holdfast.client import Client
     from holdfast.client.box import RemoteBox
@@ -35,11 +35,6 @@ _WAIT_FOR_SERVER: Final = 60.0
 _REPLAYED: Final = 1 << 16
 """Bytes of what was printed before that a returning caller sees again."""
 
-_STDIN_AT_ONCE: Final = 16 << 20
-_STDIN_PAUSE: Final = 0.05
-_TYPING_PAUSE: Final = 0.002
-_WRITTEN_AT_ONCE: Final = 1 << 20
-_KILL_SECONDS: Final = 10.0
 _PAUSE: Final = 0.5
 _LINE: Final = 4096
 _PROMPT: Final = r"\u@\h:\w\$ "
@@ -121,93 +116,23 @@ def exec_(
 
 
 async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
-    """Run it with our standard streams.
-
-    Input that is there at once goes with the command. Input that stays open, as that of a program which is talked to,
-    needs a process that can be written to while it prints.
-    """
-    from holdfast.boxes.errors import BoxError
-
+    """Run it with our standard streams. It is killed when we end before it does."""
     out, err = Outlet(1), Outlet(2)
-    stdin, whole = b"", True
-    if feed:
-        source = Inlet(sys.stdin.fileno())
-        stdin, whole = await source.read_while_it_lasts(_STDIN_AT_ONCE, _STDIN_PAUSE)
-        if not whole:
-            return await _talk(box, command, stdin, source, out, err)
-    try:
-        completed = await box.exec(
-            command.argv,
-            env=command.env,
-            cwd=command.cwd,
-            timeout=command.timeout,
-            stdin=stdin,
-            on_stdout=out.write,
-            on_stderr=err.write,
-        )
-    except BoxError:  # what it printed until then comes before what we have to say
-        await out.flush()
-        await err.flush()
-        raise
-    await out.flush()
-    await err.flush()
-    return completed.exit_code
-
-
-async def _talk(box: RemoteBox, command: Command, first: bytes, rest: Inlet, out: Outlet, err: Outlet) -> int:
-    """Run it while its input goes on coming. It is killed when we end before it does."""
-    from holdfast.boxes.errors import ExecTimeout
-
-    process = await box.spawn(command.argv, env=command.env, cwd=command.cwd, stdin=True)
-    ended = False
     try:
         with _ended_by_signals():
-            async with asyncio.timeout(command.timeout):
-                await _together(
-                    _feed(process, first, rest), _show(process, "stdout", out), _show(process, "stderr", err)
-                )
-                code = await process.wait()
-        ended = True
-    except TimeoutError:
-        raise ExecTimeout(f"the command did not end within {command.timeout:g} s and was killed") from None
-    finally:
-        if not ended:
-            await asyncio.shield(asyncio.wait_for(process.kill(), _KILL_SECONDS))
-    return code
-
-
-async def _feed(process: Process, first: bytes, rest: Inlet) -> None:
-    from holdfast.boxes.errors import BoxError
-
-    with contextlib.suppress(BoxError):  # it has ended, or closed its input: how it ends says more
-        data, whole = first, False
-        while True:
-            # Every write is a round trip: what comes at once goes at once.
-            for start in range(0, len(data), _WRITTEN_AT_ONCE):
-                await process.write(data[start : start + _WRITTEN_AT_ONCE])
-            if whole:
-                break
-            data = await rest.read()
-            more, whole = await rest.read_while_it_lasts(_WRITTEN_AT_ONCE, _TYPING_PAUSE) if data else (b"", True)
-            data += more
-        await process.close_stdin()
-
-
-async def _show(process: Process, stream: Stream, outlet: Outlet) -> None:
-    async for chunk in process.output(stream):
-        await outlet.write(chunk.data)
-    await outlet.flush()
-
-
-async def _together(feeding: Coroutine[Any, Any, None], *showing: Coroutine[Any, Any, None]) -> None:
-    """Until everything is shown; what is not fed by then is not needed."""
-    tasks = [asyncio.ensure_future(work) for work in (feeding, *showing)]
-    try:
-        await asyncio.gather(*tasks[1:])
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            completed = await box.exec(
+                command.argv,
+                env=command.env,
+                cwd=command.cwd,
+                timeout=command.timeout,
+                stdin=Inlet(sys.stdin.fileno()) if feed else b"",
+                on_stdout=out.write,
+                on_stderr=err.write,
+            )
+    finally:  # what it printed until then comes before what we have to say
+        await out.flush()
+        await err.flush()
+    return completed.exit_code
 
 
 @contextlib.contextmanager

@@ -88,21 +88,6 @@ class Inlet:
         self._room.release()
         return data
 
-    async def read_while_it_lasts(self, most: int, seconds: float) -> tuple[bytes, bool]:
-        """What comes without a pause of so many seconds, up to about `most` bytes; and whether that was all."""
-        pieces: list[bytes] = []
-        size = 0
-        while size < most:
-            try:
-                data = await asyncio.wait_for(self.read(), seconds)
-            except TimeoutError:
-                return b"".join(pieces), False
-            if not data:
-                return b"".join(pieces), True
-            pieces.append(data)
-            size += len(data)
-        return b"".join(pieces), False
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while data := await self.read():
             yield data

@@ -281,6 +281,7 @@ async def _restore(server: Server) -> None:
     box = await server.box()
     snapshot = await box.snapshot()
     server.say("snapshot", id=snapshot.id, of=box.id)
+    await box.stop()  # the guest and the bubblewrap that may be struck are those of the new one
     id = new_id("b")
     server.say("may box", id=id, files=box.id)
     with server.steps.armed():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.boxes.errors import BoxError
 from holdfast.providers.local.ground import Ground
 from holdfast.providers.local.launch import stage_for
 from holdfast.providers.local.link import Link
@@ -246,17 +247,17 @@ def guests_of(home: Path) -> list[tuple[int, str]]:
     """The first processes of boxes, with the boxes' ids."""
     ground = _of_home(home)
     found = []
-    for pid in _all_pids():
-        folder = Path("/proc", str(pid))
-        try:
-            numbers = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))
-        except (OSError, StopIteration):
-            continue
-        if len(numbers.split()) > 2 and numbers.split()[-1] == "1":
-            box = _box_mounted(_mounts(folder), ground)
-            if box is not None:
-                found.append((pid, box))
+    for name in _names(ground.boxes):
+        # Those of ordinary users do not let themselves be looked at; the kernel tells who listens on a socket.
+        with contextlib.suppress(BoxError, OSError):
+            pid = Link(name, ground.boxes / name).pid()
+            if pid and not re.match(rb"holdfast-box |.*launcher\.py", _command(pid), re.DOTALL):
+                found.append((pid, name))
     return found
+
+
+def _command(pid: int) -> bytes:
+    return Path("/proc", str(pid), "cmdline").read_bytes()
 
 
 def monitors_of(home: Path) -> list[tuple[int, str]]:
@@ -265,7 +266,7 @@ def monitors_of(home: Path) -> list[tuple[int, str]]:
     found = []
     for pid in _all_pids():
         with contextlib.suppress(OSError):
-            command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
+            command = _command(pid).split(b"\0")[0].decode("utf-8", "replace")
             name = command.removeprefix("holdfast-box ")
             if name != command and (ground.boxes / name).exists():
                 found.append((pid, name))
@@ -277,7 +278,7 @@ def launchers_of(home: Path) -> list[tuple[int, str]]:
     found = []
     for pid in _all_pids():
         with contextlib.suppress(OSError):
-            command = Path("/proc", str(pid), "cmdline").read_bytes().decode("utf-8", "replace")
+            command = _command(pid).decode("utf-8", "replace")
             if "launcher.py" in command and str(ground.path) in command:
                 found.append((pid, ""))
     return found

@@ -191,7 +191,7 @@ async def run(
 
 
 async def _feed(writer: asyncio.StreamWriter, data: bytes | AsyncIterable[bytes]) -> None:
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, RuntimeError):  # the latter is what uvloop says of a closed pipe
         if isinstance(data, bytes):
             writer.write(data)
             await writer.drain()

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.providers.local.attacking import Scene
 
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
-from tests.providers.local.attacking import Scene
 
 
 @pytest.fixture(scope="module")

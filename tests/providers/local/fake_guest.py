@@ -23,7 +23,7 @@ KINDS = {
 def main() -> None:
     folder, answers = sys.argv[1], json.loads(sys.argv[2])
     os.chdir(folder)
-    if os.path.lexists("guest.sock"):  # noqa: PTH110
+    if os.path.lexists("guest.sock"):
         os.unlink("guest.sock")  # noqa: PTH108
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("guest.sock")

@@ -1,7 +1,6 @@
 """From inside a box: nothing of the machine can be read, signalled, mounted, traced or talked to."""
 
 # Small files of their own, and sockets that are there for a moment.
-# ruff: noqa: ASYNC240
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.providers.local.attacking import Scene, outside
 
 from holdfast.boxes.process import Process, ProcessState
-from tests.providers.local.attacking import Scene, outside
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +27,15 @@ def read(path):
     except OSError as error:
         return errno.errorcode[error.errno]
 tell({path: read(path) for path in sys.argv[1:]})
+"""
+EVERYTHING = """
+def everything():
+    "Every file of the box but for the programs of the machine."
+    for at, folders, names in os.walk("/"):
+        if at == "/":
+            folders[:] = [name for name in folders if not name.startswith(("proc", "usr", "lib", "bin", "sbin"))]
+        for name in names:
+            yield os.path.join(at, name)
 """
 
 
@@ -94,8 +102,9 @@ async def test_other_boxes_are_neither_files_nor_processes_here(scene: Scene) ->
     await scene.neighbour.files.write("/home/box/token-of-the-neighbour", b"x")
     process = await scene.neighbour.spawn(["sleep", "98765"])
     found = await scene.attack(
-        """
-names = [f"{at}/{name}" for at, _, names in os.walk("/") if not at.startswith(("/proc", "/usr")) for name in names]
+        EVERYTHING
+        + """
+names = list(everything())
 others = [pid for pid in os.listdir("/proc") if pid.isdigit() and pid not in ("1", str(os.getpid()))]
 tell([[name for name in names if "neighbour" in name], [open(f"/proc/{pid}/cmdline").read() for pid in others]])
 """
@@ -238,7 +247,8 @@ def raised(kind):
         return "raised"
     except (OSError, ValueError):
         return "EPERM"
-tell({name: raised(getattr(resource, name)) for name in ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC", "RLIMIT_NICE")})
+names = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC", "RLIMIT_NICE")
+tell({name: raised(getattr(resource, name)) for name in names})
 """
     )
     assert set(told.values()) == {"EPERM"}, told
@@ -248,18 +258,20 @@ tell({name: raised(getattr(resource, name)) for name in ("RLIMIT_NOFILE", "RLIMI
 
 SYSTEM_CALLS = """
 numbers = {
-    "x86_64": dict(pivot_root=155, init_module=175, finit_module=313, delete_module=176, bpf=321, keyctl=250, add_key=248,
-        request_key=249, open_by_handle_at=304, kexec_load=246, reboot=169, swapon=167, acct=163, settimeofday=164,
-        clock_settime=227, perf_event_open=298, userfaultfd=323, io_uring_setup=425, fsopen=430, open_tree=428,
-        move_mount=429, mount_setattr=442, syslog=103, quotactl=179, iopl=172, ioperm=173, fanotify_init=300,
-        sethostname=170, setdomainname=171, kcmp=312, lookup_dcookie=212, pidfd_getfd=438, umount2=166, setns=308),
-    "aarch64": dict(pivot_root=41, init_module=105, finit_module=273, delete_module=106, bpf=280, keyctl=219, add_key=217,
-        request_key=218, open_by_handle_at=265, kexec_load=104, reboot=142, swapon=224, acct=89, settimeofday=170,
-        clock_settime=112, perf_event_open=241, userfaultfd=282, io_uring_setup=425, fsopen=430, open_tree=428,
-        move_mount=429, mount_setattr=442, syslog=116, quotactl=60, fanotify_init=262,
+    "x86_64": dict(pivot_root=155, init_module=175, finit_module=313, delete_module=176, bpf=321, keyctl=250,
+        add_key=248, request_key=249, open_by_handle_at=304, kexec_load=246, reboot=169, swapon=167, acct=163,
+        settimeofday=164, clock_settime=227, perf_event_open=298, userfaultfd=323, io_uring_setup=425, fsopen=430,
+        open_tree=428, move_mount=429, mount_setattr=442, syslog=103, quotactl=179, iopl=172, ioperm=173,
+        fanotify_init=300, sethostname=170, setdomainname=171, kcmp=312, lookup_dcookie=212, pidfd_getfd=438, umount2=166,
+        setns=308),
+    "aarch64": dict(pivot_root=41, init_module=105, finit_module=273, delete_module=106, bpf=280, keyctl=219,
+        add_key=217, request_key=218, open_by_handle_at=265, kexec_load=104, reboot=142, swapon=224, acct=89,
+        settimeofday=170, clock_settime=112, perf_event_open=241, userfaultfd=282, io_uring_setup=425, fsopen=430,
+        open_tree=428, move_mount=429, mount_setattr=442, syslog=116, quotactl=60, fanotify_init=262,
         sethostname=161, setdomainname=162, kcmp=272, lookup_dcookie=18, pidfd_getfd=438, umount2=39, setns=268),
 }[os.uname().machine]
-tell({name: call(libc.syscall, number, 0, 0, 0, 0, 0, 0) for name, number in numbers.items() if name not in sys.argv[1:]})
+wanted = {name: number for name, number in numbers.items() if name not in sys.argv[1:]}
+tell({name: call(libc.syscall, number, 0, 0, 0, 0, 0, 0) for name, number in wanted.items()})
 """
 
 
@@ -454,15 +466,13 @@ async def test_sockets_of_the_machine_are_not_reached(scene: Scene, tmp_path: Pa
 
 async def test_no_socket_of_a_service_lies_anywhere_in_a_box(scene: Scene) -> None:
     found = await scene.attack(
-        """
+        EVERYTHING
+        + """
 import stat
 places = ["/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket",
           "/run/systemd/private", "/run/user/1000/bus", "/tmp/.X11-unix/X0", "/run/podman/podman.sock"]
 there = [path for path in places if os.path.lexists(path)]
-for at, _, names in os.walk("/"):
-    if not at.startswith(("/proc", "/usr")):
-        there += [f"{at}/{name}" for name in names if stat.S_ISSOCK(os.lstat(f"{at}/{name}").st_mode)]
-tell(there)
+tell(there + [path for path in everything() if stat.S_ISSOCK(os.lstat(path).st_mode)])
 """
     )
     assert found == []
@@ -530,10 +540,12 @@ def make(folder):
 found = {path: write(path) for path in ("/usr/bin/env", "/bin/sh", os.path.realpath("/proc/self/exe"), "/proc/self/exe",
                                         "/etc/passwd", "/.holdfast/init.pyc", "/lib64/ld-linux-x86-64.so.2")
          if os.path.exists(path)}
-found |= {path: make(path) for path in ("/usr", "/usr/local/bin", "/bin", "/lib", "/etc", "/.holdfast", "/dev", "/proc")}
+folders = ("/usr", "/usr/local/bin", "/bin", "/lib", "/etc", "/.holdfast", "/dev", "/proc")
+found |= {path: make(path) for path in folders}
 found["chmod"] = [attempt(os.chmod, "/usr/bin/env", 0o777)]
 found["times"] = [attempt(os.utime, "/usr/bin/env")]
-found["move"] = [attempt(os.rename, "/usr", "/usr2"), attempt(os.rename, "/.holdfast", "/h"), attempt(os.rmdir, "/proc")]
+found["move"] = [attempt(os.rename, "/usr", "/usr2"), attempt(os.rename, "/.holdfast", "/h")]
+found["remove"] = [attempt(os.rmdir, "/proc")]
 tell(found)
 """
     told = await scene.attack(program)

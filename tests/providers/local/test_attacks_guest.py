@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, open_descriptors
 
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxError, BoxUnreachable, FileProblem, HostileArchive
@@ -21,7 +22,6 @@ from holdfast.guest import codec
 from holdfast.providers.local import link
 from holdfast.providers.local import process as local_process
 from holdfast.providers.local.box import LocalBox
-from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, open_descriptors
 
 pytestmark = pytest.mark.anyio
 
@@ -162,8 +162,9 @@ async def test_a_guest_that_never_answers_is_not_waited_for(
     scene: Scene, stopped: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for method in (link.Link.ask, link.Link.ask_descriptors):
-        assert method.__kwdefaults__["seconds"] == link.DEFAULT_SECONDS
-        monkeypatch.setitem(method.__kwdefaults__, "seconds", 0.1)
+        defaults = method.__kwdefaults__ or {}
+        assert defaults["seconds"] == link.DEFAULT_SECONDS
+        monkeypatch.setitem(defaults, "seconds", 0.1)
     monkeypatch.setattr(link, "DEFAULT_SECONDS", 0.1)
     monkeypatch.setattr(local_process, "DEFAULT_SECONDS", 0.1)
     before = open_descriptors()
@@ -239,7 +240,8 @@ async def test_nothing_that_a_box_leaves_behind_is_loaded_by_its_next_guest(scen
     """Preloaded libraries, Python's start files, modules in its way: none is looked for where a box can write."""
     plant = r"""
 mark='import os; os.system("touch /workspace/impersonated")'
-for place in / /workspace "$HOME" /tmp "$HOME/.local/lib/python3.11/site-packages" /home /var /opt /srv /root /lib32 /.python; do
+site="$HOME/.local/lib/python3.11/site-packages"
+for place in / /workspace "$HOME" /tmp "$site" /home /var /opt /srv /root /lib32 /.python; do
     mkdir -p "$place" 2>/dev/null
     for name in sitecustomize usercustomize codec search tree shutil os posix select encodings init; do
         printf '%s\n' "$mark" > "$place/$name.py" 2>/dev/null

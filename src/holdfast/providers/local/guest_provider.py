@@ -363,9 +363,12 @@ class GuestProvider(Provider):
             await self.end(link)
         record = layers.freeze_top(ground, record)
         if len(record.layers) > layers.DEEPEST:
-            merged = await self.on_disk(layers.merge, ground, record.layers)
-            record = updated(record, layers=merged)
-            ground.write(record)
+            try:
+                merged = await self.on_disk(layers.merge, ground, record.layers)
+                record = updated(record, layers=merged)
+                ground.write(record)
+            except (OSError, RecursionError) as error:  # deeper than we can walk, say: it has its layers as they are
+                log.warning("the layers of box %s are not merged: %s", record.id, error)
         if running:
             await self._up_or_down(record)
         return record, record.layers
@@ -387,11 +390,11 @@ class GuestProvider(Provider):
         link = Link(id, self.ground.box(id))
         (self.ground.box(id) / HELD).touch()
         try:
-            # Not by halves: what still runs could lead the copying astray.
-            await link.ask({"op": "kill_all", "number": 19})
-        except GuestRefused as refused:
-            raise BoxUnreachable(f"box {id} cannot be held still: {refused}") from None
-        try:
+            try:
+                # Not by halves: what still runs could lead the copying astray.
+                await link.ask({"op": "kill_all", "number": 19})
+            except GuestRefused as refused:
+                raise BoxUnreachable(f"box {id} cannot be held still: {refused}") from None
             yield
         finally:
             with contextlib.suppress(BoxError, GuestRefused):

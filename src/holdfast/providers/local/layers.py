@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from holdfast.boxes.errors import SnapshotNotFound, WrongSnapshot
+from holdfast.boxes.errors import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.guest import tree
 from holdfast.providers.local.ground import BoxRecord, Ground, measure, remove_tree, updated, write_whole
@@ -165,7 +165,10 @@ def _copy(source: Path, target: Path) -> None:
         ["cp", "-a", "--reflink=auto", "--", source, target], capture_output=True, timeout=_COPY_SECONDS, check=False
     )
     if done.returncode != 0:
-        raise OSError(f"a layer could not be copied: {done.stderr.decode('utf-8', 'replace').strip()[:300]}")
+        raise FileProblem(
+            f"the files of the box could not be copied: {done.stderr.decode('utf-8', 'replace').strip()[:300]}",
+            hint="stop the box first: where nothing runs, nothing has to be copied",
+        )
 
 
 def _new_layer(ground: Ground, fill: Any) -> str:
@@ -201,7 +204,9 @@ def _merge(ground: Ground, layers: list[str], target: Path, *, keep_marks: bool)
 
 
 def _lay_over(ground: Ground, source: Path, target: Path, *, keep_marks: bool) -> None:
-    for entry in os.scandir(source):
+    with os.scandir(source) as entries:
+        found = list(entries)  # none stays open while we go deeper
+    for entry in found:
         status = entry.stat(follow_symlinks=False)
         place = target / entry.name
         folder = stat.S_ISDIR(status.st_mode)
@@ -329,6 +334,10 @@ def export(ground: Ground, id: str, out: BinaryIO) -> None:
             with ground.layers_kept():
                 _merge(ground, [layer for layer in manifest.layers if layer != BASE], flat, keep_marks=False)
             tree.pack(str(flat), out)
+        except BrokenPipeError:
+            raise
+        except (OSError, RecursionError) as error:  # folders that are shut, or deeper than we can walk
+            raise FileProblem(f"snapshot {id} cannot be exported: {error}") from None
         finally:
             remove_tree(flat)
 
