@@ -1,43 +1,14 @@
-"""The dummy provider keeps the contract of providers, for what it claims."""
+"""The knobs of the dummy provider. That it keeps the contract is shown beside the other providers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.errors import BoxUnreachable, NoSpace, Unsupported
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.errors import BoxUnreachable, NoSpace
 from holdfast.boxes.spec import BoxSpec
 from holdfast.testing.dummy import DummyProvider
-from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.ground import Hatchery
-
-
-class TestDummy(ProviderSuite):
-    @pytest.fixture
-    def ground(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("ground")
-
-    @pytest.fixture
-    async def provider(self, ground: Path) -> AsyncIterator[Provider]:
-        async with DummyProvider(ground) as provider:
-            yield provider
-
-    @pytest.fixture
-    def reopen(self, ground: Path) -> Callable[[], Awaitable[Provider]]:
-        async def again() -> Provider:
-            other = DummyProvider(ground)
-            await other.open()
-            return other
-
-        return again
-
-    async def test_a_volume_that_is_read_only_is_not_written_to(self, hatchery: Hatchery) -> None:
-        """Nothing confines a dummy box, so it does not pretend."""
-        with pytest.raises(Unsupported, match="no read-only volumes"):
-            await hatchery.box(volumes=(hatchery.mount(await hatchery.volume(), read_only=True),))
 
 
 @pytest.mark.anyio
