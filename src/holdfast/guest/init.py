@@ -30,7 +30,6 @@ _MAX_DESCRIPTORS = 8
 _PIECE = 65536
 _PTY_PAUSE = 1 << 20
 """Bytes copied from one terminal before others get their turn."""
-_LAST_TURNS = 8
 _GRACE_MS = 1500
 _OPEN_FLAGS = posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 

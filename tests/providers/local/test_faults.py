@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,8 @@ from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
 from holdfast.testing import box_faults
-from holdfast.testing.box_faults import SERVICE_WORK, WORK, Neighbour, Victim, strike_at_steps
+from holdfast.testing.box_fault_work import SERVICE_WORK, WORK, Victim
+from holdfast.testing.box_faults import Neighbour, strike_at_steps
 from holdfast.testing.box_inventory import guests_of
 
 ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))
@@ -158,8 +160,26 @@ async def test_a_box_whose_guest_was_killed_is_stopped_its_processes_lost_and_it
     assert (await box.exec(["true"])).ok
 
 
-def _wait_for(handle: int) -> None:
-    import select
+@pytest.mark.anyio
+async def test_a_sweep_leaves_an_export_alone_that_is_on_its_way(provider: LocalProvider) -> None:
+    box = await provider.create(BoxSpec(), id="large")
+    content = os.urandom(1 << 20)
+    for number in range(8):
+        await box.files.write(f"part{number}", content)
+    snapshot = await box.snapshot()
 
+    async def swept() -> AsyncIterator[bytes]:
+        async for piece in provider.export_snapshot(snapshot.id):
+            await provider.sweep()
+            yield piece
+
+    again = await provider.import_snapshot(swept())
+    other = await provider.restore(again.id, BoxSpec(), id="other")
+    for number in range(8):
+        assert await other.files.read(f"part{number}") == content
+    assert await box_faults.left_behind(provider) == []
+
+
+def _wait_for(handle: int) -> None:
     select.select([handle], [], [], 10.0)
     os.close(handle)

@@ -492,13 +492,15 @@ def settings_for(
 _OPEN_FILES: Final = (65_536, 1_048_576)
 
 
-def rlimits_for(memory: int | None, disk: int | None) -> list[tuple[int, int, int]]:
+def rlimits_for(
+    memory: int | None, disk: int | None, own_files: int = resource.RLIM_INFINITY
+) -> list[tuple[int, int, int]]:
     """Resource, soft and hard limit, for the process that becomes a box. Leave out what control groups enforce.
 
     Of memory only DATA, not AS: node and others reserve far more addresses than they use. Of the disk only the size of
     each file. A share of the processor has no rlimit.
     """
-    limits = [(resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NOFILE, *_open_files())]
+    limits = [(resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NOFILE, *_open_files(own_files))]
     if memory is not None:
         limits.append((resource.RLIMIT_DATA, memory, memory))
     if disk is not None:
@@ -506,20 +508,18 @@ def rlimits_for(memory: int | None, disk: int | None) -> list[tuple[int, int, in
     return limits
 
 
-def _open_files() -> tuple[int, int]:
+def _open_files(own: int) -> tuple[int, int]:
     """Fewer than we may have ourselves. Descriptors that boxes send each other and do not take count as their user's,
     who may be us, and whoever sends one is held to that sum: ours must still pass when they have done their worst."""
-    own = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     soft, hard = _OPEN_FILES
-    if own == resource.RLIM_INFINITY:
-        return soft, hard
-    return min(soft, own * 3 // 4), min(hard, own * 3 // 4)
+    return (soft, hard) if own == resource.RLIM_INFINITY else (min(soft, own * 3 // 4), min(hard, own * 3 // 4))
 
 
-def raise_own_limit() -> None:
-    """As many open files as we may have: a server has some for each box, and more than a box may send."""
+def raise_own_limit() -> int:
+    """As many open files as we may have, and more than a box may send: says how many."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def rlimits_inside(pids: int) -> list[tuple[int, int, int]]:

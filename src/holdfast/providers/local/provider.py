@@ -53,6 +53,7 @@ class LocalProvider(GuestProvider):
         self.owner = (uid, gid) if self._as_root else None
         self._group_name = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
         self._backend = limits.LimitBackend(limits.RLIMITS, {}, {})
+        self._own_files = 0
         self._runtime: runtime.Runtime | None = None
         self._launcher: Launcher | None = None
         self._guard: DiskGuard | None = None
@@ -61,7 +62,7 @@ class LocalProvider(GuestProvider):
         await super().open()
         if self._launcher is not None:
             return
-        limits.raise_own_limit()
+        self._own_files = limits.raise_own_limit()
         made, self._backend = await self.on_disk(self._prepare)
         self._runtime = made
         self.capabilities = _capabilities(self._backend)
@@ -202,7 +203,7 @@ class LocalProvider(GuestProvider):
                     {"root": source.root, "parts": source.parts, "place": place}
                     for source, place in zip(sources, staged, strict=True)
                 ],
-                "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk),
+                "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk, self._own_files),
             }
             await self._launcher.launch(request, [filter])
         finally:
