@@ -30,7 +30,6 @@ _MAX_DESCRIPTORS = 8
 _PIECE = 65536
 _PTY_PAUSE = 1 << 20
 """Bytes copied from one terminal before others get their turn."""
-_GRACE_MS = 1500
 _OPEN_FLAGS = posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 
 _epoll: "select.epoll"
@@ -148,6 +147,7 @@ class Connection:
         self.descriptor = socket.fileno()
         self.received = bytearray()
         self.descriptors: list[int] = []
+        self.laid_out: list[int] = []
         self.on_message: Callable[[Connection, Any], None] = dispatch
         self.on_hangup: Callable[[], None] | None = None
         _connections.add(self)
@@ -202,14 +202,24 @@ class Connection:
             if sent < len(data):
                 self.socket.settimeout(10.0)
                 self.socket.sendall(data[sent:])
-        except OSError:
-            self.close()  # the host has gone, or the kernel passes on no more descriptors: nobody waits for nothing
+        except OSError as error:
+            if descriptors and error.errno == errno.ETOOMANYREFS:
+                self.lay_out(value, descriptors)
+            else:
+                self.close()  # the host has gone
+
+    def lay_out(self, value: "Any", descriptors: "tuple[int, ...]") -> None:
+        """The kernel counts descriptors on their way by user, and some box of ours uses all of it up. The host may
+        take them out of this process by itself: they are kept for it until it hangs up."""
+        self.laid_out = [posix.dup(each) for each in descriptors]
+        self.send({**value, "take": self.laid_out})
 
     def answer(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
         """The last word."""
         self.on_hangup = None
         self.send(value, descriptors)
-        self.close()
+        if not self.laid_out:
+            self.close()
 
     def refuse(self, number: int, about: str) -> None:
         self.answer({"error": number, "about": about})
@@ -228,9 +238,9 @@ class Connection:
         _connections.discard(self)
         unwatch(self.descriptor)
         self.socket.close()
-        for each in self.descriptors:
+        for each in (*self.descriptors, *self.laid_out):
             posix.close(each)
-        self.descriptors = []
+        self.descriptors, self.laid_out = [], []
         _idle_since = monotonic()
         if self.on_hangup is not None:
             hangup, self.on_hangup = self.on_hangup, None

@@ -35,7 +35,7 @@ from holdfast.boxes.labels import matches
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
-from holdfast.providers.local import bubblewrap, layers, limits, volumes
+from holdfast.providers.local import layers, limits, volumes
 from holdfast.providers.local.box import LocalBox
 from holdfast.providers.local.ground import CREATING, DELETING, HELD, BoxRecord, Ground, measure, remove_tree, updated
 from holdfast.providers.local.guard import NOTE
@@ -56,11 +56,6 @@ _COLLECT_TRIES: Final = 50
 _COLLECT_PAUSE: Final = 0.02
 P = ParamSpec("P")
 T = TypeVar("T")
-_HOLD_SECONDS: Final = 0.5
-_DEFAULT_PIDS: Final = 4096
-_MEMORY_SHARE: Final = 0.8
-"""Of the machine's memory, for a box that was given no limit of its own."""
-_PATH: Final = f"{bubblewrap.HOME}/.local/bin:{bubblewrap.HOME}/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 class GuestProvider(Provider):

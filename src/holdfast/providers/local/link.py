@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import ctypes
 import errno
 import fcntl
 import os
@@ -27,6 +28,8 @@ _PIECE: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 4
 _MAX_ERRNO: Final = 4096
 DEFAULT_SECONDS: Final = 30.0
+_PIDFD_GETFD: Final = 438
+"""The same number on every machine."""
 _KILL_SECONDS: Final = 10.0
 
 
@@ -121,9 +124,30 @@ class Call:
                 number if isinstance(number, int) and 0 < number < _MAX_ERRNO else errno.EIO,
                 about if isinstance(about, str) else "",
             )
+        if "take" in message:
+            self._descriptors += self._take_out(message["take"])
         if "refused" in message:
             raise ArchiveRefused(str(message.get("about"))[:500])
         return message
+
+    def _take_out(self, numbers: object) -> list[int]:
+        """Descriptors that the guest could not send: taken out of it. Its process is told by the kernel, not by it."""
+        if not isinstance(numbers, list) or len(numbers) > _MAX_DESCRIPTORS:
+            raise BoxUnreachable(f"box {self.box} sends garbage")
+        taken: list[int] = []
+        process = os.pidfd_open(peer_of(self._socket))
+        try:
+            for number in numbers:
+                if not isinstance(number, int) or not 0 <= number < 1 << 30:
+                    raise BoxUnreachable(f"box {self.box} sends garbage")
+                taken.append(_get_descriptor(process, number))
+        except (BoxUnreachable, OSError) as error:
+            for each in taken:
+                os.close(each)
+            raise BoxUnreachable(f"box {self.box} could not hand out a descriptor: {error}") from None
+        finally:
+            os.close(process)
+        return taken
 
     def close(self) -> None:
         self._socket.close()
@@ -235,8 +259,7 @@ class Link:
         except (BoxStopped, BoxGone):
             return None
         with connection:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            return int(struct.unpack("3i", credentials)[0])
+            return peer_of(connection)
 
     def alive(self) -> bool:
         try:
@@ -285,8 +308,22 @@ class Link:
                 return None
             except OSError as error:
                 raise BoxUnreachable(f"box {self.box} cannot be reached: {error}") from None
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            return int(struct.unpack("3i", credentials)[0])
+            return peer_of(connection)
+
+
+def peer_of(connection: socket.socket) -> int:
+    """The process that listens at the other end, as the kernel tells it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])
+
+
+def _get_descriptor(process: int, number: int) -> int:
+    """A copy of another process's descriptor: pidfd_getfd, which the standard library does not have."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = int(libc.syscall(_PIDFD_GETFD, process, number, 0))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return descriptor  # the kernel has marked it to be closed on exec
 
 
 def on_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:

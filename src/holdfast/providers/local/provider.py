@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,9 +26,6 @@ from holdfast.providers.local.link import GuestRefused, Link
 
 log = logging.getLogger(__name__)
 
-_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_START_SECONDS: Final = 30.0
-_GRACE_MS: Final = 1500
 _HOLD_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
 _DEFAULT_PIDS: Final = 4096
