@@ -97,7 +97,7 @@ async def test_a_command_runs(box: RemoteBox) -> None:
     assert b"".join(pieces) == b"hi\n"
 
 
-async def test_stdin_may_be_a_stream(real: RemoteBox) -> None:
+async def test_stdin_may_be_a_stream(box: RemoteBox) -> None:
     heard = asyncio.Event()
 
     async def talk() -> AsyncIterator[bytes]:
@@ -110,7 +110,7 @@ async def test_stdin_may_be_a_stream(real: RemoteBox) -> None:
         heard.set()
 
     seen: list[bytes] = []
-    done = await real.exec(["cat"], stdin=talk(), on_stdout=listen)
+    done = await box.exec(["cat"], stdin=talk(), on_stdout=listen)
     assert (done.exit_code, b"".join(seen)) == (0, b"onetwo")
 
 
@@ -347,39 +347,39 @@ def test_the_sync_twin_does_the_same(box_server: ServerProcess, tmp_path: Path) 
 # --- what only real boxes do ---
 
 
-@pytest.fixture
-async def real(client: Client, box: RemoteBox, box_server: ServerProcess) -> RemoteBox:
-    if not (box_server.home / "local").exists():
-        pytest.skip("dummies have no terminals and no ports of their own")
-    return box
+only_real = pytest.mark.parametrize("box_server", ["local"], indirect=True)
+"""Dummies have no terminals and no ports of their own."""
 
 
+@only_real
 async def test_a_process_outlives_its_server_and_its_output_is_read_on(
-    client: Client, real: RemoteBox, box_server: ServerProcess
+    client: Client, box: RemoteBox, box_server: ServerProcess
 ) -> None:
-    process = await real.spawn(["sh", "-c", "echo one; read x; echo two $x; exit 6"], stdin=True)
+    process = await box.spawn(["sh", "-c", "echo one; read x; echo two $x; exit 6"], stdin=True)
     output = process.output()
     chunk = await anext(output)
     assert (chunk.offset, chunk.data) == (0, b"one\n")
-    again = await (await client.boxes.open(real.id)).process(process.id)
+    again = await (await client.boxes.open(box.id)).process(process.id)
     await again.write(b"more\n")
     rest = [(each.offset, each.data) async for each in output]
     assert (rest, await again.wait(20)) == ([(4, b"two more\n")], 6)
     assert (await again.info()).state is ProcessState.EXITED
     assert await again.read(offset=4, limit=3) == b"two"
-    assert process.id in [each.id for each in await real.processes()]
+    assert process.id in [each.id for each in await box.processes()]
 
 
-async def test_waiting_for_a_process_has_an_end(real: RemoteBox) -> None:
-    process = await real.spawn(["sleep", "600"])
+@only_real
+async def test_waiting_for_a_process_has_an_end(box: RemoteBox) -> None:
+    process = await box.spawn(["sleep", "600"])
     with pytest.raises(TimeoutError):
         await process.wait(0.2)
     await process.kill()
     assert await process.wait(20) == 137
 
 
-async def test_a_terminal_is_lent(real: RemoteBox) -> None:
-    process = await real.spawn(["sh"], pty=True, rows=30, columns=100)
+@only_real
+async def test_a_terminal_is_lent(box: RemoteBox) -> None:
+    process = await box.spawn(["sh"], pty=True, rows=30, columns=100)
     async with process.attach() as terminal:
         await terminal.resize(40, 120)
         await terminal.write(b"stty size; exit 8\n")
@@ -390,16 +390,17 @@ async def test_a_terminal_is_lent(real: RemoteBox) -> None:
         assert terminal.exit_code == 8
 
 
-async def test_a_port_is_connected_to(real: RemoteBox) -> None:
+@only_real
+async def test_a_port_is_connected_to(box: RemoteBox) -> None:
     program = (
         "import socket; s = socket.create_server(('127.0.0.1', 7001)); print('up', flush=True)\n"
         "c, _ = s.accept()\n"
         "while d := c.recv(99): c.sendall(d.upper())\n"
         "c.sendall(b'bye'); c.close()"
     )
-    process = await real.spawn(["python3", "-c", program])
+    process = await box.spawn(["python3", "-c", program])
     assert (await anext(process.output())).data == b"up\n"
-    async with await real.connect(7001) as connection:
+    async with await box.connect(7001) as connection:
         await connection.write(b"hello")
         assert await connection.read() == b"HELLO"
         await connection.close_write()

@@ -88,7 +88,7 @@ def readme_commands() -> list[str]:
 def test_the_readmes_tour_works_word_for_word(tmp_path: Path) -> None:
     up, *commands = readme_commands()
     assert up == "bin/holdfast up"
-    assert len(commands) == 4
+    assert len(commands) == 7
     tour = Tour(tmp_path)
     try:
         assert "server" in tour.said
@@ -96,6 +96,10 @@ def test_the_readmes_tour_works_word_for_word(tmp_path: Path) -> None:
         outputs = [tour.run(command) for command in commands]
         assert "It fails one time in ten." in outputs[2]
         assert "Fix the flaky test" in outputs[3]
+        id = outputs[4].split()[0]
+        assert outputs[5] == f"hello from {id}\n"
+        assert id in outputs[6]
+        tour.run(f"bin/holdfast box delete --yes {id}")
         curl = next(code for language, code in BLOCK.findall((CHECKOUT / "README.md").read_text()) if "curl" in code)
         tour.environment["HOLDFAST_API_KEY"] = tour.api_key
         assert "one time in ten" in tour.run(curl.replace("http://127.0.0.1:8484", tour.url))

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.boxes.provider import Provider
-from holdfast.testing.dummy import DummyProvider
+from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.ground import Reopen
 
 
 class TestDummy(ProviderSuite):
+    claimed = CAPABILITIES
+
     @pytest.fixture
     async def provider(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Provider]:
         async with DummyProvider(tmp_path_factory.getbasetemp() / "dummy") as provider:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.provider_suite import ProviderSuite
@@ -14,6 +15,13 @@ from holdfast.testing.provider_suite.ground import Reopen
 
 
 class TestLocal(ProviderSuite):
+    claimed = frozenset(Capability) - {
+        Capability.IMAGES,
+        Capability.NETWORK_ALLOW,
+        Capability.NETWORK_OPEN,
+        Capability.PREVIEW,
+    }
+
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -14,6 +14,8 @@ from holdfast.testing.provider_suite.ground import Reopen
 
 
 class TestProcess(ProviderSuite):
+    claimed = ProcessProvider.capabilities
+
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -153,6 +153,8 @@ class Ground:
     pytestmark: ClassVar[Any] = pytest.mark.anyio
     time_limit: ClassVar[float] = 90.0
     """Seconds for one test: a provider that hangs fails instead."""
+    claimed: ClassVar[frozenset[Capability] | None] = None
+    """What the provider claims, where that is known beforehand: see `leave_out_unclaimed`."""
     python: ClassVar[str] = "python3"
     """For the tests of ports."""
 
@@ -217,6 +219,19 @@ class Ground:
             account.left_out[why] += 1
             pytest.skip(why)
         account.tried += 1
+
+
+def leave_out_unclaimed(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For a `pytest_collection_modifyitems` of your own: tests of what a suite's `claimed` lacks are not collected."""
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        claimed = getattr(getattr(item, "cls", None), "claimed", None)
+        wanted = getattr(getattr(item, "function", None), _CLAIMS, ())
+        (kept if claimed is None or claimed >= set(wanted) else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 def _accounts(config: pytest.Config) -> Accounts:

@@ -156,9 +156,8 @@ class LifeOfABox(Ground):
         assert not await second.files.exists("file")
         assert not (await sh(second, 'test -e "$HOME/file"')).ok
 
-    async def test_a_workdir_of_ones_own_is_made(self, provider: Provider, hatchery: Hatchery) -> None:
-        if Capability.ISOLATION not in provider.capabilities:
-            pytest.skip("without isolation a path is the machine's")
+    @claims(Capability.ISOLATION)  # without, a path is the machine's
+    async def test_a_workdir_of_ones_own_is_made(self, hatchery: Hatchery) -> None:
         box = await hatchery.box(workdir="/workspace/some/where")
         assert await text(box, "pwd") == "/workspace/some/where"
         await box.files.write("file", b"x")
