@@ -850,12 +850,20 @@ def op_unpack(connection: Connection, request: "Any") -> None:
         posix.close(pipe)
 
 
+def is_folder(path: str) -> bool:
+    try:
+        return posix.stat(path).st_mode & 0o170000 == 0o040000
+    except OSError:
+        return False
+
+
 def op_ping(connection: Connection, request: "Any") -> None:
     """Says that we are there. A new box is also told which folder its commands start in."""
-    if request.get("workdir"):
+    workdir = request.get("workdir")
+    if workdir and not is_folder(workdir):
         import os
 
-        os.makedirs(request["workdir"], exist_ok=True)
+        os.makedirs(workdir, exist_ok=True)
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
 
 

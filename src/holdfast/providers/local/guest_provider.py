@@ -103,8 +103,11 @@ class GuestProvider(Provider):
     # --- what differs ---
 
     @abstractmethod
-    async def launch(self, record: BoxRecord) -> None:
-        """Start a box's guest. Returns when it was begun; whether it comes up shows on its socket."""
+    async def launch(self, record: BoxRecord) -> int:
+        """Start a box's guest; says its first process. Whether it comes up shows on its socket."""
+
+    async def confine(self, record: BoxRecord, pid: int) -> None:
+        """Put a process of a box that comes up under the box's limits, before anything of the user's runs in it."""
 
     @abstractmethod
     def workdir(self, info: BoxInfo) -> str: ...
@@ -218,15 +221,25 @@ class GuestProvider(Provider):
     async def _bring_up(self, record: BoxRecord) -> None:
         """Start the guest and hear from it. Only so many at once: more would make each slower, and none faster."""
         async with self._starts:
-            await self.launch(record)
             link = Link(record.id, self.ground.box(record.id))
-            request = {"op": "ping", "workdir": self.workdir(self.describe(record))}
+            # The kernel takes longer to move a process than to start one: it does so while the rest goes on.
+            confining = asyncio.ensure_future(self.confine(record, await self.launch(record)))
             try:
+                request = {"op": "ping", "workdir": self.workdir(self.describe(record))}
                 await link.ask(request, seconds=_START_SECONDS)
+                await confining
+                guest = link.pid()
+                if guest is None:
+                    raise BoxStopped(f"box {record.id} did not stay up")
+                await self.confine(record, guest)
             except GuestRefused as refused:
                 raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
             except (BoxStopped, BoxUnreachable):
                 raise self.explain(record.id) from None
+            finally:
+                await asyncio.wait([confining])  # whoever takes a failed start down finds everything in its place
+                if not confining.cancelled():
+                    confining.exception()
 
     def start_log(self, id: str) -> str:
         try:

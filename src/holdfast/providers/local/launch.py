@@ -62,12 +62,13 @@ class Launcher:
             self.close()
             raise CannotIsolate(answer["error"], hint="run the server as an ordinary user, or as a root that may mount")
 
-    async def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
-        """Start a box. Returns once its first process exists; whether it comes up shows on its socket."""
+    async def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """Start a box; says its first process. Whether it comes up shows on its socket, which is there by now."""
         async with self._under_way:
             answer = await self._ask(request, descriptors)
         if "error" in answer:
             raise CreateFailed(f"the box could not be started: {answer['error']}")
+        return int(answer["pid"])
 
     async def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         await self.start()

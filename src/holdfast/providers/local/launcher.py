@@ -22,6 +22,13 @@ from typing import Any
 _FIRST_HIGH = 200
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _CLONE_NEWNS = 0x20000
+_MNT_DETACH = 2
+_PSEUDO = frozenset(
+    {
+        "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "efivarfs", "fusectl", "hugetlbfs",
+        "mqueue", "nsfs", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
+    }
+)  # fmt: skip
 _PACKET = 1 << 18
 _MOUNTS = 32
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,6 +79,7 @@ def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":
 def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "/")
+    _drop_pseudo_mounts()
     os.makedirs(stage, mode=0o755, exist_ok=True)
     _check(_libc.mount(b"holdfast", stage.encode(), b"tmpfs", 0, b"mode=755,size=1m"), stage)
     for source, name in binds:
@@ -81,6 +89,15 @@ def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
     for number in range(_MOUNTS):
         os.mkdir(os.path.join(stage, f"folder{number}"), 0o755)
         os.close(os.open(os.path.join(stage, f"file{number}"), os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def _drop_pseudo_mounts() -> None:
+    """What no box can mount need not be copied for each, nor be read through by bubblewrap for each of its mounts."""
+    with open("/proc/self/mountinfo") as mounts:
+        lines = [line.split(" - ") for line in mounts]
+    for place, kind in reversed([(first.split()[4], last.split()[0]) for first, last in lines]):
+        if kind in _PSEUDO:
+            _libc.umount2(place.encode(), _MNT_DETACH)  # one that stays does no harm
 
 
 def _bind(source: str, target: str) -> None:
@@ -109,8 +126,6 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         log = os.open(os.path.join(folder, "start.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         nothing = os.open("/dev/null", os.O_RDWR)
         listener = _listen(folder)
-        for group in request["groups"]:
-            _join(group)
         os.write(tell, b".")
         if settings["stage"] and request["mounts"]:
             _stage(settings["stage"], request["mounts"])
@@ -175,14 +190,6 @@ def _stage(stage: str, mounts: "list[dict[str, Any]]") -> None:
     for mount in mounts:
         descriptor = _open_below(mount["root"], mount["parts"])
         _bind(f"/proc/self/fd/{descriptor}", f"{stage}/{mount['place']}")
-        os.close(descriptor)
-
-
-def _join(group: str) -> None:
-    descriptor = os.open(group, os.O_WRONLY)
-    try:
-        os.write(descriptor, b"0")
-    finally:
         os.close(descriptor)
 
 

@@ -31,7 +31,8 @@ _HEADROOM: Final = 4
 _PERIOD: Final = 100_000
 """Microseconds over which the processor is shared out."""
 _LEAST_QUOTA: Final = 1_000
-_FREEZE_SECONDS: Final = 5.0
+_FREEZE_SECONDS: Final = 30.0
+"""A process that waits for a busy disk cannot be frozen before it has it."""
 _KILL_SECONDS: Final = 5.0
 _REMOVE_SECONDS: Final = 2.0
 _PROBE_SECONDS: Final = 5.0
@@ -374,16 +375,24 @@ class BoxGroup:
         return dict.fromkeys(self.folders.values())
 
     def _make(self, cpu: float | None, memory: int | None, pids: int | None) -> None:
+        try:
+            for folder in self._distinct():
+                _make_folder(folder)
+        except FileNotFoundError:
+            # The first box of this home. Asked for every time, the folders above would be most of the work.
+            self._make_parents()
+            for folder in self._distinct():
+                _make_folder(folder)
+        for controller, settings in settings_for(self.backend.kind, cpu, memory, pids).items():
+            for name, value, needed in settings:
+                self._set(controller, name, value, needed)
+
+    def _make_parents(self) -> None:
         for parent in self._parents.values():
             for above in (os.path.dirname(parent), parent):
                 _make_folder(above)
                 if self.backend.kind == CGROUP_V2:
                     _enable(above)
-        for folder in self._distinct():
-            _make_folder(folder)
-        for controller, settings in settings_for(self.backend.kind, cpu, memory, pids).items():
-            for name, value, needed in settings:
-                self._set(controller, name, value, needed)
 
     def _set(self, controller: str, name: str, value: str, needed: bool) -> None:
         folder = self.folders.get(controller)

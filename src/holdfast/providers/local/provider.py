@@ -13,9 +13,7 @@ from typing import Final
 
 from holdfast.boxes.box import BoxInfo, Step
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import (
-    BoxError,
-)
+from holdfast.boxes.errors import BoxConflict, BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import bubblewrap, limits, machine, runtime, volumes
 from holdfast.providers.local.ground import BoxRecord, Ground
@@ -142,7 +140,7 @@ class LocalProvider(GuestProvider):
             return str(path)
         return f"{stage_for(self.ground.path)}/local/{path.relative_to(self.ground.path)}"
 
-    async def launch(self, record: BoxRecord) -> None:
+    async def launch(self, record: BoxRecord) -> int:
         assert self._runtime is not None
         assert self._launcher is not None
         spec = record.spec
@@ -182,9 +180,7 @@ class LocalProvider(GuestProvider):
                 self._reachable(folder / "upper"),
                 self._reachable(folder / "work"),
             )
-            memory = spec.memory or int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-            pids = spec.pids or _DEFAULT_PIDS
-            group = limits.create(self._backend, self._group_name, record.id, spec.cpu, memory, pids)
+            memory, pids = _memory_of(spec), spec.pids or _DEFAULT_PIDS
             by_group = self._backend.enforces
             arguments = bubblewrap.arguments(
                 machine, files, record.id, mounts, first, None if by_group("pids") else pids
@@ -194,16 +190,25 @@ class LocalProvider(GuestProvider):
                 "program": self._reachable(self._runtime.bwrap),
                 "argv": [name_of(record.id), *arguments],
                 "environment": {},
-                "groups": group.entrances,
                 "mounts": [
                     {"root": source.root, "parts": source.parts, "place": place}
                     for source, place in zip(sources, staged, strict=True)
                 ],
                 "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk, self._own_files),
             }
-            await self._launcher.launch(request, [filter])
+            self._make_group(record)
+            return await self._launcher.launch(request, [filter])
         finally:
             os.close(filter)
+
+    def _make_group(self, record: BoxRecord) -> limits.BoxGroup:
+        spec = record.spec
+        memory, pids = _memory_of(spec), spec.pids or _DEFAULT_PIDS
+        return limits.create(self._backend, self._group_name, record.id, spec.cpu, memory, pids)
+
+    async def confine(self, record: BoxRecord, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it did not stay up: its socket tells
+            await self.on_disk(self._group(record.id).join, pid)
 
     def _group(self, id: str) -> limits.BoxGroup:
         return limits.BoxGroup(self._backend, self._group_name, id)
@@ -221,7 +226,7 @@ class LocalProvider(GuestProvider):
         group = self._group(link.box)
         if group.exists:
             await self.on_disk(group.kill)
-        elif link.alive():
+        if link.alive():
             await self.on_disk(_kill_unborn, link.box)
         await link.kill()
 
@@ -244,14 +249,29 @@ class LocalProvider(GuestProvider):
             async with super().held_still(id):
                 yield
             return
-        await self.on_disk(group.freeze)
+        try:
+            await self.on_disk(group.freeze)
+        except TimeoutError:
+            raise BoxConflict(
+                f"box {id} does not hold still: its processes wait for the disk", hint="try again when it is less busy"
+            ) from None
         try:
             yield
         finally:
             await self.on_disk(group.thaw)
 
     def ails(self, id: str) -> bool:
-        return super().ails(id) or self._group(id).held or self._is_ending(id)
+        return super().ails(id) or self._group(id).held or self._is_ending(id) or self._is_loose(id)
+
+    def _is_loose(self, id: str) -> bool:
+        """Whether a box runs that nobody got to put under its limits."""
+        if not self._backend.roots:
+            return False
+        try:
+            pid = Link(id, self.ground.box(id)).pid()
+            return pid is not None and f"/{self._group_name}/{id}" not in Path(f"/proc/{pid}/cgroup").read_text()
+        except (BoxError, OSError):
+            return False
 
     def _is_ending(self, id: str) -> bool:
         """Whether somebody who ended a box did not get to the end of it."""
@@ -271,6 +291,10 @@ class LocalProvider(GuestProvider):
             self.release(id)
         elif self._group(id).held:
             await self.on_disk(self._group(id).thaw)
+        elif self._is_loose(id) and (pid := Link(id, self.ground.box(id)).pid()) is not None:
+            record = self.ground.read(id)
+            self._make_group(record)
+            await self.confine(record, pid)
         await super().mend(id)
 
     def sweep_machine(self) -> list[str]:
@@ -315,6 +339,10 @@ def _kill_unborn(id: str) -> None:
             with contextlib.suppress(OSError):
                 if Path(entry.path, "cmdline").read_bytes().split(b"\0", 1)[0] == name:
                     os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _memory_of(spec: BoxSpec) -> int:
+    return spec.memory or int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def name_of(id: str) -> str:

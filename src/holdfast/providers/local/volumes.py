@@ -156,7 +156,7 @@ def _step(ground: Ground, folder: int, name: str) -> int:
 
 def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequence[str]) -> None:
     """Refuse to mount onto a path on which the box has put a link: the way there would lead out of it."""
-    folders = [upper, *(ground.layers / layer / "files" for layer in reversed(layers))]
+    folders = [str(upper), *(f"{ground.layers}/{layer}/files" for layer in reversed(layers))]
     for path in paths:
         walked = ""
         for part in path.strip("/").split("/"):
@@ -171,11 +171,11 @@ def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequ
                 )
 
 
-def _topmost(folders: Sequence[Path], path: str) -> int | None:
+def _topmost(folders: Sequence[str], path: str) -> int | None:
     """What an overlay shows at a path: the uppermost layer that has it decides. None where nothing is."""
     for folder in folders:
         try:
-            status = os.lstat(folder / path)
+            status = os.lstat(f"{folder}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             continue
         deleted = stat.S_ISCHR(status.st_mode) and status.st_rdev == 0

@@ -95,7 +95,7 @@ class ProcessProvider(GuestProvider):
     def recover(self, record: BoxRecord) -> BoxRecord:
         return record
 
-    async def launch(self, record: BoxRecord) -> None:
+    async def launch(self, record: BoxRecord) -> int:
         assert self._launcher is not None
         guest = Path(codec.__file__).with_name("init.py")
         request = {
@@ -103,11 +103,10 @@ class ProcessProvider(GuestProvider):
             "program": sys.executable,
             "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
             "environment": {_MARK: record.id},
-            "groups": [],
             "mounts": [],
             "rlimits": [],
         }
-        await self._launcher.launch(request, [])
+        return await self._launcher.launch(request, [])
 
     async def end(self, link: Link) -> None:
         """There is no namespace that would take its processes along: they are found by their environment."""
