@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import zipfile
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes import Box, BoxSpec
+from holdfast.boxes import Box, BoxSpec, ProcessState
 from holdfast.providers.local import LocalProvider, guard, layers, runtime
 from holdfast.providers.local.bubblewrap import Files, Machine, Mount, arguments
 from holdfast.threads.ids import new_id
@@ -105,6 +106,15 @@ async def test_more_snapshots_than_layers_can_be_mounted_are_merged(provider: Lo
     for snapshot in snapshots:
         await provider.delete_snapshot(snapshot.id)
     assert await sh(box, "cat count") == f"{last}\n"
+
+
+async def test_a_box_full_of_vforks_holds_still_for_a_snapshot(box: Box) -> None:
+    process = await box.spawn(["sh", "-c", "while :; do true > a; /bin/true; done"])  # sh starts programs by vfork
+    for _ in range(5):
+        async with asyncio.timeout(20):
+            await box.snapshot()
+    assert (await process.info()).state is ProcessState.RUNNING
+    await process.kill()
 
 
 async def test_without_a_python_in_usr_the_guest_runs_on_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ _PERIOD: Final = 100_000
 _LEAST_QUOTA: Final = 1_000
 _FREEZE_SECONDS: Final = 30.0
 """A process that waits for a busy disk cannot be frozen before it has it."""
+_FREEZE_PATIENCE: Final = 0.05
 _KILL_SECONDS: Final = 5.0
 _REMOVE_SECONDS: Final = 2.0
 _PROBE_SECONDS: Final = 5.0
@@ -411,17 +412,26 @@ class BoxGroup:
         folder = self.folders.get("freezer")
         if folder is None:
             raise OSError(errno.ENOTSUP, "there is no freezer here; stop the processes by signal")
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        while True:
+            self._ask_freezer(folder, wanted=wanted)
+            patience = min(time.monotonic() + _FREEZE_PATIENCE, deadline)
+            while self._is_frozen(folder) is not wanted and time.monotonic() < patience:
+                time.sleep(_PAUSE)
+            if self._is_frozen(folder) is wanted:
+                return
+            if wanted:
+                # Version 1 never freezes who waits for a vforked child that is frozen already: let them go on a bit.
+                self._ask_freezer(folder, wanted=False)
+                time.sleep(_PAUSE)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{folder} did not {'freeze' if wanted else 'thaw'}")
+
+    def _ask_freezer(self, folder: str, *, wanted: bool) -> None:
         if self.backend.kind == CGROUP_V2:
             _write(f"{folder}/cgroup.freeze", "1" if wanted else "0")
         else:
             _write(f"{folder}/freezer.state", "FROZEN" if wanted else "THAWED")
-        deadline = time.monotonic() + _FREEZE_SECONDS
-        while self._is_frozen(folder) is not wanted:
-            if time.monotonic() > deadline:
-                if wanted:
-                    self._set_frozen(wanted=False)
-                raise TimeoutError(f"{folder} did not {'freeze' if wanted else 'thaw'}")
-            time.sleep(_PAUSE)
 
     def _is_frozen(self, folder: str) -> bool:
         if self.backend.kind == CGROUP_V2:
