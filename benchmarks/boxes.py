@@ -46,12 +46,12 @@ _PIECE: Final = 1 << 16
 
 ROWS: Final = (
     Row("cold", "create → first command's output, median of 100", "ms", Goal("at most", 4.0, "at most 4 times")),
-    Row("burst", "one create | 100 at once, p99", "ms", Goal("at most", 100.0, "at most 100 times")),
+    Row("burst", "one create, and 100 at once (p99)", "ms", Goal("at most", 100.0, "at most 100 times")),
     Row("exec", "exec of `true` in a live box, p50", "ms", Goal("at most", 2.0, "at most 2 times")),
     Row("stream", "exec streaming 1 GB of stdout", "MB/s", Goal("at least", 0.3, "at least 0.3 times")),
-    Row("snapshot", "snapshot of an idle box: 1 MB | 2 GB written", "ms", Goal("at most", 1.5, "at most 1.5 times")),
+    Row("snapshot", "snapshot of an idle box: 1 MB, and 2 GB written", "ms", Goal("at most", 1.5, "at most 1.5 times")),
     Row("snapshot-bound", "snapshot of an idle box with 2 GB", "ms", Goal("under", 100.0, "under 100 ms")),
-    Row("fork", "create | fork from a snapshot → first output", "ms", Goal("at most", 1.3, "at most 1.3 times")),
+    Row("fork", "create, and fork from a snapshot → first output", "ms", Goal("at most", 1.3, "at most 1.3 times")),
     Row("memory", "memory of an idle box, host side (PSS)", "MB", Goal("under", 12.0, "under 12 MB")),
     Row("crowd", "exec in one of 200 idle boxes, p99", "ms", Goal("under", 50.0, "under 50 ms")),
 )
