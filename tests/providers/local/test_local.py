@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes import Box, BoxSpec, ProcessState
+from holdfast.boxes.errors import CannotIsolate
 from holdfast.providers.local import LocalProvider, guard, layers, runtime
 from holdfast.providers.local.bubblewrap import Files, Machine, Mount, arguments
 from holdfast.threads.ids import new_id
@@ -135,6 +136,15 @@ async def test_a_home_with_a_long_path_works(tmp_path: Path) -> None:
         box = await provider.create(BoxSpec(), id=new_id("b"))
         assert (await box.exec(["echo", "up"])).text == "up\n"
         await box.delete()
+
+
+async def test_a_home_that_boxes_would_see_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runtime.seen_by_boxes(Path("/usr/share/holdfast")) == "/usr"
+    assert runtime.seen_by_boxes(Path("/lib/holdfast")) is not None
+    assert runtime.seen_by_boxes(tmp_path) is None
+    monkeypatch.setattr(runtime, "_PROGRAM_FOLDERS", (str(tmp_path).lstrip("/"),))
+    with pytest.raises(CannotIsolate, match="which every box sees"):
+        await LocalProvider(tmp_path / "home").open()
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------

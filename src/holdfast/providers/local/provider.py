@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast.boxes.box import BoxInfo, Step
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxError
+from holdfast.boxes.errors import BoxConflict, BoxError, CannotIsolate
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import bubblewrap, limits, machine, runtime, volumes
 from holdfast.providers.local.ground import BoxRecord, Ground
@@ -53,9 +53,16 @@ class LocalProvider(GuestProvider):
         self._guard: DiskGuard | None = None
 
     async def open(self) -> None:
-        await super().open()
         if self._launcher is not None:
             return
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self) -> None:
+        await super().open()
         self._own_files = limits.raise_own_limit()
         made, self._backend = await self.on_disk(self._prepare)
         self._runtime = made
@@ -97,6 +104,12 @@ class LocalProvider(GuestProvider):
         return self._runtime
 
     def _prepare(self) -> tuple[runtime.Runtime, limits.LimitBackend]:
+        seen = runtime.seen_by_boxes(self._home)
+        if seen is not None:
+            raise CannotIsolate(
+                f"the home {self._home} lies in {seen}, which every box sees",
+                hint="give another --home: boxes must not see the server's data",
+            )
         self.ground.prepare()
         return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()
 

@@ -124,6 +124,14 @@ def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
     )
 
 
+def seen_by_boxes(path: Path, root: Path = Path("/")) -> str | None:
+    """The folder of programs that a path lies in, if it does: what is there can be read in every box."""
+    for name in _PROGRAM_FOLDERS:
+        if path.resolve().is_relative_to((root / name).resolve()):
+            return f"/{name}"
+    return None
+
+
 def _is_open_to_all(path: Path) -> bool:
     try:
         return bool(path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IXOTH))
