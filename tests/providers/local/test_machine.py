@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.providers.local.sandboxing import reachable_bubblewrap
 
 from holdfast.boxes.errors import CannotIsolate
 from holdfast.providers.local import machine
@@ -142,7 +143,7 @@ def test_a_program_that_fails_is_a_trial_that_failed(tmp_path: Path) -> None:
     ],
 )
 def test_a_sandbox_inside_of_one_that_forbids_it_is_explained(walls: list[str], message: str) -> None:
-    bwrap = str(require_bubblewrap().path)
+    bwrap = reachable_bubblewrap()
     program = os.memfd_create("filter")
     try:
         os.write(program, compile_filter())

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.providers.local.sandboxing import reachable_bubblewrap
 
 from holdfast.providers.local.machine import NOBODY, find_bubblewrap, try_sandbox
 from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
@@ -181,14 +182,13 @@ def needs_sandbox(test: Callable[[], None]) -> Callable[[], None]:
 
 def in_sandbox(script: str) -> list[str]:
     """What a script prints, under the filter, in a sandbox that is otherwise open."""
-    assert BWRAP is not None
     program = os.memfd_create("filter")
     try:
         os.write(program, compile_filter())
         os.lseek(program, 0, os.SEEK_SET)
         python = str(SYSTEM_PYTHON if SYSTEM_PYTHON.exists() else sys.executable)
         command = [
-            str(BWRAP.path), "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev",
+            reachable_bubblewrap(), "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev",
             "--proc", "/proc", "--tmpfs", "/tmp", "--seccomp", str(program), python, "-I", "-c", PROBE + script,
         ]  # fmt: skip
         nobody = NOBODY if os.geteuid() == 0 else None
