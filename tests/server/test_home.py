@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import httpx
@@ -68,3 +71,28 @@ def test_without_keys_only_loopback_is_served(tmp_path: Path, host: str) -> None
 def test_a_port_that_is_taken_is_named(server: ServerProcess, tmp_path: Path) -> None:
     with pytest.raises(CannotServe, match=str(server.address[1])):
         serve(Settings(home=tmp_path, port=server.address[1]), lambda *_: None)
+
+
+def test_a_child_that_a_killed_server_left_holding_the_lock_is_waited_for(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    program = f"""
+import os, pathlib
+from holdfast.server.home import Home, RunningServer
+home = Home(pathlib.Path({str(home)!r})).__enter__()
+home.announce(RunningServer("http://127.0.0.1:1", os.getpid(), "0", 0, None))
+told, tell = os.pipe()
+if os.fork() == 0:
+    os.write(tell, b".")
+    os.read(0, 1)  # until the test lets go
+    os._exit(0)
+os.read(told, 1)
+os._exit(0)
+"""
+    server = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    server.wait(30)
+    assert server.stdin is not None
+    letting_go = threading.Timer(0.3, server.stdin.close)
+    letting_go.start()
+    with Home(home):
+        assert read_running(home) is None
+    letting_go.join()

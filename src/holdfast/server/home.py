@@ -7,9 +7,11 @@ import fcntl
 import json
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 
 def default_home(environment: Mapping[str, str], platform: str, user_home: Path) -> Path:
@@ -21,6 +23,10 @@ def default_home(environment: Mapping[str, str], platform: str, user_home: Path)
     data = environment.get("XDG_DATA_HOME", "")
     # The specification wants relative paths ignored.
     return (Path(data) if data.startswith("/") else user_home / ".local" / "share") / "holdfast"
+
+
+_DYING_SECONDS: Final = 3.0
+_PAUSE: Final = 0.02
 
 
 class HomeInUse(Exception):
@@ -51,21 +57,30 @@ class Home:
     def __enter__(self) -> Home:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            self._lock = None
+        deadline = time.monotonic() + _DYING_SECONDS
+        while not self._try_lock():
             running = None
             with contextlib.suppress(OSError, ValueError):
                 running = read_running(self.path)
+            # A child that a killed server had just forked holds the lock for as long as it takes to die, or to exec.
+            if time.monotonic() < deadline and (running is None or not _is_alive(running.pid)):
+                time.sleep(_PAUSE)
+                continue
+            os.close(self._lock)
+            self._lock = None
             where = f" at {running.url} (pid {running.pid})" if running else ""
-            raise HomeInUse(
-                f"a server already runs on {self.path}{where}: use it, stop it, or give another --home"
-            ) from None
+            raise HomeInUse(f"a server already runs on {self.path}{where}: use it, stop it, or give another --home")
         os.umask(0o077)
         self._note.unlink(missing_ok=True)
         return self
+
+    def _try_lock(self) -> bool:
+        assert self._lock is not None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._note.unlink(missing_ok=True)
@@ -102,6 +117,19 @@ class Home:
             "apiKey": running.api_key,
         }
         _write_private(self._note, json.dumps(note))
+
+
+def _is_alive(pid: int) -> bool:
+    """A dead process that nobody has waited for yet does not count."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
 
 
 def read_running(home: Path) -> RunningServer | None:

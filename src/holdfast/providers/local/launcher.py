@@ -46,7 +46,10 @@ def main() -> None:
     except OSError as error:
         control.send(json.dumps({"error": f"cannot prepare a mount namespace: {error}"}).encode())
         return
-    control.send(b"{}")
+    try:
+        control.send(b"{}")
+    except ConnectionError:  # the server was killed meanwhile
+        return
     while True:
         data, descriptors = _receive(control)
         if not data:
