@@ -15,10 +15,11 @@ from holdfast.boxes.errors import BoxConflict, BoxUnreachable
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, BoxState, move
+from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.boxes.reaper import GRACE, STUCK, Use, drifted, is_abandoned, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Holding, Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime, Network, NetworkPolicy, VolumeMount
+from holdfast.boxes.spec import BoxSpec, Lifetime, VolumeMount
 
 NOW = 1_800_000_000_000
 S = BoxState
@@ -143,7 +144,7 @@ def test_a_one_shot_is_always_new() -> None:
         (replace(SPEC, labels={"a": "b"}, lifetime=Lifetime.EPHEMERAL, idle_seconds=3), ()),
         (replace(SPEC, memory=1 << 30, pids=9), ("memory default → 1073741824", "pids default → 9")),
         (replace(SPEC, env={"SECRET": "hush"}), ("env (SECRET)",)),
-        (replace(SPEC, network=NetworkPolicy(Network.OPEN)), ("network",)),
+        (replace(SPEC, network=NetworkPolicy(Network.OPEN)), ()),
         (replace(SPEC, volumes=(VolumeMount("v", "/v"),)), ("volumes",)),
         (replace(SPEC, provider="local"), ("provider dummy → local",)),
     ],

@@ -13,8 +13,9 @@ from tests.boxes.test_decisions import NOW, row
 
 from holdfast.boxes.errors import BoxConflict
 from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRows
-from holdfast.boxes.spec import Lifetime, Network, NetworkPolicy, VolumeMount
+from holdfast.boxes.spec import Lifetime, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.boxes.turns import LEASE, Turns
 from holdfast.testing.clock import ManualClock

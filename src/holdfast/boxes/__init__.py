@@ -7,7 +7,9 @@ needs is in `holdfast.providers`.
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import FileInfo, FileKind, Files, Match, Replaced
+from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.labels import Owner
+from holdfast.boxes.network import Egress, Network, NetworkPolicy, Rule, Traffic
 from holdfast.boxes.process import (
     Channel,
     Chunk,
@@ -21,7 +23,7 @@ from holdfast.boxes.process import (
 )
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Holding, Snapshot
-from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, Network, NetworkPolicy, VolumeMount
+from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
 
 __all__ = [
     "Box",
@@ -33,17 +35,22 @@ __all__ = [
     "Completed",
     "Connection",
     "Deleted",
+    "Egress",
     "FileInfo",
     "FileKind",
     "Files",
     "Holding",
     "HostMount",
+    "Image",
+    "ImageConfig",
+    "ImageStore",
     "Lifetime",
     "Liveness",
     "Match",
     "Metrics",
     "Network",
     "NetworkPolicy",
+    "OnIdle",
     "Owner",
     "Power",
     "Preview",
@@ -52,11 +59,13 @@ __all__ = [
     "ProcessState",
     "Provider",
     "Replaced",
+    "Rule",
     "Sink",
     "Snapshot",
     "Step",
     "Stream",
     "Swept",
+    "Traffic",
     "Volume",
     "VolumeMount",
 ]

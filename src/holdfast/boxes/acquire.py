@@ -15,7 +15,7 @@ from holdfast.boxes.labels import SPEC
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.boxes.spec import NOT_OF_THE_MACHINE, BoxSpec, Lifetime
 
 
 class How(StrEnum):
@@ -147,12 +147,12 @@ def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
     before, after = had.to_json(), wanted.to_json()
     changed = []
     for name in before:
-        if name in ("labels", "lifetime", "idleSeconds") or before[name] == after[name]:
+        if name in NOT_OF_THE_MACHINE or before[name] == after[name]:
             continue
         if name == "env":
             names = sorted(_different(before["env"], after["env"]))
             changed.append(f"env ({', '.join(names)})")
-        elif name in ("volumes", "mounts", "network"):
+        elif name in ("volumes", "mounts"):
             changed.append(name)
         else:
             changed.append(f"{name} {_shown(before[name])} → {_shown(after[name])}")
@@ -169,4 +169,6 @@ def _shown(value: Any) -> str:
 
 def with_lifetime_of(spec: BoxSpec, wanted: BoxSpec) -> BoxSpec:
     """The spec of a box that goes on living as its latest acquirer asks."""
-    return replace(spec, lifetime=wanted.lifetime, idle_seconds=wanted.idle_seconds)
+    return replace(
+        spec, lifetime=wanted.lifetime, idle_seconds=wanted.idle_seconds, on_idle=wanted.on_idle, network=wanted.network
+    )

@@ -12,7 +12,9 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
+from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.files import Files
+from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
@@ -22,6 +24,8 @@ class Power(StrEnum):
     """What a provider knows of a box."""
 
     RUNNING = "running"
+    PAUSED = "paused"
+    """Its processes are held."""
     STOPPED = "stopped"
 
 
@@ -74,6 +78,11 @@ class Metrics:
     """Bytes on disk."""
     out_of_memory: int | None = None
     """How often the box ran out of memory."""
+    listening: int | None = None
+    """Ports that something in the box listens on, its way out not counted."""
+    sent: int | None = None
+    """Bytes to the network, since the server started."""
+    received: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +181,10 @@ class Box(ABC):
     async def preview(self, port: int) -> Preview:
         """Where a browser finds that port."""
 
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        """Change what the box may reach, from now on."""
+        raise Unsupported(f"provider {self.info.provider} has no network-live")
+
     # --- lifecycle ---
 
     @abstractmethod
@@ -184,7 +197,11 @@ class Box(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start a stopped box on its files. One that runs goes on running."""
+        """Start a stopped box on its files, or let a paused one go on. One that runs goes on running."""
+
+    async def pause(self) -> None:
+        """Hold every process, until `start`. What asks the box for something meanwhile waits, or is refused."""
+        raise Unsupported(f"provider {self.info.provider} has no pause")
 
     @abstractmethod
     async def delete(self) -> Deleted:

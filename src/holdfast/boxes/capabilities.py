@@ -6,7 +6,8 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from holdfast.boxes.errors import Unsupported
-from holdfast.boxes.spec import BoxSpec, Network
+from holdfast.boxes.network import Network
+from holdfast.boxes.spec import BoxSpec, OnIdle
 
 
 class Capability(StrEnum):
@@ -28,6 +29,12 @@ class Capability(StrEnum):
     NETWORK_NONE = "network-none"
     NETWORK_ALLOW = "network-allow"
     NETWORK_OPEN = "network-open"
+    NETWORK_LIVE = "network-live"
+    """The network policy of a running box can be changed."""
+    PAUSE = "pause"
+    """Processes can be held and let go on. Starting a paused box resumes it."""
+    POOL = "pool"
+    """A box can be made ahead, and be handed over as new to whoever asks for one."""
     PTY = "pty"
     DETACHED = "detached"
     """Spawned processes and their output outlive whoever spawned them."""
@@ -53,6 +60,8 @@ def needed(spec: BoxSpec) -> list[Capability]:
         Capability.VOLUMES: bool(spec.volumes),
         Capability.HOST_MOUNTS: bool(spec.mounts),
         _NETWORKS[spec.network.mode]: True,
+        Capability.PAUSE: spec.when_idle is OnIdle.PAUSE,
+        Capability.STOP: spec.when_idle is OnIdle.HIBERNATE,
     }
     return [capability for capability, asked in wanted.items() if asked]
 

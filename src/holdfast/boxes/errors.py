@@ -98,6 +98,11 @@ class SnapshotNotFound(BoxError):
     code = "snapshot_not_found"
 
 
+class ImageNotFound(BoxError):
+    status = 404
+    code = "image_not_found"
+
+
 class SnapshotInUse(BoxError):
     """A box or another snapshot still needs it."""
 

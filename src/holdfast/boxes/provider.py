@@ -13,6 +13,8 @@ from typing import Self
 
 from holdfast.boxes.box import Box, BoxInfo, Liveness, Step
 from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import Unsupported
+from holdfast.boxes.images import ImageStore
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
 
@@ -46,6 +48,8 @@ class Provider(ABC):
     capabilities: frozenset[Capability]
     snapshot_kind: str
     """The kind of snapshot that `restore` takes."""
+    images: ImageStore | None = None
+    """Where it keeps images, if it does."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -65,6 +69,14 @@ class Provider(ABC):
     @abstractmethod
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         """Make a box that begins with a snapshot's files. Raises `SnapshotNotFound`, `WrongSnapshot`."""
+
+    async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:
+        """Make a box that was made ahead, and labelled `POOL`, somebody's: these are its spec and labels from now on.
+
+        The spec has the same hash. Only one of those who ask gets it: the others are told `BoxConflict`. What died
+        halfway leaves the box either in the pool or handed over.
+        """
+        raise Unsupported(f"provider {self.name} has no pool")
 
     @abstractmethod
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:

@@ -13,12 +13,15 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from holdfast.boxes.errors import InvalidSpec
+from holdfast.boxes.network import NetworkPolicy
 
 WORKSPACE: Final = "/workspace"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL: Final = re.compile(r"[^:\x00-\x1f]{1,128}")
 _MEGABYTE: Final = 1024 * 1024
+NOT_OF_THE_MACHINE: Final = ("labels", "lifetime", "idleSeconds", "onIdle", "network")
+"""What a spec says of a box's life and surroundings: a box can be given another without becoming another machine."""
 
 
 class Lifetime(StrEnum):
@@ -30,20 +33,15 @@ class Lifetime(StrEnum):
     """Deleted as soon as the first work in it has ended; never given out a second time."""
 
 
-class Network(StrEnum):
-    NONE = "none"
-    """Loopback only."""
-    ALLOW = "allow"
-    """The hosts that are listed, through the egress proxy."""
-    OPEN = "open"
-    """Everything, by explicit choice."""
+class OnIdle(StrEnum):
+    """What happens to a box that has done nothing for its idle time."""
 
-
-@dataclass(frozen=True, slots=True)
-class NetworkPolicy:
-    mode: Network = Network.NONE
-    allow: tuple[str, ...] = ()
-    """Host names, for `allow`."""
+    KEEP = "keep"
+    PAUSE = "pause"
+    """Its processes are held; they go on with the next request. Memory stays taken."""
+    HIBERNATE = "hibernate"
+    """A snapshot is taken and it is stopped, which frees its memory; the next request wakes it, on its files."""
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +86,25 @@ class BoxSpec:
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     lifetime: Lifetime = Lifetime.SHARED
     idle_seconds: int | None = None
-    """For ephemeral boxes: how long with nothing running before they are reaped."""
+    """How long it may do nothing before `on_idle` happens."""
+    on_idle: OnIdle | None = None
+    """None: shared boxes are kept, others are deleted."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
+    def when_idle(self) -> OnIdle:
+        if self.on_idle is not None:
+            return self.on_idle
+        return OnIdle.KEEP if self.lifetime is Lifetime.SHARED else OnIdle.DELETE
+
+    @property
     def hash(self) -> str:
-        """Equal for specs that ask for the same machine. Labels, lifetime and idle time are not part of a machine."""
+        """Equal for specs that ask for the same machine."""
         document = self.to_json()
-        for apart in ("labels", "lifetime", "idleSeconds"):
+        for apart in NOT_OF_THE_MACHINE:
             del document[apart]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -118,9 +124,10 @@ class BoxSpec:
                 for each in self.volumes
             ],
             "mounts": [{"source": each.source, "path": each.path, "readOnly": each.read_only} for each in self.mounts],
-            "network": {"mode": self.network.mode.value, "allow": list(self.network.allow)},
+            "network": self.network.to_json(),
             "lifetime": self.lifetime.value,
             "idleSeconds": self.idle_seconds,
+            "onIdle": None if self.on_idle is None else self.on_idle.value,
             "labels": dict(self.labels),
         }
 
@@ -129,7 +136,7 @@ class BoxSpec:
         """The inverse of `to_json`; also takes a document that leaves things out."""
         known = {
             "provider", "image", "cpu", "memory", "disk", "pids", "env", "workdir", "volumes", "mounts", "network",
-            "lifetime", "idleSeconds", "labels",
+            "lifetime", "idleSeconds", "onIdle", "labels",
         }  # fmt: skip
         if unknown := sorted(set(document) - known):
             raise InvalidSpec(f"a box spec has no {', '.join(unknown)}")
@@ -145,14 +152,16 @@ class BoxSpec:
                     HostMount(each["source"], each["path"], each.get("readOnly", True)) for each in given["mounts"]
                 )
             if "network" in given:
-                network = given["network"]
-                given["network"] = NetworkPolicy(Network(network["mode"]), tuple(network.get("allow", ())))
+                given["network"] = NetworkPolicy.from_json(given["network"])
             if "lifetime" in given:
                 given["lifetime"] = Lifetime(given["lifetime"])
+            if given.get("onIdle") is not None:
+                given["onIdle"] = OnIdle(given["onIdle"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidSpec(f"the box spec makes no sense: {error}") from None
         if "idleSeconds" in given:
             given["idle_seconds"] = given.pop("idleSeconds")
+        given["on_idle"] = given.pop("onIdle", None)
         return cls(**given)
 
     def with_labels(self, labels: Mapping[str, str]) -> BoxSpec:
@@ -188,10 +197,7 @@ def _check(spec: BoxSpec) -> None:
         for other in places[number + 1 :]:
             # One inside the other would put a mount on ground that a box, or a neighbour, can move.
             _wants(not _within(place, other) and not _within(other, place), f"{place} and {other}: one is in the other")
-    _wants(
-        spec.network.mode is Network.ALLOW or not spec.network.allow,
-        f"network {spec.network.mode}: a list of hosts goes with mode allow",
-    )
+    spec.network.check()
 
 
 def _within(path: str, folder: str) -> bool:

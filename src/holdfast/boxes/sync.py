@@ -15,6 +15,7 @@ from typing import Final, Generic, Self, TypeVar
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import FileInfo, Files, Match, Replaced
+from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.process import (
     MAX_OUTPUT,
     Channel,
@@ -123,6 +124,10 @@ class SyncProvider:
     def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> SyncBox:
         """Make a box that begins with a snapshot's files."""
         return self._box(self._loop.run(self._provider.restore(snapshot, spec, id=id, labels=labels)))
+
+    def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> SyncBox:
+        """Make a box that was made ahead somebody's."""
+        return self._box(self._loop.run(self._provider.hand_over(id, spec, labels=labels, created_at=created_at)))
 
     def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         """All boxes with these labels, the oldest first."""
@@ -285,6 +290,10 @@ class SyncBox:
         """Where a browser finds that port."""
         return self._loop.run(self._box.preview(port))
 
+    def set_network(self, policy: NetworkPolicy) -> None:
+        """Change what the box may reach, from now on."""
+        self._loop.run(self._box.set_network(policy))
+
     def power(self) -> Power:
         return self._loop.run(self._box.power())
 
@@ -293,8 +302,12 @@ class SyncBox:
         self._loop.run(self._box.stop())
 
     def start(self) -> None:
-        """Start a stopped box on its files."""
+        """Start a stopped box on its files, or let a paused one go on."""
         self._loop.run(self._box.start())
+
+    def pause(self) -> None:
+        """Hold every process, until `start`."""
+        self._loop.run(self._box.pause())
 
     def delete(self) -> Deleted:
         """Remove the box and everything of its own. Snapshots and volumes stay."""

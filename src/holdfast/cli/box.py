@@ -143,6 +143,7 @@ def create(
     """
     from holdfast.boxes import BoxSpec, Lifetime, Network, NetworkPolicy, Owner
     from holdfast.boxes.errors import InvalidSpec
+    from holdfast.boxes.spec import WORKSPACE
 
     chosen = choose_lifetime(lifetime, ephemeral=ephemeral, one_shot=one_shot, idle=idle)
     variables: dict[str, str] = {}
@@ -159,7 +160,7 @@ def create(
             disk=None if disk is None else read_value(parse_size, disk),
             pids=pids,
             env=variables,
-            **({} if workdir is None else {"workdir": workdir}),
+            workdir=WORKSPACE if workdir is None else workdir,
             volumes=tuple(parse_volume(text) for text in volume or []),
             mounts=tuple(parse_mount(text) for text in mount or []),
             network=NetworkPolicy(Network(mode), tuple(allow or [])),

@@ -12,8 +12,9 @@ from holdfast.boxes import box, files, process, provider, snapshots
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.network import Network
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import BoxSpec, Lifetime, Network
+from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.boxes.sweep import Pruned
 from holdfast.server.models import Labels, Model
 

@@ -10,8 +10,9 @@ import pytest
 from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import Unsupported
+from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import HostMount, Network, NetworkPolicy, VolumeMount
+from holdfast.boxes.spec import HostMount, VolumeMount
 from holdfast.testing.provider_suite.ground import Ground, Hatchery, fresh
 
 _IN_A_SPEC: dict[Capability, dict[str, Any]] = {

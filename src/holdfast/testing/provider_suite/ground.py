@@ -19,10 +19,11 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import SnapshotNotFound, VolumeNotFound
+from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.boxes.process import Completed, Connection, Process, Stream
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, Network, NetworkPolicy, VolumeMount
+from holdfast.boxes.spec import BoxSpec, VolumeMount
 
 Reopen = Callable[[], Awaitable[Provider]]
 """Opens one more provider on the same ground. Whoever calls it closes that one."""
