@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
+from floor import bare_sandbox
 from report import (
     Goal,
     Result,
@@ -38,7 +39,9 @@ from report import (
 )
 
 from holdfast.boxes import Box, BoxSpec
-from holdfast.providers.local import LocalProvider, bubblewrap, runtime
+from holdfast.boxes.service import Boxes
+from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.providers.local import LocalProvider
 from holdfast.threads.ids import new_id
 
 _GIGABYTE: Final = 1 << 30
@@ -52,6 +55,7 @@ ROWS: Final = (
     Row("snapshot", "snapshot of an idle box: 1 MB, and 2 GB written", "ms", Goal("at most", 1.5, "at most 1.5 times")),
     Row("snapshot-bound", "snapshot of an idle box with 2 GB", "ms", Goal("under", 100.0, "under 100 ms")),
     Row("fork", "create, and fork from a snapshot → first output", "ms", Goal("at most", 1.3, "at most 1.3 times")),
+    Row("wake", "create, and wake of a hibernated box → first output", "ms", Goal("at most", 2.0, "at most 2 times")),
     Row("memory", "memory of an idle box, host side (PSS)", "MB", Goal("under", 12.0, "under 12 MB")),
     Row("crowd", "exec in one of 200 idle boxes, p99", "ms", Goal("under", 50.0, "under 50 ms")),
 )
@@ -103,32 +107,6 @@ class Bench:
     def create(self) -> Awaitable[Box]:
         return self.provider.create(BoxSpec(), id=new_id("b"))
 
-    # --- the floor ---
-
-    def bare_sandbox(self) -> float:
-        """Milliseconds of a bare bubblewrap with the mounts of a box, running `true`."""
-        ground, made = self.provider.ground, self.provider.mounted
-        folder = ground.path / "floor"
-        folder.mkdir()
-        folder.chmod(0o711)
-        ground.make_folder(folder / "upper")
-        ground.make_folder(folder / "work")
-        prefix = str(made.python_prefix) if made.python_prefix else None
-        machine = bubblewrap.Machine(
-            made.programs, made.masked_files, made.masked_folders, str(made.etc), str(made.guest), made.python, prefix
-        )
-        layers = (str(ground.layers / runtime.BASE / "files"),)
-        files = bubblewrap.Files(layers, str(folder / "upper"), str(folder / "work"))
-        with made.seccomp.open("rb") as program:
-            arguments = bubblewrap.arguments(machine, files, "floor", seccomp=program.fileno())
-            command = [str(made.bwrap), *arguments[: arguments.index("--") + 1], "true"]
-            who = {"user": ground.uid, "group": ground.gid, "extra_groups": ()} if os.geteuid() == 0 else {}
-            begin = time.perf_counter()
-            subprocess.run(command, check=True, pass_fds=(program.fileno(),), **who)  # type: ignore[call-overload]
-            taken = (time.perf_counter() - begin) * 1000
-        shutil.rmtree(folder)
-        return taken
-
     # --- rows ---
 
     async def cold(self) -> None:
@@ -136,7 +114,7 @@ class Bench:
         bare, ours = [], []
         for _ in range(10):
             for _ in range(max(1, self.size.creates // 10)):
-                bare.append(self.bare_sandbox())
+                bare.append(bare_sandbox(self.provider))
             for _ in range(max(1, self.size.creates // 10)):
                 begin = time.perf_counter()
                 box = await self.first_output(self.create())
@@ -239,6 +217,29 @@ class Bench:
         self.add("fork", "reference", statistics.median(cold))
         self.add("fork", "holdfast", statistics.median(forked))
 
+    async def wake(self) -> None:
+        """By the service, as a request finds it: rows and all."""
+        async with SqliteBoxes(self.provider.ground.path / "rows.db") as rows:
+            boxes = Boxes(rows, {"local": self.provider}, node="benchmark")
+            await boxes.join()
+            cold, woken = [], []
+            for _ in range(max(3, self.size.creates // 5)):
+                begin = time.perf_counter()
+                row = await boxes.create(BoxSpec())
+                await self.first_output(boxes.open(row.id))
+                cold.append((time.perf_counter() - begin) * 1000)
+                async with await boxes.open(row.id) as box:
+                    await box.files.write("/workspace/data", b"x" * (1 << 20))
+                await boxes.hibernate(row.id)
+                begin = time.perf_counter()
+                await self.first_output(boxes.open(row.id))
+                woken.append((time.perf_counter() - begin) * 1000)
+                await boxes.delete(row.id)
+            await boxes.sweep()  # what was kept of their sleep
+            await boxes.close()
+        self.add("wake", "reference", statistics.median(cold), p99=percentile(cold, 0.99))
+        self.add("wake", "holdfast", statistics.median(woken), p99=percentile(woken, 0.99))
+
     async def crowd(self) -> None:
         boxes: list[Box] = []
         try:
@@ -283,6 +284,7 @@ _WORK: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "stream": Bench.stream,
     "snapshot": Bench.snapshot,
     "fork": Bench.fork,
+    "wake": Bench.wake,
     "crowd": Bench.crowd,
 }
 _ALSO: Final = {"snapshot-bound": "snapshot", "memory": "crowd"}

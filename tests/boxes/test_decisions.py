@@ -12,14 +12,26 @@ from tests.boxes.conftest import SPEC
 from holdfast.boxes.acquire import Bury, Create, Finish, Found, Replace, Restore, Resume, Start, changes, decide
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.errors import BoxConflict, BoxUnreachable
+from holdfast.boxes.idleness import Doing
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, BoxState, move
 from holdfast.boxes.network import Network, NetworkPolicy
-from holdfast.boxes.reaper import GRACE, STUCK, Use, drifted, is_abandoned, is_stuck, judge_strangers, to_prune, to_reap
+from holdfast.boxes.reaper import (
+    GRACE,
+    STUCK,
+    Fate,
+    Use,
+    drifted,
+    is_abandoned,
+    is_stuck,
+    judge_strangers,
+    to_prune,
+    to_reap,
+)
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Holding, Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime, VolumeMount
+from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle, VolumeMount
 
 NOW = 1_800_000_000_000
 S = BoxState
@@ -50,10 +62,14 @@ def snapshot(of: BoxSpec = SPEC) -> Snapshot:
 
 MAY_FOLLOW = {
     S.CREATING: {S.RUNNING, S.DELETING, S.DELETED, S.GONE},
-    S.RUNNING: {S.STOPPING, S.STOPPED, S.DELETING, S.GONE},
-    S.STOPPING: {S.STOPPED, S.RUNNING, S.DELETING, S.GONE},
-    S.STOPPED: {S.STARTING, S.RUNNING, S.DELETING, S.GONE},
-    S.STARTING: {S.RUNNING, S.STOPPED, S.DELETING, S.GONE},
+    S.RUNNING: {S.STOPPING, S.STOPPED, S.HIBERNATING, S.PAUSED, S.DELETING, S.GONE},
+    S.STOPPING: {S.STOPPED, S.RUNNING, S.PAUSED, S.DELETING, S.GONE},
+    S.STOPPED: {S.STARTING, S.RUNNING, S.PAUSED, S.DELETING, S.GONE},
+    S.STARTING: {S.RUNNING, S.STOPPED, S.PAUSED, S.DELETING, S.GONE},
+    S.PAUSED: {S.WAKING, S.RUNNING, S.STOPPING, S.HIBERNATING, S.HIBERNATED, S.DELETING, S.GONE},
+    S.HIBERNATING: {S.HIBERNATED, S.RUNNING, S.PAUSED, S.DELETING, S.GONE},
+    S.HIBERNATED: {S.WAKING, S.RUNNING, S.STOPPED, S.PAUSED, S.DELETING, S.GONE},
+    S.WAKING: {S.RUNNING, S.HIBERNATED, S.PAUSED, S.DELETING, S.GONE},
     S.DELETING: {S.DELETED},
     S.DELETED: set(),
     S.GONE: set(),
@@ -103,6 +119,8 @@ OTHER = replace(SPEC, env={"A": "1"})
         (Found(row(), liveness=Liveness.LIVE, power=Power.RUNNING), Resume(row())),
         (Found(row(S.STOPPED), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row(S.STOPPED))),
         (Found(row(), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row())),
+        (Found(row(S.HIBERNATED), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row(S.HIBERNATED))),
+        (Found(row(S.PAUSED), liveness=Liveness.LIVE, power=Power.PAUSED), Start(row(S.PAUSED))),
         (Found(row(S.STOPPED), liveness=Liveness.LIVE, power=Power.RUNNING), Resume(row(S.STOPPED))),
         (Found(row(), liveness=Liveness.GONE, snapshot=snapshot()), Bury(row(), "dummy has it no more")),
         (Found(row(spec=OTHER), liveness=Liveness.GONE), Bury(row(spec=OTHER), "dummy has it no more")),
@@ -157,49 +175,73 @@ def test_changes_are_named_without_secrets(wanted: BoxSpec, said: tuple[str, ...
 
 EPHEMERAL = replace(SPEC, lifetime=Lifetime.EPHEMERAL, idle_seconds=60)
 ONE_SHOT = replace(SPEC, lifetime=Lifetime.ONE_SHOT, idle_seconds=60)
-QUIET = Use(Power.RUNNING, Metrics(0, 0, 1000))
+HIBERNATING = replace(SPEC, on_idle=OnIdle.HIBERNATE, idle_seconds=60)
+PAUSING = replace(SPEC, on_idle=OnIdle.PAUSE, idle_seconds=60)
+QUIET = Use(Power.RUNNING, Doing.NOTHING, metrics=Metrics(0, 0, 1000))
+SLEEPY = Use(Power.RUNNING, Doing.NOTHING, metrics=Metrics(1, 0, 0))
+BUSY = Use(Power.RUNNING, Doing.WORK, metrics=Metrics(1, 0, 0))
+OFF = Use(Power.STOPPED, Doing.UNKNOWN)
+HELD = Use(Power.PAUSED, Doing.UNKNOWN)
 LATER = NOW + 60_000
 
 
+IDLE = Fate(OnIdle.DELETE, "idle for 60 s")
+
+
 @pytest.mark.parametrize(
-    ("the_row", "use", "now", "why"),
+    ("the_row", "use", "now", "fate"),
     [
-        (row(spec=EPHEMERAL), QUIET, LATER, "idle for 60 s"),
+        (row(spec=EPHEMERAL), QUIET, LATER, IDLE),
         (row(spec=EPHEMERAL), QUIET, LATER - 1, None),
-        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(0, 0, 59.9)), LATER, None),
-        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(1, 0, 0)), LATER, None),
-        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(0, 1, 0)), LATER, None),
-        (row(spec=EPHEMERAL), Use(Power.RUNNING, None), LATER, None),
+        (row(spec=EPHEMERAL), SLEEPY, LATER, IDLE),
+        (row(spec=EPHEMERAL), replace(QUIET, last_work=NOW + 1), LATER, None),
+        (row(spec=EPHEMERAL), BUSY, LATER, None),
+        (row(spec=EPHEMERAL), Use(Power.RUNNING, Doing.UNKNOWN), LATER, None),
         (row(spec=EPHEMERAL), replace(QUIET, working=True), LATER, None),
-        (row(S.STOPPED, EPHEMERAL), Use(Power.STOPPED, None), LATER, "idle for 60 s"),
-        (row(S.STOPPED, EPHEMERAL), Use(Power.STOPPED, None), LATER - 1, None),
+        (row(S.STOPPED, EPHEMERAL), OFF, LATER, IDLE),
+        (row(S.STOPPED, EPHEMERAL), OFF, LATER - 1, None),
+        (row(S.HIBERNATED, EPHEMERAL), OFF, LATER, IDLE),
+        (row(S.PAUSED, EPHEMERAL), HELD, LATER, IDLE),
         (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, LATER, None),
-        (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, NOW + 900_000, "idle for 900 s"),
+        (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, NOW + 900_000, Fate(OnIdle.DELETE, "idle for 900 s")),
         (row(spec=SPEC), QUIET, NOW * 2, None),
-        (row(S.STOPPED, SPEC), Use(Power.STOPPED, None), NOW * 2, None),
-        (row(spec=ONE_SHOT), replace(QUIET, worked=True), NOW, "one-shot, and its work has ended"),
-        (row(spec=ONE_SHOT), Use(Power.RUNNING, Metrics(1, 0, 0), worked=True), NOW, None),
+        (row(S.STOPPED, SPEC), OFF, NOW * 2, None),
+        (row(spec=replace(SPEC, on_idle=OnIdle.DELETE, idle_seconds=60)), QUIET, LATER, IDLE),
+        (row(spec=replace(EPHEMERAL, on_idle=OnIdle.KEEP)), QUIET, NOW * 2, None),
+        (row(spec=HIBERNATING), QUIET, LATER, Fate(OnIdle.HIBERNATE, "idle for 60 s")),
+        (row(spec=HIBERNATING), SLEEPY, LATER, Fate(OnIdle.HIBERNATE, "idle for 60 s")),
+        (row(spec=HIBERNATING), BUSY, LATER, None),
+        (row(S.PAUSED, HIBERNATING), HELD, LATER, Fate(OnIdle.HIBERNATE, "idle for 60 s")),
+        (row(S.HIBERNATED, HIBERNATING), OFF, NOW * 2, None),
+        (row(S.STOPPED, HIBERNATING), OFF, NOW * 2, None),
+        (row(spec=PAUSING), QUIET, LATER, Fate(OnIdle.PAUSE, "idle for 60 s")),
+        (row(S.PAUSED, PAUSING), HELD, NOW * 2, None),
+        (row(spec=ONE_SHOT), replace(QUIET, worked=True), NOW, Fate(OnIdle.DELETE, "one-shot, and its work has ended")),
+        (row(spec=ONE_SHOT), replace(SLEEPY, worked=True), NOW, None),
         (row(spec=ONE_SHOT), QUIET, NOW, None),
-        (row(spec=ONE_SHOT), QUIET, LATER, "idle for 60 s"),
+        (row(spec=ONE_SHOT), QUIET, LATER, IDLE),
         *((row(state, EPHEMERAL), QUIET, LATER, None) for state in PASSING | TOMBSTONES),
     ],
 )
-def test_who_is_reaped(the_row: BoxRow, use: Use, now: int, why: str | None) -> None:
-    assert to_reap(the_row, use, now) == why
+def test_what_becomes_of_the_idle(the_row: BoxRow, use: Use, now: int, fate: Fate | None) -> None:
+    assert to_reap(the_row, use, now) == fate
 
 
 @pytest.mark.parametrize(
     ("the_row", "use", "why"),
     [
         (row(spec=EPHEMERAL), QUIET, "idle"),
-        (row(S.STOPPED, EPHEMERAL), Use(Power.STOPPED, None), "stopped"),
-        (row(spec=EPHEMERAL), Use(Power.RUNNING, Metrics(1, 0, 0)), None),
+        (row(S.STOPPED, EPHEMERAL), OFF, "stopped"),
+        (row(spec=EPHEMERAL), SLEEPY, None),
+        (row(spec=EPHEMERAL), BUSY, None),
         (row(spec=EPHEMERAL), replace(QUIET, working=True), None),
-        (row(S.STOPPED), Use(Power.STOPPED, None), None),
+        (row(S.STOPPED), OFF, None),
+        (row(S.HIBERNATED, replace(EPHEMERAL, on_idle=OnIdle.HIBERNATE)), OFF, None),
+        (row(spec=ONE_SHOT), QUIET, None),
     ],
 )
 def test_what_is_pruned(the_row: BoxRow, use: Use, why: str | None) -> None:
-    assert to_prune(the_row, use) == why
+    assert to_prune(the_row, use, NOW) == (None if why is None else Fate(OnIdle.DELETE, why))
 
 
 @pytest.mark.parametrize(
@@ -228,6 +270,12 @@ def test_who_died_at_their_work(the_row: BoxRow, busy: tuple[str, ...], abandone
         (S.STOPPED, Power.RUNNING, S.RUNNING),
         (S.RUNNING, Power.RUNNING, None),
         (S.STOPPING, Power.STOPPED, None),
+        (S.RUNNING, Power.PAUSED, S.PAUSED),
+        (S.PAUSED, Power.PAUSED, None),
+        (S.PAUSED, Power.RUNNING, S.RUNNING),
+        (S.PAUSED, Power.STOPPED, S.HIBERNATED),
+        (S.HIBERNATED, Power.STOPPED, None),
+        (S.HIBERNATED, Power.RUNNING, S.RUNNING),
     ],
 )
 def test_a_row_follows_what_is(state: BoxState, power: Power, real: BoxState | None) -> None:

@@ -190,3 +190,24 @@ async def test_a_store_of_threads_gets_the_tables_it_lacks(tmp_path: Path) -> No
     connection = sqlite3.connect(tmp_path / "data.db")
     assert connection.execute("SELECT id FROM boxes").fetchall() == [("b-1",)]
     connection.close()
+
+
+async def test_of_changes_that_share_a_transaction_one_that_fails_fails_alone(rows: SqliteBoxes) -> None:
+    same = [row(id=f"b-{number % 8}", key=None) for number in range(16)]
+    answers = await asyncio.gather(*(rows.insert(each) for each in same), return_exceptions=True)
+    assert answers[:8] == [None] * 8
+    assert [type(answer) for answer in answers[8:]] == [BoxConflict] * 8
+    assert [each.id for each in await rows.live("default", "here")] == [f"b-{number}" for number in range(8)]
+
+
+async def test_a_change_that_nobody_waits_for_any_more_is_made_at_once_or_never(rows: SqliteBoxes) -> None:
+    await rows.insert(row(id="b-0", key=None))
+    changing = [asyncio.ensure_future(rows.insert(row(id=f"b-{number}", key=None))) for number in range(1, 6)]
+    await asyncio.sleep(0)
+    for each in changing:
+        each.cancel()
+    await asyncio.gather(*changing, return_exceptions=True)
+    await rows.get("default", "b-0")  # whatever was under way is over
+    there = await rows.live("default", "here")
+    await rows.insert(row(id="b-9", key=None))
+    assert await rows.live("default", "here") == [*there, await rows.get("default", "b-9")]

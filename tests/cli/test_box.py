@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli
 from holdfast.cli.exits import Exit
 
 COMMANDS = [
-    "create", "list", "show", "exec", "shell", "cp", "logs", "port", "stop", "start", "snapshot", "snapshots",
+    "create", "list", "show", "exec", "shell", "cp", "logs", "port", "top", "stop", "start", "snapshot", "snapshots",
     "restore", "fork", "delete", "ping", "diagnose", "prune",
 ]  # fmt: skip
 

@@ -115,6 +115,12 @@ def test_a_box_has_one_lifetime() -> None:
         choose_lifetime("shared", ephemeral=True, one_shot=False, idle=None)
     with pytest.raises(CommandError, match="--idle is for ephemeral"):
         choose_lifetime("shared", ephemeral=False, one_shot=False, idle="5m")
+    assert choose_lifetime(None, ephemeral=False, one_shot=False, idle="5m", on_idle="hibernate") == "shared"
+    assert choose_lifetime(None, ephemeral=False, one_shot=False, idle=None, on_idle="pause") == "shared"
+    with pytest.raises(CommandError, match="to be kept"):
+        choose_lifetime(None, ephemeral=False, one_shot=False, idle="5m", on_idle="keep")
+    with pytest.raises(CommandError, match="ends with its work"):
+        choose_lifetime(None, ephemeral=False, one_shot=True, idle=None, on_idle="delete")
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,15 @@ import pytest
 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
+from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.local import LocalProvider
+from holdfast.testing.nowhere import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.ground import Reopen
 
 
 class TestLocal(ProviderSuite):
-    claimed = frozenset(Capability) - {
-        Capability.IMAGES,
-        Capability.NETWORK_ALLOW,
-        Capability.NETWORK_OPEN,
-        Capability.PREVIEW,
-    }
+    claimed = frozenset(Capability) - {Capability.PREVIEW}
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -30,7 +27,11 @@ class TestLocal(ProviderSuite):
     @pytest.fixture(scope="class")
     @classmethod
     async def provider(cls, home: Path) -> AsyncIterator[Provider]:
-        async with LocalProvider(home) as provider:
+        async with (
+            SqliteRecords(home / "data.db") as records,
+            EgressProxy(Nowhere(), Nowhere(), records) as egress,
+            LocalProvider(home, egress=egress) as provider,
+        ):
             yield provider
 
     @pytest.fixture

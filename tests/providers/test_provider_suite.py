@@ -112,7 +112,7 @@ def test_a_provider_that_breaks_the_contract_fails_by_the_test_that_says_so(repo
 
 
 def test_an_account_of_what_was_tried_and_left_out_is_printed(report: str) -> None:
-    assert re.search(r"^provider dummy: \d+ tests of 10 capabilities; to be refused by name: .*isolation", report, re.M)
+    assert re.search(r"^provider dummy: \d+ tests of 11 capabilities; to be refused by name: .*isolation", report, re.M)
     assert "tests left out: pty is not claimed" in report
 
 

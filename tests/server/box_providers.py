@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.boxes.errors import CannotIsolate
+from holdfast.boxes.network import Egress
 from holdfast.boxes.provider import Provider
 from holdfast.providers.unusable import UnusableProvider
 from holdfast.server.config import Settings
 from holdfast.testing.dummy import DummyProvider
 
 
-async def dummies(settings: Settings) -> Mapping[str, Provider]:
+async def dummies(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     local = DummyProvider(settings.home / "dummy", name="local")
     await local.open()
     return {"local": local}
 
 
-async def nothing_works(settings: Settings) -> Mapping[str, Provider]:
+async def nothing_works(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     return {"local": UnusableProvider("local", CannotIsolate("no user namespaces here", hint="sysctl something"))}

@@ -49,6 +49,8 @@ class Found:
     power: Power | None = None
     snapshot: Snapshot | None = None
     """The latest of the key that its provider could restore."""
+    network_live: bool = True
+    """Its provider can change what the box may reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,10 @@ def decide(found: Found, wanted: BoxSpec) -> Decision:
                 f"box {row.id} of key {row.key} does not answer, and {row.provider} cannot say whether it is alive",
                 hint="try again; delete the box if you want another one in its place",
             )
-    if changed := changes(row.spec, wanted):
+    changed = changes(row.spec, wanted)
+    if not found.network_live:
+        changed += network_changes(row.spec, wanted)
+    if changed:
         return Replace(row, changed)
     if found.power is Power.RUNNING:
         return Resume(row)
@@ -157,6 +162,15 @@ def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
         else:
             changed.append(f"{name} {_shown(before[name])} → {_shown(after[name])}")
     return tuple(changed)
+
+
+def network_changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
+    """How one spec may reach something else than the other. That makes no other machine."""
+    if had.network == wanted.network:
+        return ()
+    if had.network.mode is wanted.network.mode:
+        return ("network policy",)
+    return (f"network {had.network.mode} → {wanted.network.mode}",)
 
 
 def _different(before: dict[str, str], after: dict[str, str]) -> set[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -83,6 +83,10 @@ class Metrics:
     sent: int | None = None
     """Bytes to the network, since the server started."""
     received: int | None = None
+    outgoing: int | None = None
+    """Connections to the network that it has open."""
+    work_seconds: float | None = None
+    """Processor time of what runs in the box and of what ran, its guest's not counted. Only grows while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class Box(ABC):
     info: BoxInfo
     """As of when this handle was made."""
     files: Files
+    wake: Callable[[], Awaitable[bool]] | None = None
+    """Set by who opened it, where a box that sleeps shall wake for what is asked of it: whether it was woken."""
 
     @property
     def spec(self) -> BoxSpec:
@@ -219,6 +225,10 @@ class Box(ABC):
 
     @abstractmethod
     async def metrics(self) -> Metrics: ...
+
+    async def activity(self) -> Metrics:
+        """The metrics without what takes long to find out, such as `disk`. Asked often, of many boxes."""
+        return await self.metrics()
 
     @abstractmethod
     async def ping(self) -> list[Step]:

@@ -103,6 +103,13 @@ class ImageNotFound(BoxError):
     code = "image_not_found"
 
 
+class PolicyNotFound(BoxError):
+    """The environment has no network policy of its own."""
+
+    status = 404
+    code = "policy_not_found"
+
+
 class SnapshotInUse(BoxError):
     """A box or another snapshot still needs it."""
 
@@ -220,6 +227,13 @@ class HostileArchive(FileProblem):
 
     status = 422
     code = "hostile_archive"
+
+
+class BadArchive(FileProblem):
+    """No archive that could be read: damaged, cut short, or of a form that we do not know."""
+
+    status = 422
+    code = "bad_archive"
 
 
 _BY_ERRNO: dict[int, type[FileProblem]] = {

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.boxes.errors import InvalidSpec
+
 KEY: Final = "holdfast.key"
 """What the box was acquired for."""
 SPEC: Final = "holdfast.spec"
@@ -15,6 +17,12 @@ NODE: Final = "holdfast.node"
 """The machine (or home) whose store knows the box: others leave it alone."""
 POOL: Final = "holdfast.pool"
 """Hash of the spec that a box was made ahead for. Nobody's yet; gone once it is handed over."""
+POOL_OF: Final = "holdfast.pool.of"
+"""What a box of the pool was made with: it is out of date where a new one would be made with something else."""
+POOL_HOLDER: Final = "holdfast.pool.holder"
+"""The process that keeps a box of the pool, as its lease names it."""
+HIBERNATION: Final = "holdfast.hibernation"
+"""Id of the box that a snapshot was taken of when it fell asleep. It goes with the box, and with its next one."""
 OWNER_THREAD: Final = "holdfast.owner.thread"
 OWNER_ENVIRONMENT: Final = "holdfast.owner.environment"
 RESERVED: Final = "holdfast."
@@ -45,3 +53,8 @@ class Owner:
 def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Whether all of `wanted` is among `labels`."""
     return all(labels.get(name) == value for name, value in wanted.items())
+
+
+def refuse_reserved(labels: Mapping[str, str]) -> None:
+    if reserved := sorted(name for name in labels if name.startswith(RESERVED)):
+        raise InvalidSpec(f"label {reserved[0]} is reserved", hint=f"choose a name that does not begin {RESERVED}")

@@ -39,7 +39,7 @@ class Rule:
     """Allows requests. `*.example.com` stands for everything below example.com, and not for itself."""
 
     host: str
-    """A name, a name that begins with `*.`, or an IP address. Lower case."""
+    """A name, a name that begins with `*.`, or an IP address. Lower case, an address as it is written canonically."""
     ports: tuple[int, ...] = ()
     """None given: those of HTTP and HTTPS, 80 and 443."""
     methods: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Rule:
         before, _, target = text.strip().rpartition(" ")
         host, ports = _split_port(target)
         methods = tuple(method.strip().upper() for method in before.split(",")) if before else ()
-        rule = cls(host.lower().rstrip("."), _ports(ports, text), methods)
+        rule = cls(_canonical(host.lower().removesuffix(".")), _ports(ports, text), methods)
         if not _is_host(rule.host) or not all(_METHOD.fullmatch(method) for method in methods):
             raise InvalidSpec(
                 f"{text!r} is no network rule", hint="say host, *.domain or host:port, say *.example.com:443"
@@ -82,6 +82,14 @@ def _ports(text: str, rule: str) -> tuple[int, ...]:
     if not all(0 < port < 65536 for port in ports):
         raise InvalidSpec(f"{rule!r} is no network rule: {text} are no ports")
     return ports
+
+
+def _canonical(host: str) -> str:
+    """An address can be written in many ways; rules are compared by the one that the proxy uses."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def _is_host(host: str) -> bool:

@@ -50,6 +50,8 @@ class Provider(ABC):
     """The kind of snapshot that `restore` takes."""
     images: ImageStore | None = None
     """Where it keeps images, if it does."""
+    edition: str = ""
+    """Of what its boxes are made with now, beside images. One made ahead with another edition is out of date."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -74,7 +76,9 @@ class Provider(ABC):
         """Make a box that was made ahead, and labelled `POOL`, somebody's: these are its spec and labels from now on.
 
         The spec has the same hash. Only one of those who ask gets it: the others are told `BoxConflict`. What died
-        halfway leaves the box either in the pool or handed over.
+        halfway leaves the box either in the pool or handed over. `BoxStopped` and `BoxUnreachable` say that it is the
+        asker's, and not alive: to be removed. To be taken out of the pool for any other purpose, it is handed over
+        too; labels with `POOL` in them leave it there.
         """
         raise Unsupported(f"provider {self.name} has no pool")
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.boxes.box import BoxInfo, Metrics, Power
+from holdfast.boxes.idleness import Doing, follows, idle_time, is_due
 from holdfast.boxes.labels import KEY, NODE
-from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState
+from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState, state_of
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import Lifetime
+from holdfast.boxes.spec import Lifetime, OnIdle
 
-IDLE_SECONDS: Final = 900
-"""For ephemeral and one-shot boxes that name no idle time."""
 GRACE: Final = 60_000
 """Milliseconds: what is younger may be somebody's work that we have not heard of yet."""
 STUCK: Final = 20_000
@@ -25,41 +24,59 @@ class Use:
     """What we know of the use of a box."""
 
     power: Power
-    metrics: Metrics | None
-    """None where nobody could tell, or the box is stopped."""
+    doing: Doing
+    """What goes on in it, where it runs."""
     working: bool = False
     """Somebody in this process holds a stream, a channel or a port of it open."""
     worked: bool = False
     """Work in it has ended."""
+    metrics: Metrics | None = None
+    """None where nobody could tell, or the box is stopped."""
+    last_work: int = 0
+    """When there was work last, by what the box itself says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What has to happen to a box that did nothing for long enough."""
+
+    what: OnIdle
+    why: str
 
 
 def quiet(use: Use) -> bool:
-    """Whether nothing runs in the box and nobody holds on to it."""
+    """Whether there is no work in the box and nobody holds on to it."""
     if use.working:
         return False
+    return use.power is not Power.RUNNING or use.doing is Doing.NOTHING
+
+
+def empty(use: Use) -> bool:
+    """Whether nothing runs in the box at all, not even something that sleeps."""
     if use.power is Power.STOPPED:
-        return True
-    return use.metrics is not None and use.metrics.processes == 0 and use.metrics.connections == 0
+        return not use.working
+    return quiet(use) and use.metrics is not None and use.metrics.processes == 0
 
 
-def to_reap(row: BoxRow, use: Use, now: int) -> str | None:
-    """Why a box has to go now, or None where it stays."""
-    if row.lifetime is Lifetime.SHARED or row.state not in SETTLED or not quiet(use):
+def to_reap(row: BoxRow, use: Use, now: int) -> Fate | None:
+    """What has to happen to a box now, or None where it stays as it is."""
+    if row.state not in SETTLED:
         return None
     if row.lifetime is Lifetime.ONE_SHOT and use.worked:
-        return "one-shot, and its work has ended"
-    allowed = IDLE_SECONDS if row.spec.idle_seconds is None else row.spec.idle_seconds
-    idle = (now - row.last_active_at) / 1000
-    if use.metrics is not None:
-        idle = min(idle, use.metrics.idle_seconds)
-    return f"idle for {allowed} s" if idle >= allowed else None
-
-
-def to_prune(row: BoxRow, use: Use) -> str | None:
-    """Why a box goes when somebody asks for room: an ephemeral box that does nothing now."""
-    if row.lifetime is Lifetime.SHARED or row.state not in SETTLED or not quiet(use):
+        return Fate(OnIdle.DELETE, "one-shot, and its work has ended") if empty(use) else None
+    what = follows(row)
+    if what is OnIdle.KEEP or not quiet(use) or not is_due(row, use.last_work, now):
         return None
-    return "stopped" if use.power is Power.STOPPED else "idle"
+    return Fate(what, f"idle for {idle_time(row)} s")
+
+
+def to_prune(row: BoxRow, use: Use, now: int) -> Fate | None:
+    """What happens to a box when somebody asks for room: an ephemeral one that does nothing now goes."""
+    if row.lifetime is not Lifetime.EPHEMERAL or row.state not in SETTLED:
+        return to_reap(row, use, now)
+    if row.spec.when_idle is not OnIdle.DELETE or not empty(use):
+        return to_reap(row, use, now)
+    return Fate(OnIdle.DELETE, "stopped" if use.power is Power.STOPPED else "idle")
 
 
 def is_abandoned(row: BoxRow, holders: Collection[str], myself: str, busy: Collection[str]) -> bool:
@@ -80,7 +97,7 @@ def is_stuck(row: BoxRow, holders: Collection[str], myself: str, busy: Collectio
 
 def drifted(row: BoxRow, power: Power) -> BoxState | None:
     """The state that the row should be in, where the box went its own way."""
-    real = BoxState.RUNNING if power is Power.RUNNING else BoxState.STOPPED
+    real = state_of(power, row.state)
     return real if row.state in SETTLED and row.state is not real else None
 
 

@@ -7,65 +7,46 @@ the next sweep, of any process on the store, can finish.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-from holdfast.boxes.acquire import (
-    Acquired,
-    Bury,
-    Create,
-    Finish,
-    Found,
-    How,
-    Replace,
-    Restore,
-    Resume,
-    Start,
-    decide,
-    with_lifetime_of,
-)
+from holdfast.boxes.acquire import Acquired
+from holdfast.boxes.acquiring import Acquiring
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Power
-from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.endings import nothing, settled, to_the_end
-from holdfast.boxes.errors import (
-    BoxConflict,
-    BoxError,
-    BoxGone,
-    BoxNotFound,
-    BoxUnreachable,
-    CreateFailed,
-    InvalidSpec,
-    SnapshotNotFound,
-    Unsupported,
-    WrongSnapshot,
-)
-from holdfast.boxes.labels import KEY, NODE, RESERVED, SPEC, TENANT, Owner
-from holdfast.boxes.lifecycle import PASSING, BoxState, move
+from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.endings import settled, to_the_end
+from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable, Unsupported
+from holdfast.boxes.hibernation import Hibernation
+from holdfast.boxes.keeping import Keeping
+from holdfast.boxes.labels import Owner
+from holdfast.boxes.lifecycle import ASLEEP, DORMANT, PASSING, BoxState, move, state_of
+from holdfast.boxes.making import Making
+from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.networks import Networks
+from holdfast.boxes.pool import Pool, PoolSettings
 from holdfast.boxes.provider import Provider, Volume
 from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels, check_name
+from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sweep import Pruned, Sweep
 from holdfast.boxes.turns import Turns
-from holdfast.threads.ids import new_id, now_ms
+from holdfast.boxes.uses import Uses
+from holdfast.threads.ids import now_ms
 
 TURN_SECONDS: Final = 60.0
 """How long somebody else may be at a key before we say so."""
-UNDO_SECONDS: Final = 30.0
-"""How long the clean-up of something that failed may take before it is left to the sweep."""
 _ANYBODY: Final = Owner()
+_NO_POOL: Final = PoolSettings()
 _TRIES: Final = 20
-
-log = logging.getLogger(__name__)
 
 
 class Boxes:
-    """Owns its sweep and its leases, from `start` (or first use) to `close`; not its rows, and not its providers."""
+    """Owns its sweep, pool and leases, from `start` (or first use) to `close`; not its rows, and not its providers."""
 
     def __init__(
         self,
@@ -76,6 +57,7 @@ class Boxes:
         tenant: str = "default",
         clock: Callable[[], int] = now_ms,
         sweep_seconds: float = 30.0,
+        pool: PoolSettings = _NO_POOL,
     ) -> None:
         self.rows = rows
         self.providers = dict(providers)
@@ -87,12 +69,14 @@ class Boxes:
         """Boxes whose state this process is changing right now."""
         self._sweep_seconds = sweep_seconds
         self._sweep = Sweep(self)
+        self.pool = Pool(self, pool)
+        self.making = Making(self)
+        self.acquiring = Acquiring(self)
+        self.keeping = Keeping(self)
+        self.networks = Networks(self)
+        self.uses = Uses(rows, tenant, clock, self._sweep.end_one_shot)
+        self.hibernation = Hibernation(self)
         self._since: int | None = None
-        self._working: Counter[str] = Counter()
-        self._worked: set[str] = set()
-        self._active: dict[str, int] = {}
-        self._one_shots: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
     # --- from start to end ---
@@ -105,16 +89,17 @@ class Boxes:
 
     async def close(self) -> None:
         """End what this service does by itself. Boxes live on. Closing twice does nothing."""
-        ending = [task for task in (self._sweeper, *self._tasks) if task is not None]
-        self._sweeper = None
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.cancel()
+            await asyncio.gather(sweeper, return_exceptions=True)
+        await self.uses.close()
+        await self.pool.close()
         await self.turns.close()
 
     async def _keep_sweeping(self) -> None:
         while True:
-            await asyncio.sleep(self._sweep_seconds)
+            await self._sweep.rest(self._sweep_seconds)
             try:
                 await self.sweep()
             except Exception as error:  # the store is full or locked: the next sweep may do better
@@ -139,132 +124,15 @@ class Boxes:
 
     async def create(self, spec: BoxSpec, *, owner: Owner = _ANYBODY, id: str | None = None) -> BoxRow:
         """Make a box. What fails leaves nothing but a tombstone that says why."""
-        provider = self._check(spec)
-        if id is not None:
-            check_name(id, "box")
-        await self.join()
-        row = self._new_row(spec, owner, id=id)
-        return await self._make(row, lambda: provider.create(spec, id=row.id, labels=row.labels), named=id is not None)
+        return await self.making.create(spec, owner, id)
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner = _ANYBODY) -> BoxRow:
         """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
-        if spec is None:
-            taken = await self._snapshot(snapshot)
-            was = await self.rows.get(self.tenant, taken.box)
-            if was is None:
-                raise InvalidSpec(
-                    f"nobody remembers box {taken.box}, of which snapshot {snapshot} was taken",
-                    hint="say which spec the new box should have",
-                )
-            spec = replace(was.spec, provider=taken.provider)
-        provider = self._check(spec, Capability.SNAPSHOTS)
-        await self.join()
-        row = self._new_row(spec, owner, snapshot=snapshot)
-        return await self._restore(row, provider, snapshot)
+        return await self.making.restore(snapshot, spec, owner)
 
     async def fork(self, id: str, *, owner: Owner | None = None) -> BoxRow:
         """Another box with the same spec and files, of no key. Serves the same owner, unless told otherwise."""
-        source = await self._live(id)
-        require(source.provider, self.provider(source.provider).capabilities, Capability.FORK)
-        await self.join()
-        row = self._new_row(source.spec, owner or source.owner)
-
-        async def make() -> Box:
-            async with await self.open(id) as box:
-                return await box.fork(id=row.id, labels=row.labels)
-
-        return await self._make(row, make)
-
-    async def _restore(self, row: BoxRow, provider: Provider, snapshot: str) -> BoxRow:
-        return await self._make(row, lambda: provider.restore(snapshot, row.spec, id=row.id, labels=row.labels))
-
-    def _check(self, spec: BoxSpec, *more: Capability) -> Provider:
-        """Refuse what cannot be, before anything is made."""
-        _refuse_reserved(spec.labels)
-        provider = self.provider(spec.provider)
-        require(provider.name, provider.capabilities, *needed(spec), *more)
-        return provider
-
-    def _new_row(
-        self, spec: BoxSpec, owner: Owner, *, id: str | None = None, key: str | None = None, snapshot: str | None = None
-    ) -> BoxRow:
-        ours = {**replace(owner, tenant=self.tenant).labels(), SPEC: spec.hash, NODE: self.node}
-        if key is not None:
-            ours[KEY] = key
-        check_labels(ours)
-        now = self.clock()
-        return BoxRow(
-            id=id or new_id("b"),
-            tenant=self.tenant,
-            node=self.node,
-            provider=spec.provider,
-            key=key,
-            spec=spec,
-            labels={**spec.labels, **ours},
-            state=BoxState.CREATING,
-            created_at=now,
-            changed_at=now,
-            last_active_at=now,
-            snapshot=snapshot,
-            holder=self.turns.holder,
-        )
-
-    async def _make(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, named: bool = False) -> BoxRow:
-        with self.at_work(row.id):
-            if named:
-                # The name may be somebody else's box: nothing is begun, and nothing undone, before it is ours.
-                await self.rows.insert(row)
-            try:
-                box = await self._made(row, make, inserted=named)
-            except BoxConflict:
-                if not named:
-                    raise
-                # The provider has a box of that name which the store does not know: not ours to remove.
-                await to_the_end(self.rows.forget(self.tenant, row.id))
-                raise
-            try:
-                info = box.info
-                await box.close()
-                return self.remember(await self.move(row, BoxState.RUNNING, snapshot=info.snapshot or row.snapshot))
-            except BaseException as error:
-                await to_the_end(self._undo(row, error))
-                raise
-
-    async def _made(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, inserted: bool) -> Box:
-        """The row and the box at the same time, to spare the fsync: both there, or neither."""
-        writing = asyncio.ensure_future(nothing() if inserted else self.rows.insert(row))
-        making = asyncio.ensure_future(make())
-        try:
-            # The row is written in any case: as a tombstone it tells of what failed.
-            _, box = await asyncio.gather(asyncio.shield(writing), making)
-        except BaseException as error:
-            making.cancel()
-            await to_the_end(settled(making, writing))
-            if inserted and isinstance(error, BoxConflict):
-                raise
-            await to_the_end(self._undo(row, error))
-            if isinstance(error, BoxError) or not isinstance(error, Exception):
-                raise
-            raise CreateFailed(f"the box could not be made: {str(error) or type(error).__name__}") from error
-        return box
-
-    async def _undo(self, row: BoxRow, error: BaseException) -> None:
-        """Remove what there is of a box that could not be made. What cannot be removed now is left to the sweep."""
-        why = "cancelled" if isinstance(error, asyncio.CancelledError) else f"could not be made: {error}"
-        current = await self.rows.get(self.tenant, row.id)
-        live = current is not None and current.live
-        if current is not None and live and current.state is not BoxState.DELETING:
-            current = await self.move(current, BoxState.DELETING, ended_why=why)
-        try:
-            async with asyncio.timeout(UNDO_SECONDS):
-                freed = await self.provider(row.provider).remove(row.id)
-        except Exception as problem:
-            log.warning("box %s could not be removed after a failed create, the sweep will: %s", row.id, problem)
-            return
-        if current is not None and live:
-            await self.end(current, BoxState.DELETED, why, freed)
-
-    # --- acquiring ---
+        return await self.making.fork(id, owner)
 
     async def acquire(
         self, key: str, spec: BoxSpec, *, owner: Owner = _ANYBODY, timeout: float = TURN_SECONDS
@@ -273,152 +141,15 @@ class Boxes:
 
         A box of another spec is replaced, and `replaced` and `why` say so. One-shot boxes are always new.
         """
-        self._check(spec)
-        if not key:
-            raise InvalidSpec("the key is empty")
-        check_labels({KEY: key})
-        await self.join()
-        limit = asyncio.timeout(timeout)
-        try:
-            async with limit:
-                return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise BoxUnreachable(
-                f"the box of key {key} was not ready within {timeout:g} s",
-                hint="try again: what was half made has been cleaned up",
-            ) from None
-
-    async def _resume_at_once(self, key: str, spec: BoxSpec) -> Acquired | None:
-        """The common case needs no turn: a box that runs, of the same spec."""
-        row = await self.rows.of_key(self.tenant, key)
-        if row is None or row.state is not BoxState.RUNNING or row.spec.hash != spec.hash:
-            return None
-        if with_lifetime_of(row.spec, spec) != row.spec or row.node != self.node:
-            return None
-        liveness, power = await self.look(row)
-        if not isinstance(decide(Found(row, liveness=liveness, power=power), spec), Resume):
-            return None
-        now = self.clock()
-        if not await self.rows.touch(self.tenant, row.id, BoxState.RUNNING, now):
-            return None  # somebody was quicker, and is deleting it
-        return Acquired(replace(row, last_active_at=now), How.RESUMED, why="it was there")
-
-    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner) -> Acquired:
-        if spec.lifetime is Lifetime.ONE_SHOT:
-            return await self._acquire_in_turn(key, spec, owner)
-        async with self.turns.turn(f"key/{key}"):
-            return await self._resume_at_once(key, spec) or await self._acquire_in_turn(key, spec, owner)
-
-    async def _acquire_in_turn(self, key: str, spec: BoxSpec, owner: Owner) -> Acquired:
-        provider = self.provider(spec.provider)
-        found = await self._found(key, spec)
-        replaced: str | None = None
-        whys: list[str] = []
-        for _ in range(_TRIES):
-            match decide(found, spec):
-                case Resume(row):
-                    row = await self._take_up(row, spec)
-                    return Acquired(row, How.RESUMED, why="it was there")
-                case Start(row):
-                    row = await self._take_up(await self._power_up(row), spec)
-                    return Acquired(row, How.RESUMED, why="it was stopped, and was started")
-                case Bury(row, why):
-                    await self.end(row, BoxState.GONE, why)
-                    whys.append(f"box {row.id} is gone")
-                case Finish(row, why):
-                    await self.remove(row, why)
-                case Replace(row) as decision:
-                    await self.remove(row, f"replaced: {decision.why}")
-                    replaced = row.id
-                    whys.append(decision.why)
-                case Restore(snapshot):
-                    row = self._new_row(spec, owner, key=key, snapshot=snapshot.id)
-                    try:
-                        row = await self._restore(row, provider, snapshot.id)
-                    except (WrongSnapshot, SnapshotNotFound) as error:
-                        whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so it begins empty")
-                        found = Found()
-                        continue
-                    whys.append(f"restored from snapshot {snapshot.id}")
-                    return Acquired(row, How.RESTORED, replaced, "; ".join(whys))
-                case Create():
-                    new = self._new_row(spec, owner, key=key)
-                    labels = new.labels
-                    row = await self._make(new, lambda: provider.create(spec, id=new.id, labels=labels))  # noqa: B023
-                    return Acquired(row, How.CREATED, replaced, "; ".join(whys) or "there was none")
-            found = await self._found(key, spec)
-        raise BoxConflict(f"the box of key {key} keeps changing under our hands", hint="try again in a moment")
-
-    async def _found(self, key: str, spec: BoxSpec) -> Found:
-        row = None
-        if spec.lifetime is not Lifetime.ONE_SHOT:
-            row = await self.rows.of_key(self.tenant, key) or await self._adopt_of(key, spec)
-        if row is None:
-            return Found(snapshot=await self._latest(key, spec))
-        self.here(row)
-        wait = 0.005
-        while row.state in PASSING:
-            if is_abandoned(row, await self.turns.holders(), self.turns.holder, self.busy):
-                break
-            await asyncio.sleep(wait)  # somebody is reaping, stopping or starting it; `acquire` bounds the wait
-            wait = min(wait * 2, 0.1)
-            row = await self.rows.of_key(self.tenant, key)
-            if row is None:
-                return Found(snapshot=await self._latest(key, spec))
-        if row.state in (BoxState.CREATING, BoxState.DELETING):
-            return Found(row, abandoned=True)
-        liveness, power = await self.look(row)
-        return Found(row, liveness=liveness, power=power)
-
-    async def _latest(self, key: str, spec: BoxSpec) -> Snapshot | None:
-        provider = self.provider(spec.provider)
-        if Capability.SNAPSHOTS not in provider.capabilities:
-            return None
-        found = await provider.snapshots({KEY: key, TENANT: self.tenant})
-        return max(found, key=lambda each: (each.created_at, each.id), default=None)
-
-    async def _adopt_of(self, key: str, spec: BoxSpec) -> BoxRow | None:
-        """A box of this key that its provider has, and whose row was lost or is in another store."""
-        for info in await self.provider(spec.provider).find({KEY: key, TENANT: self.tenant}):
-            if info.spec.lifetime is not Lifetime.ONE_SHOT and await self.rows.get(self.tenant, info.id) is None:
-                return await self.adopt(info)
-        return None
+        return await self.acquiring.acquire(key, spec, owner, timeout)
 
     async def adopt(self, info: BoxInfo) -> BoxRow:
         """Write a box into the store that only its provider knew."""
-        now = self.clock()
-        row = BoxRow(
-            id=info.id,
-            tenant=self.tenant,
-            node=self.node,
-            provider=info.provider,
-            key=info.labels.get(KEY),
-            spec=info.spec,
-            labels=dict(info.labels),
-            state=_state_of(info.power),
-            created_at=info.created_at,
-            changed_at=now,
-            last_active_at=now,
-            snapshot=info.snapshot,
-        )
-        await self.rows.insert(row)
-        log.info("box %s was found at %s and written into the store", info.id, info.provider)
-        return self.remember(row)
+        return await self.acquiring.adopt(info)
 
-    async def _take_up(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
-        """Give a box out again: it counts as active, and lives as long as its latest acquirer asks."""
-
-        def taken_up(current: BoxRow) -> BoxRow:
-            spec = with_lifetime_of(current.spec, wanted)
-            now = self.clock()
-            changed = current.changed_at if current.state is BoxState.RUNNING else now
-            return replace(
-                current, spec=spec, state=BoxState.RUNNING, changed_at=changed, last_active_at=now, holder=None
-            )
-
-        return self.remember(await self._swap(row, taken_up))
+    async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRow:
+        """Change what a box may reach, from now on."""
+        return await self.networks.set(id, policy)
 
     # --- looking ---
 
@@ -430,21 +161,36 @@ class Boxes:
         return self.remember(row)
 
     async def open(self, id: str) -> Box:
-        """A handle on a box, running or stopped; starts nothing. Close it when done."""
-        row = await self._live(id)
+        """A handle on a box, running or stopped. Close it when done.
+
+        One that sleeps is woken, now and by what is asked of the handle later; what somebody stopped stays so.
+        """
+        row = await self.live(id)
+        if row.state in DORMANT:
+            row = await self.hibernation.wake(id)
+        box = await self._attach(row)
+        box.wake = partial(self._wake, id)
+        return box
+
+    async def _wake(self, id: str) -> bool:
+        return (await self.hibernation.wake(id)).state is BoxState.RUNNING
+
+    async def peek(self, id: str) -> Box:
+        """A handle to look at a box with, which wakes nothing. Close it when done."""
+        return await self._attach(await self.live(id))
+
+    async def _attach(self, row: BoxRow) -> Box:
         self.here(row)
         provider = self.provider(row.provider)
         try:
-            box = await provider.attach(id)
+            return await provider.attach(row.id)
         except (BoxNotFound, BoxGone):
-            if await provider.probe(id) is not Liveness.GONE:
+            if await provider.probe(row.id) is not Liveness.GONE:
                 raise
-            await self.end(row, BoxState.GONE, f"{row.provider} has it no more")
-            raise BoxGone(f"box {id} is gone: {row.provider} has it no more") from None
-        self._note_use(id)
-        return box
+            await self.hibernation.lost(row)
+            raise BoxGone(f"box {row.id} is gone: {row.provider} has it no more") from None
 
-    async def _live(self, id: str) -> BoxRow:
+    async def live(self, id: str) -> BoxRow:
         row = await self.get(id)
         if row.tombstone:
             raise BoxGone(f"box {id} is {row.state}" + (f": {row.ended_why}" if row.ended_why else ""))
@@ -474,12 +220,8 @@ class Boxes:
             return await provider.probe(row.id), None
 
     def remember(self, row: BoxRow) -> BoxRow:
-        if row.lifetime is Lifetime.ONE_SHOT and row.live:
-            self._one_shots.add(row.id)
-        elif row.tombstone:
-            for known in (self._one_shots, self._worked):
-                known.discard(row.id)
-            self._active.pop(row.id, None)
+        self.uses.remember(row)
+        self._sweep.heed(row)
         return row
 
     # --- stop, start, delete ---
@@ -490,22 +232,36 @@ class Boxes:
             row = await self._settled_row(id, Capability.STOP)
             if row.state is BoxState.STOPPED:
                 return row
-            return await self._switch(row, BoxState.STOPPING, BoxState.STOPPED, lambda box: box.stop())
+            if row.state is BoxState.HIBERNATED:
+                return await self.move(row, BoxState.STOPPED)
+            return await self.switch(row, BoxState.STOPPING, BoxState.STOPPED, lambda box: box.stop())
 
     async def start_box(self, id: str) -> BoxRow:
-        """Start a stopped box on its files. One that runs goes on."""
+        """Start a stopped box on its files, or wake one that sleeps. One that runs goes on."""
         async with self.turns.alone(f"box/{id}"):
             row = await self._settled_row(id, Capability.STOP)
-            return row if row.state is BoxState.RUNNING else await self._power_up(row)
+            if row.state in ASLEEP:
+                return await self.hibernation.rouse(row)
+            return row if row.state is BoxState.RUNNING else await self.power_up(row)
 
-    async def _power_up(self, row: BoxRow) -> BoxRow:
+    async def pause(self, id: str) -> BoxRow:
+        """Hold every process, until the next request. Raises `BoxConflict` where somebody is at work in it."""
+        row = await self._settled_row(id, Capability.PAUSE)
+        return row if row.state is BoxState.PAUSED else await self.hibernation.pause(row)
+
+    async def hibernate(self, id: str) -> BoxRow:
+        """Take a snapshot and stop, until the next request. Raises `BoxConflict` where somebody is at work in it."""
+        row = await self._settled_row(id, Capability.STOP)
+        return row if row.state is BoxState.HIBERNATED else await self.hibernation.hibernate(row)
+
+    async def power_up(self, row: BoxRow) -> BoxRow:
         row = await self.settle(row)
         if row.state is BoxState.RUNNING:
             return row
-        return await self._switch(row, BoxState.STARTING, BoxState.RUNNING, lambda box: box.start())
+        return await self.switch(row, BoxState.STARTING, BoxState.RUNNING, lambda box: box.start())
 
     async def _settled_row(self, id: str, capability: Capability) -> BoxRow:
-        row = await self._live(id)
+        row = await self.live(id)
         self.here(row)
         require(row.provider, self.provider(row.provider).capabilities, capability)
         await self.join()
@@ -522,14 +278,15 @@ class Boxes:
         """Make the row say what is: running, stopped or gone. Where nobody can tell, it stays as it was."""
         liveness, power = await self.look(row)
         if liveness is Liveness.GONE:
-            return await self.end(row, BoxState.GONE, f"{row.provider} has it no more")
-        if liveness is Liveness.UNKNOWN or power is None or row.state is _state_of(power):
+            return await self.hibernation.lost(row)
+        if liveness is Liveness.UNKNOWN or power is None or row.state is state_of(power, row.state):
             return row
-        return await self.move(row, _state_of(power))
+        return await self.move(row, state_of(power, row.state))
 
-    async def _switch(
+    async def switch(
         self, row: BoxRow, passing: BoxState, to: BoxState, work: Callable[[Box], Awaitable[None]]
     ) -> BoxRow:
+        """Bring a box from one settled state to another."""
         with self.at_work(row.id):
             row = await self.move(row, passing)
             try:
@@ -568,6 +325,8 @@ class Boxes:
             for _ in range(_TRIES):
                 if row.state is BoxState.DELETING:
                     freed = await provider.remove(row.id)
+                    if row.spec.when_idle is OnIdle.HIBERNATE:
+                        freed += await self.hibernation.forget(row)
                     return await self.end(row, BoxState.DELETED, row.ended_why or why, freed)
                 if row.state is BoxState.CREATING:
                     others = await self.turns.holders() - {self.turns.holder}
@@ -598,7 +357,7 @@ class Boxes:
             holder = self.turns.holder if to in PASSING else None
             return replace(current, state=to, changed_at=self.clock(), holder=holder, **changes)
 
-        return await self._swap(row, moved)
+        return await self.swap(row, moved)
 
     async def end(self, row: BoxRow, to: BoxState, why: str, freed: int | None = None) -> BoxRow:
         """Make the row a tombstone. One that is one already stays as it is."""
@@ -611,7 +370,7 @@ class Boxes:
             return current
         return self.remember(ended)
 
-    async def _swap(self, row: BoxRow, change: Callable[[BoxRow], BoxRow]) -> BoxRow:
+    async def swap(self, row: BoxRow, change: Callable[[BoxRow], BoxRow]) -> BoxRow:
         """Change a row that is in the state we think it is. Activity noted meanwhile is no reason to give up."""
         for _ in range(_TRIES):
             after = change(row)
@@ -640,108 +399,45 @@ class Boxes:
 
     async def snapshot(self, id: str, labels: Mapping[str, str] | None = None) -> Snapshot:
         """Keep the files as they are now. Labelled with the box's key, spec and owner."""
-        row = await self._live(id)
-        given = dict(labels or {})
-        _refuse_reserved(given)
-        require(row.provider, self.provider(row.provider).capabilities, Capability.SNAPSHOTS)
-        ours = {name: value for name, value in row.labels.items() if name.startswith(RESERVED)}
-        check_labels({**given, **ours})
-        with self.using(id):
-            async with await self.open(id) as box:
-                return await box.snapshot(labels={**given, **ours})
+        return await self.keeping.snapshot(id, labels)
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """The oldest first, of every provider."""
-        found: list[Snapshot] = []
-        for provider in self._with_snapshots():
-            found += await provider.snapshots({KEY: key} if key is not None else None)
-        ours = [each for each in found if self._is_ours(each) and (box is None or each.box == box)]
-        return sorted(ours, key=lambda each: (each.created_at, each.id))
+        return await self.keeping.snapshots(box=box, key=key)
 
     async def delete_snapshot(self, id: str) -> int:
         """Says how many bytes that freed. Raises `SnapshotNotFound`."""
-        found = await self._snapshot(id)
-        return await self.provider(found.provider).delete_snapshot(id)
-
-    async def _snapshot(self, id: str) -> Snapshot:
-        for provider in self._with_snapshots():
-            try:
-                found = await provider.snapshot(id)
-            except SnapshotNotFound:
-                continue
-            if self._is_ours(found):
-                return found
-        raise SnapshotNotFound(f"there is no snapshot {id}")
-
-    def _is_ours(self, snapshot: Snapshot) -> bool:
-        return snapshot.labels.get(TENANT, "default") == self.tenant
-
-    def _with_snapshots(self) -> Iterator[Provider]:
-        return (each for each in self.providers.values() if Capability.SNAPSHOTS in each.capabilities)
+        return await self.keeping.delete_snapshot(id)
 
     async def volumes(self, provider: str = "local") -> list[Volume]:
-        return await self._with_volumes(provider).volumes()
+        return await self.keeping.volumes(provider)
 
     async def create_volume(self, name: str, provider: str = "local") -> Volume:
-        check_name(name, "volume")
-        return await self._with_volumes(provider).create_volume(name)
+        return await self.keeping.create_volume(name, provider)
 
     async def delete_volume(self, name: str, provider: str = "local") -> int:
-        return await self._with_volumes(provider).delete_volume(name)
-
-    def _with_volumes(self, name: str) -> Provider:
-        provider = self.provider(name)
-        require(name, provider.capabilities, Capability.VOLUMES)
-        return provider
+        return await self.keeping.delete_volume(name, provider)
 
     # --- use ---
 
     def working(self, id: str) -> AbstractContextManager[None]:
         """Somebody works in the box (a command, a channel, a port): it is not idle. The end of this ends a one-shot."""
-        return self._used(id, self._worked_in)
+        return self.uses.working(id)
 
     def using(self, id: str) -> AbstractContextManager[None]:
         """Somebody holds on to the box (an upload, a download): it is not idle, but that was not a one-shot's work."""
-        return self._used(id, lambda id: None)
-
-    @contextmanager
-    def _used(self, id: str, after: Callable[[str], None]) -> Iterator[None]:
-        self._working[id] += 1
-        try:
-            yield
-        finally:
-            self._working[id] -= 1
-            if not self._working[id]:
-                del self._working[id]
-            after(id)
-            self._note_use(id)
-
-    def _note_use(self, id: str) -> None:
-        # Activity on the row of a one-shot says that its work has ended: a look, or an upload, is no work.
-        if id not in self._one_shots or id in self._worked:
-            self._active[id] = self.clock()
-
-    def _worked_in(self, id: str) -> None:
-        if id in self._one_shots and id not in self._working:
-            self._worked.add(id)
-            task = asyncio.get_running_loop().create_task(self._sweep.end_one_shot(id), name=f"end of {id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        return self.uses.using(id)
 
     def is_working(self, id: str) -> bool:
-        return id in self._working
+        return self.uses.is_working(id)
 
     def has_worked(self, row: BoxRow) -> bool:
         """Whether work in a one-shot has ended: here, or where somebody noted activity after it was made."""
-        return row.id in self._worked or row.last_active_at > row.created_at
+        return self.uses.has_worked(row)
 
     async def note_activity(self) -> None:
         """Write down what was used since the last time, so that other processes see it too."""
-        for id in self._working:
-            self._note_use(id)
-        used, self._active = self._active, {}
-        for id, when in used.items():
-            await self.rows.touch(self.tenant, id, BoxState.RUNNING, when)
+        await self.uses.note_activity()
 
     # --- sweeping ---
 
@@ -757,12 +453,3 @@ class Boxes:
     async def list(self, wanted: BoxFilter) -> BoxPage:
         """Rows by state, label and key, the newest first."""
         return await self.rows.list(self.tenant, wanted)
-
-
-def _state_of(power: Power) -> BoxState:
-    return BoxState.RUNNING if power is Power.RUNNING else BoxState.STOPPED
-
-
-def _refuse_reserved(labels: Mapping[str, str]) -> None:
-    if reserved := sorted(name for name in labels if name.startswith(RESERVED)):
-        raise InvalidSpec(f"label {reserved[0]} is reserved", hint=f"choose a name that does not begin {RESERVED}")

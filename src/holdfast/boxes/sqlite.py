@@ -10,12 +10,13 @@ import asyncio
 import json
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from holdfast.boxes.errors import BoxConflict, InvalidSpec
 from holdfast.boxes.lifecycle import LIVE, TOMBSTONES, BoxState
@@ -24,6 +25,8 @@ from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.threads.sqlite.schema import connect, prepare
 
 T = TypeVar("T")
+_AT_ONCE: Final = 256
+"""Changes that share a transaction."""
 
 _COLUMNS: Final = (
     "id", "tenant", "node", "provider", "key", "spec", "lifetime", "labels", "state", "created_at", "changed_at",
@@ -37,6 +40,31 @@ _SWAP: Final = (
 )
 
 
+class _Change:
+    """Some work in a transaction that others share. What fails of it is taken back, and is nobody else's failure."""
+
+    def __init__(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        self._work = work
+        self._result: object = None
+        self.error: BaseException | None = None
+
+    def make(self, rows: sqlite3.Connection) -> None:
+        rows.execute("SAVEPOINT change")
+        try:
+            self._result = self._work(rows)
+        except sqlite3.Error:
+            raise  # the disk is full, say: none of it can be relied on
+        except Exception as error:
+            self.error = error
+            rows.execute("ROLLBACK TO change")
+        rows.execute("RELEASE change")
+
+    def outcome(self) -> object:
+        if self.error is not None:
+            raise self.error
+        return self._result
+
+
 class SqliteBoxes:
     """`BoxRows` on a database file, made where it is missing. Owned by who made it; `async with` closes it."""
 
@@ -45,6 +73,7 @@ class SqliteBoxes:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="holdfast-boxes")
         self._rows: sqlite3.Connection | None = None
         self._leases: sqlite3.Connection | None = None
+        self._waiting: deque[_Change] = deque()
 
     async def close(self) -> None:
         """Closing twice does nothing."""
@@ -194,14 +223,33 @@ class SqliteBoxes:
         return await self._run(lambda: work(self._opened()[0]))
 
     async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In a transaction that is on disk when this returns."""
+        """In a transaction that is on disk when this returns: one for all the changes that wait by then."""
+        change = _Change(work)
+        self._waiting.append(change)
+        try:
+            await self._run(self._write)
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # it is under way
+                self._waiting.remove(change)
+            raise
+        return cast("T", change.outcome())
 
-        def change() -> T:
+    def _write(self) -> None:
+        changes: list[_Change] = []
+        while len(changes) < _AT_ONCE and self._waiting:
+            changes.append(self._waiting.popleft())
+        if not changes:
+            return  # whoever came before took ours along
+        try:
             rows, _ = self._opened()
             with _transaction(rows):
-                return work(rows)
-
-        return await self._run(change)
+                for change in changes:
+                    change.make(rows)
+        except BaseException as error:
+            for change in changes:
+                change.error = error
+            if not isinstance(error, Exception):
+                raise
 
     async def _lease(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """In a transaction that others see at once, but that a power cut may take back: it ends every holder too."""

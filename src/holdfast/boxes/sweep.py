@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxStopped
-from holdfast.boxes.labels import TENANT
-from holdfast.boxes.lifecycle import PASSING, BoxState
+from holdfast.boxes.idleness import Sample, comparable, doing, is_watched, last_work, pause
+from holdfast.boxes.labels import POOL, TENANT
+from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.reaper import Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
+from holdfast.boxes.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import Lifetime
+from holdfast.boxes.spec import Lifetime, OnIdle
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
@@ -25,10 +26,16 @@ ONE_BOX_SECONDS: Final = 60.0
 """How long one box, or one question to a provider, may take before the sweep goes on without it."""
 TOMBSTONE_MS: Final = 30 * 24 * 3600 * 1000
 """How long the dead are remembered."""
+_POWER: Final = {
+    BoxState.RUNNING: Power.RUNNING,
+    BoxState.PAUSED: Power.PAUSED,
+    BoxState.HIBERNATED: Power.STOPPED,
+    BoxState.STOPPED: Power.STOPPED,
+}
 
 log = logging.getLogger(__name__)
 
-Judge = Callable[[BoxRow, Use], str | None]
+Judge = Callable[[BoxRow, Use, int], Fate | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class Pruned:
     """Boxes that their providers have no more."""
     adopted: tuple[str, ...] = ()
     """Boxes that only their providers knew."""
+    asleep: tuple[str, ...] = ()
+    """Boxes that were paused or hibernated, for they were idle."""
     leftovers: tuple[str, ...] = ()
     """What providers removed of things that died halfway, one line each."""
     failed: tuple[str, ...] = ()
@@ -62,6 +71,7 @@ class _Report:
     removed: list[Removed] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     adopted: list[str] = field(default_factory=list)
+    asleep: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     freed: int = 0
@@ -69,7 +79,13 @@ class _Report:
     def done(self) -> Pruned:
         freed = self.freed + sum(each.freed for each in self.removed)
         return Pruned(
-            tuple(self.removed), tuple(self.gone), tuple(self.adopted), tuple(self.leftovers), tuple(self.failed), freed
+            tuple(self.removed),
+            tuple(self.gone),
+            tuple(self.adopted),
+            tuple(self.asleep),
+            tuple(self.leftovers),
+            tuple(self.failed),
+            freed,
         )
 
 
@@ -79,16 +95,65 @@ class Sweep:
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
         self._complaints: dict[str, str] = {}
+        self._samples: dict[str, Sample] = {}
+        self._pause = float("inf")
+        self._sooner = asyncio.Event()
 
     async def run(self) -> Pruned:
-        return await self._run(lambda row, use: to_reap(row, use, self._boxes.clock()))
+        return await self._run(to_reap)
 
     async def prune(self) -> Pruned:
-        return await self._run(self._to_prune)
+        await self._boxes.pool.drain()
+        return await self._run(to_prune)
 
-    def _to_prune(self, row: BoxRow, use: Use) -> str | None:
-        # A one-shot that has not worked yet is waiting for somebody.
-        return to_prune(row, use) if row.lifetime is Lifetime.EPHEMERAL else to_reap(row, use, self._boxes.clock())
+    async def rest(self, seconds: float) -> None:
+        """Between two sweeps: look only at what boxes do, as often as the shortest idle time among them asks for."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (left := until - loop.time()) > 0:
+            self._sooner.clear()
+            wait = min(left, self._pause)
+            try:
+                async with asyncio.timeout(wait):
+                    await self._sooner.wait()
+            except TimeoutError:
+                if wait < left:
+                    await self._watch()
+
+    def heed(self, row: BoxRow) -> None:
+        """Look at boxes sooner, where this one has a shorter idle time than those that are known."""
+        if (wanted := pause([row], self._pause)) < self._pause:
+            self._pause = wanted
+            self._sooner.set()
+
+    async def _watch(self) -> None:
+        """Have what is idle fall asleep, or go. For all else there is the sweep."""
+        boxes = self._boxes
+        try:
+            async with boxes.turns.alone("sweep"):
+                report = _Report()
+                await boxes.note_activity()
+                rows = await boxes.rows.live(boxes.tenant, boxes.node)
+                await self._for_each(
+                    [row for row in rows if row.state in SETTLED and is_watched(row)], report, self._mind
+                )
+                self._pause = pause(rows, float("inf"))
+        except Exception as error:  # the store is full or locked: the next look may do better
+            self.complain("idle boxes", error)
+
+    async def _mind(self, row: BoxRow, report: _Report) -> None:
+        await self._reap(row, _POWER[row.state], to_reap, report)
+
+    async def _for_each(
+        self, rows: list[BoxRow], report: _Report, work: Callable[[BoxRow, _Report], Awaitable[None]]
+    ) -> None:
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def one(row: BoxRow) -> None:
+            async with at_once, self._trying(row.id, report):
+                await work(row, report)
+
+        await asyncio.gather(*(one(row) for row in rows if row.provider in self._boxes.providers))
 
     async def end_one_shot(self, id: str) -> None:
         """Delete a one-shot whose work has ended, unless something still runs in it."""
@@ -98,7 +163,7 @@ class Sweep:
                 if row.state is BoxState.RUNNING and row.lifetime is Lifetime.ONE_SHOT:
                     await self._boxes.note_activity()
                     row = await self._boxes.get(id)
-                    await self._reap(row, Power.RUNNING, lambda row, use: to_reap(row, use, self._boxes.clock()))
+                    await self._reap(row, Power.RUNNING, to_reap, _Report())
         except Exception as error:
             self.complain(id, error)
 
@@ -119,17 +184,21 @@ class Sweep:
             found = await self._found(report)
             rows = await boxes.rows.live(boxes.tenant, boxes.node)
             holders = await boxes.turns.holders()
-            at_once = asyncio.Semaphore(AT_ONCE)
 
-            async def tend(row: BoxRow) -> None:
-                async with at_once, self._trying(row.id, report):
-                    await self._tend(row, holders, found.get(row.provider), judge, report)
+            async def tend(row: BoxRow, report: _Report) -> None:
+                await self._tend(row, holders, found.get(row.provider), judge, report)
 
-            await asyncio.gather(*(tend(row) for row in rows if row.provider in boxes.providers))
+            await self._for_each(rows, report, tend)
+            known = {row.id: row for row in rows}
+            self._samples = {id: sample for id, sample in self._samples.items() if id in known}
+            self._pause = pause(rows, float("inf"))
             for name, infos in found.items():
+                async with self._trying(f"pool at {name}", report):
+                    ahead = [info for info in infos.values() if POOL in info.labels]
+                    removed = await boxes.pool.tend(boxes.provider(name), ahead, known)
+                    report.leftovers.extend(f"box {id} of a pool" for id in removed)
                 async with self._trying(f"strangers at {name}", report):
-                    known = {row.id for row in rows}
-                    strangers = [info for info in infos.values() if info.id not in known]
+                    strangers = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
                     await self._strangers(boxes.provider(name), strangers, since, report)
             async with self._trying("tombstones", report):
                 await self._forget(report)
@@ -171,34 +240,60 @@ class Sweep:
             return
         if row.id not in found:
             if await boxes.provider(row.provider).probe(row.id) is Liveness.GONE:
-                ended = await boxes.end(row, BoxState.GONE, f"{row.provider} has it no more")
+                ended = await boxes.hibernation.lost(row)
                 if ended.state is BoxState.GONE:
                     report.gone.append(row.id)
             return
         power = found[row.id].power
         if (real := drifted(row, power)) is not None:
             row = await boxes.move(row, real)
-        if row.lifetime is not Lifetime.SHARED and (ended_row := await self._reap(row, power, judge)) is not None:
-            self._note(ended_row, report)
+        if is_watched(row):
+            await self._reap(row, power, judge, report)
 
-    async def _reap(self, row: BoxRow, power: Power, judge: Judge) -> BoxRow | None:
-        """Delete a box if the judge says so, and nobody took it up since its row was read."""
+    async def _reap(self, row: BoxRow, power: Power, judge: Judge, report: _Report) -> None:
+        """Do with a box what the judge says, unless somebody took it up since its row was read."""
         boxes = self._boxes
-        metrics = await self._metrics(row) if power is Power.RUNNING else None
-        why = judge(row, Use(power, metrics, boxes.is_working(row.id), boxes.has_worked(row)))
-        if why is None:
-            return None
-        with boxes.at_work(row.id):
-            try:
-                row = await boxes.claim(row, why)
-            except BoxConflict:
-                return None
-            return await boxes.remove(row, why)
+        row, use = await self._use(row, power)
+        fate = judge(row, use, boxes.clock())
+        try:
+            match fate:
+                case Fate(OnIdle.DELETE, why):
+                    with boxes.at_work(row.id):
+                        self._note(await boxes.remove(await boxes.claim(row, why), why), report)
+                case Fate(OnIdle.HIBERNATE, why):
+                    await boxes.hibernation.hibernate(row)
+                    report.asleep.append(row.id)
+                    log.info("box %s was hibernated: %s", row.id, why)
+                case Fate(OnIdle.PAUSE, why):
+                    await boxes.hibernation.pause(row)
+                    report.asleep.append(row.id)
+                    log.info("box %s was paused: %s", row.id, why)
+        except BoxConflict:
+            log.debug("box %s was taken up again", row.id)
 
-    async def _metrics(self, row: BoxRow) -> Metrics | None:
+    async def _use(self, row: BoxRow, power: Power) -> tuple[BoxRow, Use]:
+        """What goes on in a box, and its row, in which is written down when there was work last."""
+        boxes = self._boxes
+        metrics = await self._activity(row) if power is Power.RUNNING else None
+        now = Sample(boxes.clock(), metrics, boxes.is_working(row.id))
+        before = self._samples.get(row.id)
+        what = doing(before, now)
+        if comparable(before, now):
+            self._samples[row.id] = now
+        when = last_work(row, now, what)
+        # Activity on the row of a one-shot says that its work has ended: of that, only who works in it can tell.
+        if when > row.last_active_at and row.lifetime is not Lifetime.ONE_SHOT:
+            await boxes.rows.touch(boxes.tenant, row.id, BoxState.RUNNING, when)
+            current = await boxes.rows.get(boxes.tenant, row.id)
+            # What else changed is somebody else's doing: the row stays as it was read, and so nothing is done to it.
+            if current is not None and current.state is row.state and current.last_active_at == when:
+                row = current
+        return row, Use(power, what, boxes.is_working(row.id), boxes.has_worked(row), metrics, when)
+
+    async def _activity(self, row: BoxRow) -> Metrics | None:
         try:
             async with await self._boxes.provider(row.provider).attach(row.id) as box:
-                return await box.metrics()
+                return await box.activity()
         except (BoxStopped, BoxGone, BoxNotFound):
             return None  # it changed under our hands: the next sweep sees what it is
 
@@ -230,6 +325,7 @@ class Sweep:
     async def _forget(self, report: _Report) -> None:
         """Forget the long dead, but not those that a snapshot was taken of: it is restored by their spec."""
         boxes = self._boxes
+        report.freed += await boxes.hibernation.forget_the_dead()
         needed = {snapshot.box for snapshot in await boxes.snapshots()}
         await boxes.rows.prune(boxes.tenant, boxes.clock() - TOMBSTONE_MS, needed)
 

@@ -324,6 +324,10 @@ class SyncBox:
     def metrics(self) -> Metrics:
         return self._loop.run(self._box.metrics())
 
+    def activity(self) -> Metrics:
+        """The metrics without what takes long to find out, such as `disk`."""
+        return self._loop.run(self._box.activity())
+
     def ping(self) -> list[Step]:
         """The path to the box and through it, step by step, each timed."""
         return self._loop.run(self._box.ping())

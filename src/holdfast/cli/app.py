@@ -12,7 +12,7 @@ from holdfast import __version__
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
-COMMANDS: Final = ("up", "thread", "box", "volume", "key", "doctor")
+COMMANDS: Final = ("up", "thread", "box", "volume", "image", "egress", "key", "doctor")
 """In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
 
 `wanted` is the word after the command's name: a group may register that command only.

@@ -25,6 +25,14 @@ from holdfast.cli.box_spec import (
 from holdfast.cli.command_line import BoxCommand
 from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration, parse_duration
+from holdfast.cli.network_options import (
+    AllowOption,
+    BandwidthOption,
+    ConnectionsOption,
+    NetworkName,
+    describe_policy,
+    parse_policy,
+)
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.sizes import describe_size, parse_size
 
@@ -34,9 +42,17 @@ if TYPE_CHECKING:
     from holdfast.client.box_models import BoxRecord, MadeBox
 
 LifetimeName = Literal["shared", "ephemeral", "one-shot"]
-NetworkName = Literal["none", "allow", "open"]
 
-STYLES: Final = {"running": "green", "stopped": "dim", "deleted": "dim", "gone": "red"}
+OnIdleName = Literal["keep", "pause", "hibernate", "delete"]
+
+STYLES: Final = {
+    "running": "green",
+    "paused": "cyan",
+    "hibernated": "blue",
+    "stopped": "dim",
+    "deleted": "dim",
+    "gone": "red",
+}
 _BETWEEN: Final = "yellow"
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids.")]
@@ -51,6 +67,9 @@ COMMANDS: Final = {
     "cp": "box_files.copy",
     "logs": "box_output.logs",
     "port": "box_port.port",
+    "top": "box_top.top",
+    "network": "box_network.network",
+    "egress": "box_network.egress",
     "stop": "box_life.stop",
     "start": "box_life.start",
     "snapshot": "box_snapshots.snapshot",
@@ -108,16 +127,23 @@ def create(
         typer.Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path of the server's machine, read-only unless :rw."),
     ] = None,
     network: Annotated[NetworkName | None, typer.Option(help="What it may reach; else none, only itself.")] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A host it may reach; means --network allow.")
-    ] = None,
+    allow: AllowOption = None,
+    bandwidth: BandwidthOption = None,
+    connections: ConnectionsOption = None,
     lifetime: Annotated[LifetimeName | None, typer.Option(help="When it ends by itself; shared never does.")] = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Ends once idle: --lifetime ephemeral.")] = False,
     one_shot: Annotated[
         bool, typer.Option("--one-shot", help="Ends after its first work: --lifetime one-shot.")
     ] = False,
     idle: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long idle before it ends: 90s, 10m. Means --ephemeral.")
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="How long idle before --on-idle happens: 90s, 10m. Alone it means --ephemeral."
+        ),
+    ] = None,
+    on_idle: Annotated[
+        OnIdleName | None,
+        typer.Option(help="What happens when it is idle. Asleep, it wakes with the next request."),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
@@ -140,17 +166,18 @@ def create(
     holdfast box create --memory 2G --cpu 2
     holdfast box create --key build --volume cache:/home/box/.cache --env TOKEN
     holdfast box create --ephemeral --idle 10m --mount .:/workspace/project:rw
+    holdfast box create --key work --on-idle hibernate --idle 10m
     """
-    from holdfast.boxes import BoxSpec, Lifetime, Network, NetworkPolicy, Owner
+    from holdfast.boxes import BoxSpec, Lifetime, Owner
     from holdfast.boxes.errors import InvalidSpec
-    from holdfast.boxes.spec import WORKSPACE
+    from holdfast.boxes.spec import WORKSPACE, OnIdle
 
-    chosen = choose_lifetime(lifetime, ephemeral=ephemeral, one_shot=one_shot, idle=idle)
+    chosen = choose_lifetime(lifetime, ephemeral=ephemeral, one_shot=one_shot, idle=idle, on_idle=on_idle)
     variables: dict[str, str] = {}
     for path in env_file or []:
         variables |= read_env_file(path, os.environ)
     variables |= parse_env(env or [], os.environ)
-    mode = network or ("allow" if allow else "none")
+    policy = parse_policy(network, allow, bandwidth, connections)
     try:
         spec = BoxSpec(
             provider=provider,
@@ -163,9 +190,10 @@ def create(
             workdir=WORKSPACE if workdir is None else workdir,
             volumes=tuple(parse_volume(text) for text in volume or []),
             mounts=tuple(parse_mount(text) for text in mount or []),
-            network=NetworkPolicy(Network(mode), tuple(allow or [])),
+            network=policy,
             lifetime=Lifetime(chosen),
             idle_seconds=None if idle is None else read_value(parse_duration, idle),
+            on_idle=None if on_idle is None else OnIdle(on_idle),
             labels=parse_box_labels(label or []),
         )
     except InvalidSpec as error:
@@ -186,18 +214,30 @@ def create(
         _introduce(made, milliseconds, keyed=key is not None)
 
 
-def choose_lifetime(lifetime: LifetimeName | None, *, ephemeral: bool, one_shot: bool, idle: str | None) -> str:
+def choose_lifetime(
+    lifetime: LifetimeName | None,
+    *,
+    ephemeral: bool,
+    one_shot: bool,
+    idle: str | None,
+    on_idle: OnIdleName | None = None,
+) -> str:
     """`--ephemeral`, `--one-shot` and `--idle` are short for a lifetime; two that differ make no sense."""
     asked = {lifetime, "ephemeral" if ephemeral else None, "one-shot" if one_shot else None} - {None}
-    if idle is not None and not asked:
+    if idle is not None and on_idle is None and not asked:
         return "ephemeral"
     if len(asked) > 1:
         raise wrong(f"a box has one lifetime, not {' and '.join(sorted(str(each) for each in asked))}")
     [chosen] = asked or {"shared"}
-    if idle is not None and chosen != "ephemeral":
+    if idle is not None and on_idle is None and chosen != "ephemeral":
         raise wrong(
-            f"--idle is for ephemeral boxes, and this one is to be {chosen}", "leave out --idle, or the lifetime"
+            f"--idle is for ephemeral boxes, and this one is to be {chosen}",
+            "say what happens then, with --on-idle, or leave out --idle",
         )
+    if idle is not None and on_idle == "keep":
+        raise wrong("--idle is for when something happens then, and this box is to be kept", "leave out --idle")
+    if on_idle is not None and chosen == "one-shot":
+        raise wrong("a one-shot ends with its work, whatever --on-idle says", "leave out --on-idle")
     return str(chosen)
 
 
@@ -320,7 +360,7 @@ def show(
 
     async def work(client: Client) -> tuple[BoxRecord, Metrics | None]:
         row = await find_box(client, box)
-        if row.state != "running":
+        if row.state not in ("running", "paused"):
             return row, None
         async with await client.boxes.open(row.id) as handle:
             return row, await handle.metrics()
@@ -347,12 +387,10 @@ def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
         lines.append(("ended", f"{ago} ago" + (f": {row.ended_why}" if row.ended_why else "")))
     lines.append(("provider", row.provider + (f", image {spec.image}" if spec.image else "")))
     lines.append(("created", f"{created:%Y-%m-%d %H:%M:%S}, {describe_duration(now - row.created_at / 1000)} ago"))
-    idle = "" if spec.idle_seconds is None else f", ends after {describe_duration(spec.idle_seconds)} idle"
-    lines.append(("lifetime", f"{spec.lifetime}{idle}"))
+    lines.append(("lifetime", f"{spec.lifetime}{describe_idle(spec)}"))
     if limits := describe_limits(spec):
         lines.append(("limits", limits))
-    allowed = f": {', '.join(spec.network.allow)}" if spec.network.allow else ""
-    lines.append(("network", f"{spec.network.mode}{allowed}"))
+    lines.append(("network", describe_policy(spec.network)))
     lines.append(("workdir", spec.workdir))
     for volume in spec.volumes:
         source = f"{volume.volume}/{volume.subpath}" if volume.subpath else volume.volume
@@ -373,6 +411,15 @@ def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
         if value
     ]
     return lines
+
+
+def describe_idle(spec: BoxSpec) -> str:
+    """What becomes of a box when it is idle, where something was asked for."""
+    if spec.idle_seconds is None and spec.on_idle is None:
+        return ""
+    what = {"keep": "", "pause": "pauses", "hibernate": "hibernates", "delete": "ends"}[spec.when_idle]
+    when = "when idle" if spec.idle_seconds is None else f"after {describe_duration(spec.idle_seconds)} idle"
+    return f", {what} {when}" if what else ""
 
 
 def describe_limits(spec: BoxSpec) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from enum import StrEnum
+from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +16,6 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.server.home import RunningServer
 
 
@@ -46,6 +45,29 @@ def up(
             help="Offer boxes of the process provider: on this machine, without isolation. For development only.",
         ),
     ] = False,
+    pool: Annotated[
+        int,
+        typer.Option(
+            metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
+        ),
+    ] = 8,
+    docker_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="DOCKER_HOST",
+            help="Docker daemon for boxes: unix:///path, tcp://host:port or https://host:port.",
+        ),
+    ] = None,
+    docker_tls: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Certificates for it: ca.pem, cert.pem, key.pem.")
+    ] = None,
+    docker_runtime: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its runtime for boxes: runc, runsc, kata.")
+    ] = None,
+    docker_image: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Image of boxes at Docker that ask for none.")
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What the log on standard error has.")] = LogLevel.INFO,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,6 +85,11 @@ def up(
         auth=not no_auth,
         log_level=log_level.value,
         allow_process_provider=allow_process_provider,
+        docker_host=docker_host,
+        docker_tls=docker_tls,
+        docker_runtime=docker_runtime,
+        docker_image=docker_image,
+        pool=pool,
     )
 
     def started(running: RunningServer, first_key: str | None) -> None:

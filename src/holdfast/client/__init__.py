@@ -2,10 +2,11 @@
 
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.box import RemoteBox
-from holdfast.client.box_models import BoxRecord, BoxRecordPage, MadeBox, Pruned
+from holdfast.client.box_models import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
 from holdfast.client.box_process import RemoteProcess, Terminal
 from holdfast.client.boxes import Boxes, Volumes
 from holdfast.client.client import Client
+from holdfast.client.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
 from holdfast.client.errors import (
     Closed,
     Conflict,
@@ -36,13 +37,19 @@ __all__ = [
     "Acknowledgement",
     "BoxRecord",
     "BoxRecordPage",
+    "BoxUsage",
+    "BoxUsages",
     "Boxes",
     "Client",
     "Closed",
     "Conflict",
+    "DefaultList",
     "DiskFull",
+    "EgressDecision",
+    "EgressDecisionPage",
     "Entry",
     "EntryPage",
+    "EnvironmentPolicy",
     "Forbidden",
     "Gone",
     "HoldfastError",

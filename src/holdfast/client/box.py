@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from holdfast.boxes.box import Box, Deleted, Metrics, Power, Preview, Step
 from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
+from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.client.box_connection import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
 from holdfast.client.box_files import RemoteFiles
-from holdfast.client.box_models import BoxRecord, process_of, snapshot_of, steps_of
+from holdfast.client.box_models import BoxRecord, metrics_of, process_of, snapshot_of, steps_of
 from holdfast.client.box_process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
 from holdfast.client.errors import Unreachable
 
@@ -112,6 +113,9 @@ class RemoteBox(Box):
         answer = await self._box.ask("GET", "/preview", parameters=[("port", str(port))])
         return answer.read(lambda value: Preview(value["url"], value["headers"]))
 
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._box.ask("PUT", "/network", policy.to_json(), timeout=LONG_SECONDS)
+
     # --- lifecycle ---
 
     async def power(self) -> Power:
@@ -142,7 +146,7 @@ class RemoteBox(Box):
     # --- looking at it ---
 
     async def metrics(self) -> Metrics:
-        return (await self._box.ask("GET", "/metrics")).read(_metrics)
+        return (await self._box.ask("GET", "/metrics")).read(metrics_of)
 
     async def ping(self) -> list[Step]:
         return (await self._box.ask("GET", "/ping", timeout=LONG_SECONDS)).read(steps_of)
@@ -153,18 +157,6 @@ class RemoteBox(Box):
 
 def _command(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None) -> dict[str, Any]:
     return {"argv": list(argv), "env": dict(env or {}), "cwd": cwd}
-
-
-def _metrics(value: dict[str, Any]) -> Metrics:
-    return Metrics(
-        value["processes"],
-        value["connections"],
-        value["idleSeconds"],
-        value["memory"],
-        value["cpuSeconds"],
-        value["disk"],
-        value["outOfMemory"],
-    )
 
 
 class _Output:

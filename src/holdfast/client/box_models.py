@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.boxes.box import BoxInfo, Power, Step
+from holdfast.boxes.box import BoxInfo, Metrics, Power, Step
 from holdfast.boxes.errors import BoxGone
 from holdfast.boxes.files import FileInfo, FileKind
 from holdfast.boxes.labels import Owner
@@ -16,7 +16,7 @@ from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.boxes.spec import BoxSpec
 
-_STOPPED = frozenset({BoxState.STOPPED, BoxState.STARTING})
+_STOPPED = frozenset({BoxState.STOPPED, BoxState.STARTING, BoxState.HIBERNATED, BoxState.WAKING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ class BoxRecord:
         """Raises `BoxGone` where the box is no more."""
         if self.state in TOMBSTONES or self.state is BoxState.DELETING:
             raise BoxGone(f"box {self.id} is {self.state}" + (f": {self.ended_why}" if self.ended_why else ""))
+        if self.state is BoxState.PAUSED:
+            return Power.PAUSED
         return Power.STOPPED if self.state in _STOPPED else Power.RUNNING
 
     @property
@@ -140,6 +142,67 @@ class Pruned:
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxUsage:
+    """What a box used at one moment."""
+
+    id: str
+    provider: str
+    key: str | None
+    state: BoxState
+    last_active_at: int
+    sampled_at: int
+    cpu_limit: float | None
+    memory_limit: int | None
+    metrics: Metrics | None
+    """None where nothing runs, or the box did not answer."""
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> BoxUsage:
+        return cls(
+            id=value["id"],
+            provider=value["provider"],
+            key=value["key"],
+            state=BoxState(value["state"]),
+            last_active_at=value["lastActiveAt"],
+            sampled_at=value["sampledAt"],
+            cpu_limit=value["cpuLimit"],
+            memory_limit=value["memoryLimit"],
+            metrics=None if value["metrics"] is None else metrics_of(value["metrics"]),
+            document=value,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BoxUsages:
+    """What all boxes use."""
+
+    boxes: tuple[BoxUsage, ...]
+    left_out: int
+    """Boxes that there are beside these."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> BoxUsages:
+        return cls(tuple(BoxUsage.from_json(each) for each in value["boxes"]), value["leftOut"])
+
+
+def metrics_of(value: dict[str, Any]) -> Metrics:
+    return Metrics(
+        value["processes"],
+        value["connections"],
+        value["idleSeconds"],
+        value["memory"],
+        value["cpuSeconds"],
+        value["disk"],
+        value["outOfMemory"],
+        value["listening"],
+        value["sent"],
+        value["received"],
+        value["outgoing"],
+    )
 
 
 def snapshot_of(value: dict[str, Any]) -> Snapshot:

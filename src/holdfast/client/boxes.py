@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from holdfast.boxes.box import Deleted, Step
 from holdfast.boxes.labels import Owner
+from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
@@ -15,6 +16,7 @@ from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.box_models import (
     BoxRecord,
     BoxRecordPage,
+    BoxUsages,
     MadeBox,
     Pruned,
     snapshot_of,
@@ -83,6 +85,11 @@ class Boxes:
         answer = await self._boxes.below(id).ask("DELETE", timeout=LONG_SECONDS)
         return answer.read(lambda value: Deleted(value["freed"]))
 
+    async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRecord:
+        """Change what a box may reach, from now on."""
+        answer = await self._boxes.below(id).ask("PUT", "/network", policy.to_json(), timeout=LONG_SECONDS)
+        return answer.read(BoxRecord.from_json)
+
     async def fork(self, id: str, *, owner: Owner | None = None) -> BoxRecord:
         """Another box with the same spec and files."""
         wanted = {} if owner is None else {"owner": _owner(owner)}
@@ -92,6 +99,10 @@ class Boxes:
     async def prune(self) -> Pruned:
         """Delete idle and stopped ephemeral boxes, and leftovers, now."""
         return (await self._boxes.ask("POST", "/prune", timeout=LONG_SECONDS)).read(Pruned.from_json)
+
+    async def usage(self) -> BoxUsages:
+        """What all boxes use now."""
+        return (await self._boxes.ask("GET", "/metrics", timeout=LONG_SECONDS)).read(BoxUsages.from_json)
 
     async def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
         """What works and what does not: of a provider, or of one box."""

@@ -9,6 +9,8 @@ from typing import Any, Self
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.boxes import Boxes
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection
+from holdfast.client.egress import Egress
+from holdfast.client.images import Images
 from holdfast.client.keys import Keys
 from holdfast.client.models import Token
 from holdfast.client.thread import Thread
@@ -37,6 +39,8 @@ class Client:
         self.threads = Threads(self._connection)
         self.keys = Keys(self._connection)
         self.boxes = Boxes(self._connection)
+        self.egress = Egress(self._connection)
+        self.images = Images(self._connection)
 
     @property
     def url(self) -> str:

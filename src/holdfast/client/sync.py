@@ -12,6 +12,8 @@ from typing import Any, Generic, Self, TypeVar
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
+from holdfast.client.egress import SyncEgress
+from holdfast.client.images import SyncImages
 from holdfast.client.keys import Keys
 from holdfast.client.models import (
     Acknowledgement,
@@ -51,6 +53,8 @@ class SyncClient:
         self.threads = SyncThreads(self._client.threads, self._loop)
         self.keys = SyncKeys(self._client.keys, self._loop)
         self.boxes = SyncBoxes(self._client.boxes, self._loop)
+        self.egress = SyncEgress(self._client.egress, self._loop)
+        self.images = SyncImages(self._client.images, self._loop)
 
     @property
     def url(self) -> str:

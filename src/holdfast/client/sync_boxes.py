@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 
 from holdfast.boxes.box import Deleted, Step
 from holdfast.boxes.labels import Owner
+from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sync import SyncBox, SyncIterator
-from holdfast.client.box_models import BoxRecord, BoxRecordPage, MadeBox, Pruned
+from holdfast.client.box_models import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned
 from holdfast.client.boxes import Boxes, Volumes
 from holdfast.loop_thread import LoopThread
 
@@ -61,6 +62,10 @@ class SyncBoxes:
         """Delete a box and everything of its own. Deleting twice is fine."""
         return self._loop.run(self._boxes.delete(id))
 
+    def set_network(self, id: str, policy: NetworkPolicy) -> BoxRecord:
+        """Change what a box may reach, from now on."""
+        return self._loop.run(self._boxes.set_network(id, policy))
+
     def fork(self, id: str, *, owner: Owner | None = None) -> BoxRecord:
         """Another box with the same spec and files."""
         return self._loop.run(self._boxes.fork(id, owner=owner))
@@ -68,6 +73,10 @@ class SyncBoxes:
     def prune(self) -> Pruned:
         """Delete idle and stopped ephemeral boxes, and leftovers, now."""
         return self._loop.run(self._boxes.prune())
+
+    def usage(self) -> BoxUsages:
+        """What all boxes use now."""
+        return self._loop.run(self._boxes.usage())
 
     def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
         """What works and what does not: of a provider, or of one box."""

@@ -39,8 +39,12 @@ _children: "dict[int, Callable[[int], None]]" = {}
 """What to do when a child of ours has ended."""
 _helpers: "set[int]" = set()
 """Children that do what takes long, in our name."""
+_bridges: "dict[Connection, int]" = {}
+"""Processes that carry requests to us over a stream, by the connection that each holds open for it."""
 _spawned: "dict[str, Spawned]" = {}
 _connections: "set[Connection]" = set()
+_looking: "set[int]" = set()
+"""Children that only prove that the box works: what they do is no work."""
 _idle_since = 0.0
 
 
@@ -85,9 +89,12 @@ def reap() -> None:
             break
         react = _children.pop(pid, None)
         _helpers.discard(pid)
+        if pid in _looking:
+            _looking.discard(pid)
+        else:
+            _idle_since = monotonic()
         if react is not None:
             react(posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status))
-    _idle_since = monotonic()
 
 
 def serve() -> None:
@@ -150,6 +157,8 @@ class Connection:
         self.laid_out: list[int] = []
         self.on_message: Callable[[Connection, Any], None] = dispatch
         self.on_hangup: Callable[[], None] | None = None
+        self.looks = True
+        """So far it asked how the box is, and had it do nothing."""
         _connections.add(self)
         watch(self.descriptor, select.EPOLLIN | select.EPOLLRDHUP, self.on_event)
 
@@ -241,13 +250,15 @@ class Connection:
         for each in (*self.descriptors, *self.laid_out):
             posix.close(each)
         self.descriptors, self.laid_out = [], []
-        _idle_since = monotonic()
+        if not self.looks:
+            _idle_since = monotonic()
         if self.on_hangup is not None:
             hangup, self.on_hangup = self.on_hangup, None
             hangup()
 
 
 def dispatch(connection: Connection, request: "Any") -> None:
+    connection.looks = request["op"] in ("activity", "ping") or bool(request.get("looks"))
     _OPERATIONS[request["op"]](connection, request)
 
 
@@ -321,6 +332,8 @@ def op_exec(connection: Connection, request: "Any") -> None:
     finally:
         for each in descriptors:
             posix.close(each)
+    if connection.looks:
+        _looking.add(pid)
     connection.on_hangup = lambda: kill_group(pid, _signal.SIGKILL)
     _children[pid] = lambda code: connection.answer({"code": code})
     if request.get("acknowledge"):
@@ -526,14 +539,85 @@ def op_resize(connection: Connection, request: "Any") -> None:
 def list_processes() -> "list[int]":
     """Everything that runs in this box, but for this process and the children that answer for it."""
     running = [int(name) for name in posix.listdir("/proc") if name.isdigit()]
-    return [pid for pid in running if pid != posix.getpid() and pid not in _helpers]
+    bridges = set(_bridges.values())
+    return [pid for pid in running if pid != posix.getpid() and pid not in _helpers and pid not in bridges]
+
+
+def op_bridge(connection: Connection, request: "Any") -> None:
+    """Whoever asks carries requests to us, for as long as it holds this connection: it is no process of the box's."""
+    credentials = connection.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    _bridges[connection] = int.from_bytes(credentials[:4], sys.byteorder)
+    connection.on_hangup = lambda: _bridges.__delitem__(connection)
+    connection.send({})
 
 
 def op_activity(connection: Connection, request: "Any") -> None:
-    processes = len(list_processes()) if _ISOLATED else len(_children) - len(_helpers)
-    others = len(_connections) - 1
+    """What goes on in the box. Asking costs little: it is done again and again."""
+    processes = list_processes() if _ISOLATED else [pid for pid in _children if pid not in _helpers]
+    others = len([each for each in _connections if not each.looks])
     idle = 0 if processes or others else int((monotonic() - _idle_since) * 1000)
-    connection.answer({"processes": processes, "connections": others, "idle": idle})
+    answer = {"processes": len(processes), "connections": others, "idle": idle}
+    if _ISOLATED:  # where it is not, there is more to see than this box
+        answer["cpu"] = processor_time(processes)
+        answer["listening"] = count_listening()
+    connection.answer(answer)
+
+
+def processor_time(processes: "list[int]") -> int:
+    """Milliseconds that these and all that ended before them have used. What this process itself uses is left out."""
+    ended = posix.times()
+    seconds = ended.children_user + ended.children_system
+    ticks = 0
+    for pid in processes:
+        data = read_start("/proc/%d/stat" % pid, 4096)
+        # After the name, which may hold anything: state, …, utime, stime, cutime, cstime.
+        fields = data[data.rfind(b")") + 2 :].split()[11:15]
+        if len(fields) == 4:
+            ticks += sum([int(each) for each in fields])
+    return int((seconds + ticks / posix.sysconf("SC_CLK_TCK")) * 1000)
+
+
+def count_listening() -> int:
+    """Ports that something in the box listens on, the way out not counted."""
+    own: dict[int, list[bytes]] = {_socket.AF_INET: [], _socket.AF_INET6: []}
+    for each in _way_out:
+        own[each.family].append(b"%d" % posix.fstat(each.fileno()).st_ino)
+    count = 0
+    for family, summary, name, path in (
+        (_socket.AF_INET, "/proc/net/sockstat", b"TCP:", "/proc/net/tcp"),
+        (_socket.AF_INET6, "/proc/net/sockstat6", b"TCP6:", "/proc/net/tcp6"),
+    ):
+        # The list takes the kernel long, as it looks through those of all boxes; how many there are, it just knows.
+        words = [line.split() for line in read_start(summary, 4096).split(b"\n") if line.startswith(name)]
+        if words and int(words[0][2]) <= len(own[family]):
+            continue
+        for line in read_start(path, _PIECE).split(b"\n")[1:-1]:
+            fields = line.split()
+            if len(fields) < 10 or fields[3] != b"0A":
+                break  # those that listen are listed before all others
+            if fields[9] not in own[family]:
+                count += 1
+    return count
+
+
+def read_start(path: str, limit: int) -> bytes:
+    """Of a file of the kernel's; empty where it is gone by now."""
+    try:
+        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        data = b""
+        while len(data) < limit:
+            piece = posix.read(descriptor, limit - len(data))
+            if not piece:
+                break
+            data += piece
+        return data
+    except OSError:
+        return b""
+    finally:
+        posix.close(descriptor)
 
 
 def op_kill_all(connection: Connection, request: "Any") -> None:
@@ -580,6 +664,19 @@ def op_connect(connection: Connection, request: "Any") -> None:
         connection.answer({}, (socket.fileno(),))
     finally:
         socket.close()
+
+
+_way_out: "list[_socket.socket]" = []
+"""Where what leaves the box begins: kept, so that nobody takes its port."""
+
+
+def op_listen(connection: Connection, request: "Any") -> None:
+    """Hand out the listener of the box's way out, made once."""
+    if not _way_out:
+        import outlet  # type: ignore[import-not-found]
+
+        _way_out.append(outlet.make_listener(request["port"], _ISOLATED))
+    connection.answer({}, (_way_out[0].fileno(),))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -702,6 +799,16 @@ def move_across(connection: Connection, source: str, target: str) -> None:
 
 def op_chmod(connection: Connection, request: "Any") -> None:
     posix.chmod(absolute(request), request["mode"])
+    connection.answer({})
+
+
+def op_touch(connection: Connection, request: "Any") -> None:
+    """Give folders of a box that was made ahead the time that it is now. What cannot be changed shows no such time."""
+    for path in request["paths"]:
+        try:
+            posix.utime(path)
+        except OSError:
+            pass
     connection.answer({})
 
 

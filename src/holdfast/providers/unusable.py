@@ -82,3 +82,10 @@ class UnusableProvider(Provider):
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
         return [Step(f"provider {self.name}", False, 0.0, self._error.message, self._error.hint)]
+
+
+class AbsentProvider(UnusableProvider):
+    """For what nobody asked for, and this machine does not have: no failure, and nobody needs to hear of it again."""
+
+    async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
+        return []  # of a box that was there before, `probe` says that nobody knows

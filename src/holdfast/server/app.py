@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 import holdfast
 from holdfast.boxes.errors import BoxError
-from holdfast.server import box_files, box_processes, box_snapshots, box_sockets, boxes
+from holdfast.server import box_files, box_processes, box_snapshots, box_sockets, boxes, egress, images
 from holdfast.server.box_routes import ClientLeft
 from holdfast.server.envelope import Envelope, error_answer, refusal
 from holdfast.server.models import (
@@ -183,7 +183,15 @@ async def revoke_key(id: str, services: Use, _: Administrator) -> None:
         raise StreamNotFound(f"there is no API key {id} that could be revoked")
 
 
-_ROUTERS = (router, boxes.router, box_files.router, box_processes.router, box_snapshots.router)
+_ROUTERS = (
+    router,
+    boxes.router,
+    box_files.router,
+    box_processes.router,
+    box_snapshots.router,
+    egress.router,
+    images.router,
+)
 
 
 def create_app(services: Services) -> FastAPI:
@@ -208,7 +216,11 @@ def create_app(services: Services) -> FastAPI:
     @app.get("/metrics", tags=["server"], response_class=Response)
     async def metrics(services: Use) -> Response:
         """Counters and gauges, for Prometheus."""
-        exposition, content_type = services.metrics.render(await _count_boxes(services))
+        boxes = services.boxes.opened
+        rows = [] if boxes is None else await boxes.rows.live(boxes.tenant, boxes.node)
+        usages = None if boxes is None else services.boxes.samples.latest(boxes, {row.id for row in rows})
+        pool = None if boxes is None else boxes.pool.statistics()
+        exposition, content_type = services.metrics.render(Counter(row.state.value for row in rows), usages, pool)
         return Response(exposition, media_type=content_type)
 
     app.add_exception_handler(StreamError, _refuse)
@@ -218,13 +230,6 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_middleware(Envelope, services=services)
     return app
-
-
-async def _count_boxes(services: Services) -> Counter[str]:
-    """Live boxes by state. None where there are none, or the box service is still being opened."""
-    boxes = services.boxes.opened
-    rows = [] if boxes is None else await boxes.rows.live(boxes.tenant, boxes.node)
-    return Counter(row.state.value for row in rows)
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

@@ -12,10 +12,11 @@ from holdfast.boxes import box, files, process, provider, snapshots
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Network
+from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sweep import Pruned
+from holdfast.server.box_samples import BoxUsage
 from holdfast.server.models import Labels, Model
 
 
@@ -50,6 +51,7 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 Variables = Annotated[dict[VariableName, Argument], Field(max_length=1024)]
 Key = Annotated[str, StringConstraints(min_length=1), AfterValidator(_without_nul), AfterValidator(_short)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_without_nul)]
+RuleText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_without_nul)]
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Base64 = Annotated[str, Field(description="Bytes, in base64.", json_schema_extra={"contentEncoding": "base64"})]
 
@@ -87,8 +89,22 @@ class HostMountModel(Model):
 
 
 class NetworkModel(Model):
+    """What a box may reach."""
+
     mode: Network = Network.NONE
-    allow: Annotated[list[Name], Field(max_length=1024)] = Field(default_factory=list)
+    allow: Annotated[list[RuleText], Field(max_length=1000)] = Field(default_factory=list)
+    """Rules, for mode `allow`: hosts, `*.domains`, with ports, with methods; `default` for the default list."""
+    bandwidth: Annotated[int, Field(ge=1024, lt=1 << 60, strict=True)] | None = None
+    """Bytes per second, both ways together."""
+    connections: Annotated[int, Field(ge=1, lt=1 << 31, strict=True)] | None = None
+    """At once."""
+
+    def to_policy(self) -> NetworkPolicy:
+        return NetworkPolicy.from_json(self.model_dump(mode="json", by_alias=True))
+
+    @classmethod
+    def of(cls, policy: NetworkPolicy) -> NetworkModel:
+        return cls.model_validate(policy.to_json())
 
 
 class _Machine(Model):
@@ -107,6 +123,8 @@ class _Machine(Model):
     network: NetworkModel = Field(default_factory=NetworkModel)
     lifetime: Lifetime = Lifetime.SHARED
     idle_seconds: Annotated[int, Field(ge=0, lt=1 << 60, strict=True)] | None = None
+    on_idle: OnIdle | None = None
+    """What happens then; else shared boxes are kept, and others are deleted."""
     labels: Labels = Field(default_factory=dict)
 
 
@@ -247,6 +265,13 @@ class MetricsModel(Model):
     cpu_seconds: float | None
     disk: int | None
     out_of_memory: int | None
+    listening: int | None
+    """Ports that something in the box listens on."""
+    sent: int | None
+    """Bytes to the network, since the server started."""
+    received: int | None
+    outgoing: int | None
+    """Connections to the network that it has open."""
 
     @classmethod
     def of(cls, metrics: box.Metrics) -> MetricsModel:
@@ -258,7 +283,51 @@ class MetricsModel(Model):
             cpu_seconds=metrics.cpu_seconds,
             disk=metrics.disk,
             out_of_memory=metrics.out_of_memory,
+            listening=metrics.listening,
+            sent=metrics.sent,
+            received=metrics.received,
+            outgoing=metrics.outgoing,
         )
+
+
+class UsageModel(Model):
+    id: str
+    provider: str
+    key: str | None
+    state: BoxState
+    thread: str | None
+    environment: str | None
+    last_active_at: int
+    sampled_at: int
+    cpu_limit: float | None
+    """Cores."""
+    memory_limit: int | None
+    """Bytes."""
+    metrics: MetricsModel | None
+    """Null where nothing runs, or the box did not answer."""
+
+    @classmethod
+    def of(cls, usage: BoxUsage) -> UsageModel:
+        row = usage.row
+        return cls(
+            id=row.id,
+            provider=row.provider,
+            key=row.key,
+            state=row.state,
+            thread=row.owner.thread,
+            environment=row.owner.environment,
+            last_active_at=row.last_active_at,
+            sampled_at=usage.at,
+            cpu_limit=row.spec.cpu,
+            memory_limit=row.spec.memory,
+            metrics=None if usage.metrics is None else MetricsModel.of(usage.metrics),
+        )
+
+
+class UsageList(Model):
+    boxes: list[UsageModel]
+    left_out: int
+    """Boxes that there are beside these."""
 
 
 class StepModel(Model):

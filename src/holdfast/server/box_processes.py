@@ -58,14 +58,14 @@ async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessModel:
 @router.get("")
 async def list_processes(id: BoxId, boxes: UseBoxes) -> ProcessList:
     """All processes that were spawned in a box, the oldest first."""
-    async with await boxes.open(id) as box:
+    async with await boxes.peek(id) as box:
         return ProcessList(processes=[ProcessModel.of(each) for each in await box.processes()])
 
 
 @router.get("/{process}")
 async def get_process(id: BoxId, process: ProcessId, boxes: UseBoxes) -> ProcessModel:
     """Look at one process."""
-    async with await boxes.open(id) as box:
+    async with await boxes.peek(id) as box:
         return ProcessModel.of(await (await box.process(process)).info())
 
 
@@ -81,22 +81,23 @@ async def read_output(
     follow: Annotated[bool, Query(description="Go on until the process has ended.")] = False,
 ) -> Response:
     """What a process printed, from an offset on."""
+    if not follow:  # it is kept, whether the box sleeps or not
+        async with await boxes.peek(id) as box:
+            return Response(await (await box.process(process)).read(stream, offset, limit), media_type=OCTETS)
     box, held = await held_box(boxes, id)
     try:
         found = await box.process(process)
-        if follow:
-            # The answer begins before there is anything to tell: a process may be silent for long.
-            pieces = services.boxes.until_stopping(_followed(found, stream, offset))
-            held.push_async_callback(close_pieces, pieces)
-            taken = held.pop_all()
+        # The answer begins before there is anything to tell: a process may be silent for long.
+        pieces = services.boxes.until_stopping(_followed(found, stream, offset))
+        held.push_async_callback(close_pieces, pieces)
+        taken = held.pop_all()
 
-            async def output() -> AsyncIterator[bytes]:
-                async with taken:
-                    async for piece in pieces:
-                        yield piece
+        async def output() -> AsyncIterator[bytes]:
+            async with taken:
+                async for piece in pieces:
+                    yield piece
 
-            return StreamingResponse(output(), media_type=OCTETS)
-        return Response(await found.read(stream, offset, limit), media_type=OCTETS)
+        return StreamingResponse(output(), media_type=OCTETS)
     finally:
         await held.aclose()
 
@@ -147,7 +148,7 @@ async def wait_for_process(
     timeout: Annotated[float, Query(ge=0, le=MAX_WAIT, allow_inf_nan=False)] = 30.0,
 ) -> Waited:
     """The exit code of a process, as soon as it has ended; null where that takes longer."""
-    async with await boxes.open(id) as box:
+    async with await boxes.peek(id) as box:
         found = await box.process(process)
         try:
             return Waited(exit_code=await while_connected(request, found.wait(timeout)))

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.network import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.server.box_models import (
     BoxId,
@@ -25,6 +26,8 @@ from holdfast.server.box_models import (
     ProviderName,
     PrunedModel,
     Steps,
+    UsageList,
+    UsageModel,
     decode,
     encode,
     label_filter,
@@ -39,9 +42,11 @@ router = APIRouter(prefix="/v1/boxes", tags=["boxes"], responses=BOX_ERRORS)
 
 
 @router.post("", status_code=201)
-async def create_box(new: NewBox, boxes: UseBoxes) -> Made:
+async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> Made:
     """Make a box; with a key, acquire the one of that key."""
     spec, owner = new.spec.to_spec(), new.owner.to_owner()
+    if spec.network.mode is not Network.NONE:
+        await (await services.boxes.way_out()).ready()  # its first command should find the registries
     if new.key is None:
         return Made(box=BoxModel.of(await boxes.create(spec, owner=owner)), how="created")
     acquired = await boxes.acquire(new.key, spec, owner=owner)
@@ -84,6 +89,13 @@ async def prune(boxes: UseBoxes) -> PrunedModel:
     return PrunedModel.of(await boxes.prune())
 
 
+@router.get("/metrics")
+async def all_metrics(boxes: UseBoxes, services: Use) -> UsageList:
+    """What all boxes use, as of a second ago at most. Of those that are stopped or hibernated only their state."""
+    found = await services.boxes.samples.fresh(boxes)
+    return UsageList(boxes=[UsageModel.of(each) for each in found.usages], left_out=found.left_out)
+
+
 @router.get("/{id}")
 async def get_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
     """Look at one box. One that is no more is shown as it was."""
@@ -104,7 +116,7 @@ async def stop_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
 
 @router.post("/{id}/start")
 async def start_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
-    """Start a stopped box on its files."""
+    """Start a stopped box on its files, or wake one that sleeps."""
     return BoxModel.of(await boxes.start_box(id))
 
 
@@ -118,15 +130,15 @@ async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxM
 @router.get("/{id}/metrics")
 async def box_metrics(id: BoxId, boxes: UseBoxes) -> MetricsModel:
     """What a box uses now."""
-    # Looking at a box does not make it busy.
-    async with await boxes.open(id) as box:
+    # Looking at a box does not make it busy, and wakes nobody.
+    async with await boxes.peek(id) as box:
         return MetricsModel.of(await box.metrics())
 
 
 @router.get("/{id}/ping")
 async def ping_box(id: BoxId, boxes: UseBoxes) -> Steps:
     """The path to a box and through it, each step timed."""
-    async with await boxes.open(id) as box:
+    async with await boxes.peek(id) as box:
         return Steps.of(await box.ping())
 
 
@@ -142,7 +154,7 @@ async def preview_port(
     id: BoxId, request: Request, services: Use, boxes: UseBoxes, port: Annotated[PortNumber, Query()]
 ) -> PreviewModel:
     """Where a browser finds a port of a box. The URL holds a credential for that port, for a few minutes."""
-    async with await boxes.open(id) as box:
+    async with await boxes.peek(id) as box:
         host = request.headers.get("host") or "localhost"
         return PreviewModel(url=services.previews.url(request.url.scheme, host, box.id, port))
 

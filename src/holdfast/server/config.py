@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 DEFAULT_PORT: Final = 8484
+DEFAULT_POOL: Final = 8
+"""An idle local box takes about 3 MB, and none is made before somebody asks for its like a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +28,15 @@ class Settings:
     """Seconds that a request may take to arrive."""
     tail_cycle: float = 60.0
     """Seconds after which an event stream is ended, for the client to come back."""
+    pool: int = DEFAULT_POOL
+    """Boxes that are kept ready at most, of specs that are asked for again and again. 0: none."""
+    docker_host: str | None = None
+    """Address of a Docker daemon; None for the one of this machine, if there is one."""
+    docker_tls: Path | None = None
+    """A folder with the certificates for that."""
+    docker_runtime: str | None = None
+    """Which of the daemon's runtimes runs boxes: runc, runsc, kata. None for its own choice."""
+    docker_image: str | None = None
+    """The image of boxes at Docker that ask for none."""
     allow_process_provider: bool = False
     """Boxes of the process provider run on this machine without isolation. For development only."""

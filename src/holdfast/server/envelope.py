@@ -46,7 +46,7 @@ def refusal(error: StreamError) -> Response:
 
 
 _STREAMED: Final = re.compile(
-    r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/snapshots/import"
+    r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/(snapshots|images)/import"
 )
 
 

@@ -9,17 +9,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.server.box_samples import BoxSamples
 from holdfast.threads.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from holdfast.boxes.network import Egress
+    from holdfast.boxes.pool import PoolSettings
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service import Boxes
     from holdfast.boxes.sqlite import SqliteBoxes
+    from holdfast.server.way_out import Outside, WayOut
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-OpenProviders = Callable[[], Awaitable["Mapping[str, Provider]"]]
+OpenProviders = Callable[["Egress"], Awaitable["Mapping[str, Provider]"]]
 
 
 class Stopping(StoreUnavailable):
@@ -27,17 +31,31 @@ class Stopping(StoreUnavailable):
 
 
 class LateBoxes:
-    """Owns the box service, its rows and its providers. Boxes outlive all of them."""
+    """Owns the box service, its rows, its providers and its way out. Boxes outlive all of them."""
 
-    def __init__(self, database: Path, open_providers: OpenProviders, *, node: str) -> None:
+    def __init__(
+        self,
+        database: Path,
+        open_providers: OpenProviders,
+        make_outside: Callable[[], Outside],
+        *,
+        node: str,
+        pool: int = 0,
+    ) -> None:
+        """`pool` boxes are kept ready at most."""
         self._database = database
         self._open_providers = open_providers
+        self._make_outside = make_outside
         self._node = node
+        self._pool = pool
         self._opening: asyncio.Task[Boxes] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._rows: SqliteBoxes | None = None
         self._providers: Mapping[str, Provider] = {}
+        self._way_out: WayOut | None = None
         self._stopping = asyncio.Event()
+        self.samples = BoxSamples()
+        """What boxes use, as of a moment ago."""
 
     def begin(self) -> None:
         if self._opening is None:
@@ -49,6 +67,12 @@ class LateBoxes:
         self.begin()
         assert self._opening is not None
         return await asyncio.shield(self._opening)
+
+    async def way_out(self) -> WayOut:
+        """What boxes reach the network by, as soon as it is open."""
+        await self.get()
+        assert self._way_out is not None
+        return self._way_out
 
     @property
     def opened(self) -> Boxes | None:
@@ -92,6 +116,7 @@ class LateBoxes:
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self.samples.close()
         boxes = self.opened
         if boxes is not None:
             await boxes.close()
@@ -100,15 +125,20 @@ class LateBoxes:
                 await provider.close()
             except Exception:
                 log.exception("provider %s did not close", name)
+        if self._way_out is not None:
+            await self._way_out.close()
         if self._rows is not None:
             await self._rows.close()
 
     async def _open(self) -> Boxes:
         # Loading takes long enough that nobody else should wait for it.
-        service, rows = await asyncio.to_thread(_load)
-        self._providers = await self._open_providers()
+        service, pool, rows, way_out = await asyncio.to_thread(_load)
+        outside = await asyncio.to_thread(self._make_outside)
+        self._way_out = way_out(self._database, outside)
+        await self._way_out.open()
+        self._providers = await self._open_providers(self._way_out.proxy)
         self._rows = rows(self._database)
-        boxes = service(self._rows, self._providers, node=self._node)
+        boxes = service(self._rows, self._providers, node=self._node, pool=pool(boxes=self._pool))
         # Nobody waits for the first sweep: it may have much to clean up.
         self._sweeping = asyncio.create_task(boxes.start())
         self._sweeping.add_done_callback(_note_failure)
@@ -121,13 +151,15 @@ async def close_pieces(pieces: AsyncIterator[T]) -> None:
         await pieces.aclose()
 
 
-def _load() -> tuple[type[Boxes], type[SqliteBoxes]]:
+def _load() -> tuple[type[Boxes], type[PoolSettings], type[SqliteBoxes], type[WayOut]]:
+    from holdfast.boxes.pool import PoolSettings
     from holdfast.boxes.service import Boxes
     from holdfast.boxes.sqlite import SqliteBoxes
+    from holdfast.server.way_out import WayOut
 
     for needed in ("socket_wire", "tunnel"):  # what sockets and ports need, so that the first visitor need not wait
         importlib.import_module(f"holdfast.server.{needed}")
-    return Boxes, SqliteBoxes
+    return Boxes, PoolSettings, SqliteBoxes, WayOut
 
 
 def _note_failure(task: asyncio.Task[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import logging
 import os
 import signal
@@ -44,16 +45,21 @@ from holdfast.threads.tails import Tails
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from holdfast.boxes.network import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.server.port_relay import PortRelay
+    from holdfast.server.way_out import Outside
 
 log = logging.getLogger(__name__)
 
 Started = Callable[[RunningServer, str | None], None]
 """Called once the server answers, with the first API key where one was just made."""
 
-OpenProviders = Callable[[Settings], "Awaitable[Mapping[str, Provider]]"]
+OpenProviders = Callable[[Settings, "Egress"], "Awaitable[Mapping[str, Provider]]"]
 """Opens the providers of boxes, in the background. The server closes them."""
+
+MakeOutside = Callable[[Settings], "Outside"]
+"""What the boxes of a server find beyond it. Made in the background."""
 
 _SHUTDOWN_SECONDS = 10
 _SWEEP_SECONDS = 5.0
@@ -66,19 +72,36 @@ class CannotServe(Exception):
     """The server cannot start as asked. The message says why, and what to do."""
 
 
-async def open_providers(settings: Settings) -> Mapping[str, Provider]:
+async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     """All that this installation has."""
-    registry = await asyncio.to_thread(_load_registry)
-    return await registry(settings.home, allow_process=settings.allow_process_provider)
-
-
-def _load_registry() -> Callable[..., Awaitable[Mapping[str, Provider]]]:
+    await asyncio.to_thread(_load_registry)  # which takes long enough that nobody else should wait for it
     from holdfast.providers import registry
 
-    return registry.open_providers
+    docker = registry.DockerSettings(
+        settings.docker_host, settings.docker_tls, settings.docker_runtime, settings.docker_image
+    )
+    return await registry.open_providers(
+        settings.home, egress=egress, allow_process=settings.allow_process_provider, docker=docker
+    )
 
 
-def serve(settings: Settings, started: Started, open_providers: OpenProviders = open_providers) -> None:
+def _load_registry() -> None:
+    importlib.import_module("holdfast.providers.registry")
+
+
+def make_outside(settings: Settings) -> Outside:
+    """The network of this machine."""
+    from holdfast.server.way_out import this_machine
+
+    return this_machine(os.environ)
+
+
+def serve(
+    settings: Settings,
+    started: Started,
+    open_providers: OpenProviders = open_providers,
+    make_outside: MakeOutside = make_outside,
+) -> None:
     """Serve until a signal comes. Blocks."""
     if not settings.auth and not is_loopback(settings.host):
         raise CannotServe(
@@ -88,7 +111,14 @@ def serve(settings: Settings, started: Started, open_providers: OpenProviders = 
     logs.configure(settings.log_level)
     with Home(settings.home) as home:
         listener = _listen(settings)
-        uvloop.run(_serve(settings, home, listener, started, open_providers))
+        boxes = LateBoxes(
+            home.database,
+            lambda egress: open_providers(settings, egress),
+            lambda: make_outside(settings),
+            node=home.node(),
+            pool=settings.pool,
+        )
+        uvloop.run(_serve(settings, home, listener, started, boxes))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -137,9 +167,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def _serve(
-    settings: Settings, home: Home, listener: socket.socket, started: Started, open_providers: OpenProviders
-) -> None:
+async def _serve(settings: Settings, home: Home, listener: socket.socket, started: Started, boxes: LateBoxes) -> None:
     url = _url(listener, settings.host)
     secret = home.secret()
     session_key = new_key() if settings.auth else None
@@ -167,7 +195,6 @@ async def _serve(
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection)
-        boxes = LateBoxes(home.database, lambda: open_providers(settings), node=home.node())
         stack.push_async_callback(boxes.close)
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)

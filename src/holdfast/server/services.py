@@ -17,6 +17,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.models import ErrorAnswer
 from holdfast.server.origins import OriginPolicy
 from holdfast.server.preview import Previews
+from holdfast.server.way_out import WayOut
 from holdfast.threads.access import Access, Grant
 from holdfast.threads.service import Threads
 
@@ -68,7 +69,12 @@ async def _boxes(services: Use, _: Administrator) -> Boxes:
     return await services.boxes.get()
 
 
+async def _way_out(services: Use, _: Administrator) -> WayOut:
+    return await services.boxes.way_out()
+
+
 UseBoxes = Annotated[Boxes, Depends(_boxes)]
+UseWayOut = Annotated[WayOut, Depends(_way_out)]
 
 
 def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:

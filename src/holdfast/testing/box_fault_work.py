@@ -23,13 +23,15 @@ from typing import Any, Final
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
+from holdfast.boxes.labels import HIBERNATION, POOL
+from holdfast.boxes.pool import PoolSettings
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider, guest_provider, layers
 from holdfast.testing.box_inventory import guests_of, launchers_of, monitors_of
-from holdfast.threads.ids import new_id
+from holdfast.threads.ids import new_id, now_ms
 
 NODE: Final = "here"
 _COUNTED: Final = frozenset(
@@ -231,6 +233,26 @@ async def _start(server: Server) -> None:
         await box.start()
 
 
+async def _pause(server: Server) -> None:
+    box = await _printing(server)
+    with server.steps.armed():
+        await box.pause()
+
+
+async def _resume(server: Server) -> None:
+    box = await _printing(server)
+    await box.pause()
+    with server.steps.armed():
+        await box.start()
+
+
+async def _printing(server: Server) -> Box:
+    box = await server.box()
+    process = await box.spawn(["sh", "-c", PRINTER])
+    server.say("process", box=box.id, id=process.id)
+    return box
+
+
 async def _snapshot(server: Server) -> None:
     box = await server.box()
     await _snapshot_of(server, box)
@@ -342,6 +364,47 @@ async def _spawn(server: Server) -> None:
     server.say("process", box=box.id, id=process.id)
 
 
+async def _ahead(server: Server) -> tuple[str, str]:
+    """A box of a pool, which nobody was told of: whoever comes after a crash may remove it."""
+    id, hash = new_id("b"), BoxSpec().hash
+    server.say("may box", id=id, empty=True)
+    await server.provider.create(BoxSpec(), id=id, labels={POOL: hash})
+    return id, hash
+
+
+async def _hand_over(server: Server) -> None:
+    id, _ = await _ahead(server)
+    with server.steps.armed():
+        await server.provider.hand_over(id, BoxSpec(), labels={"some": "one"}, created_at=now_ms())
+    server.say("box", id=id, empty=True)
+
+
+async def _service_hand_over(server: Server) -> None:
+    """A box out of the pool of the service, which is filled again behind it."""
+    server.say("may boxes")
+    await server.boxes.pool.keep(BoxSpec(), 1)
+    await server.boxes.pool.settled()
+    with server.steps.armed():
+        row = await server.boxes.create(BoxSpec())
+    server.say("box", id=row.id, empty=True)
+
+
+async def _service_refill(server: Server) -> None:
+    server.say("may boxes")
+    with server.steps.armed():
+        await server.boxes.pool.keep(BoxSpec(), 1)
+        await server.boxes.pool.settled()
+
+
+async def _service_drain(server: Server) -> None:
+    server.say("may boxes")
+    await server.boxes.pool.keep(BoxSpec(), 1)
+    await server.boxes.pool.settled()
+    with server.steps.armed():
+        await server.boxes.pool.keep(BoxSpec(), 0)
+        await server.boxes.pool.settled()
+
+
 async def _service_create(server: Server) -> None:
     id = new_id("b")
     server.say("may box", id=id, empty=True)
@@ -375,6 +438,34 @@ async def _service_stop_and_start(server: Server) -> None:
     with server.steps.armed():
         await server.boxes.stop(id)
         await server.boxes.start_box(id)
+
+
+async def _service_hibernate_and_wake(server: Server) -> None:
+    """The second sleep: the snapshot of the first goes."""
+    id = await server.row()
+    await server.boxes.hibernate(id)
+    (first,) = await server.provider.snapshots({HIBERNATION: id})
+    server.say("snapshot", id=first.id, of=id)
+    await server.boxes.start_box(id)
+    server.say("may lose snapshot", id=first.id)
+    server.say("may snapshot", of=id)
+    with server.steps.armed():
+        await server.boxes.hibernate(id)
+        async with await server.boxes.open(id) as box:
+            await box.exec(["true"])
+
+
+async def _service_restore_what_sleeps(server: Server) -> None:
+    """Its files are lost while it sleeps."""
+    id = await server.row()
+    server.say("may snapshot", of=id)
+    await server.boxes.hibernate(id)
+    server.say("may lose box", id=id)
+    await server.provider.remove(id)
+    with server.steps.armed():
+        async with await server.boxes.open(id) as box:
+            await box.exec(["true"])
+    server.say("box", id=id)
 
 
 async def _service_fork(server: Server) -> None:
@@ -418,6 +509,8 @@ WORK: Final[Mapping[str, Callable[[Server], Awaitable[None]]]] = {
     "delete": _delete,
     "stop": _stop,
     "start": _start,
+    "pause": _pause,
+    "resume": _resume,
     "snapshot": _snapshot,
     "snapshot of a busy box": _snapshot_busy,
     "snapshot of a stopped box": _snapshot_stopped,
@@ -429,14 +522,20 @@ WORK: Final[Mapping[str, Callable[[Server], Awaitable[None]]]] = {
     "import": _import,
     "delete a volume": _delete_volume,
     "spawn": _spawn,
+    "hand over": _hand_over,
 }
 SERVICE_WORK: Final[Mapping[str, Callable[[Server], Awaitable[None]]]] = {
     "service: create": _service_create,
     "service: acquire": _service_acquire,
     "service: delete": _service_delete,
     "service: stop and start": _service_stop_and_start,
+    "service: hibernate and wake": _service_hibernate_and_wake,
+    "service: restore what sleeps": _service_restore_what_sleeps,
     "service: fork": _service_fork,
     "service: snapshot and restore": _service_snapshot_and_restore,
+    "service: hand over": _service_hand_over,
+    "service: refill": _service_refill,
+    "service: drain": _service_drain,
 }
 _ALL_WORK: Final = {**WORK, **SERVICE_WORK, "serve": _serve}
 
@@ -461,7 +560,8 @@ async def _run(trial: Trial, spared: str) -> None:
         boxes = None
         if trial.work in SERVICE_WORK:
             rows = await stack.enter_async_context(SqliteBoxes(Path(trial.home) / "data.db"))
-            boxes = Boxes(rows, {provider.name: provider}, node=NODE)
+            pool = PoolSettings(boxes=1, quiet_seconds=0.0, half_life=0.001, memory=lambda: 1.0)
+            boxes = Boxes(rows, {provider.name: provider}, node=NODE, pool=pool)
             await boxes.join()
             stack.push_async_callback(boxes.close)
         server = Server(trial, provider, boxes, steps)

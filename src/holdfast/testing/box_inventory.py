@@ -19,13 +19,14 @@ from typing import Final
 from holdfast.boxes.errors import BoxError
 from holdfast.providers.local.ground import Ground
 from holdfast.providers.local.launch import stage_for
-from holdfast.providers.local.link import Link
+from holdfast.providers.local.link import PAUSED, Link
 
-_OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log"}
+_OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
-_OF_THE_GROUND: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user"}
+_OF_THE_GROUND: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user", "images"}
 _NEW_SECONDS: Final = 120.0
-_BASE: Final = "base-1"
+_BASES: Final = frozenset({"base-1", "image-base-1", "image-etc-1", "image-apt-1"})
+"""Layers that are there from the start."""
 _UNSURE: Final = "?"
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _PROBE: Final = re.compile(r"holdfast-probe-([0-9]+)-[0-9]+")
@@ -112,7 +113,7 @@ def leftovers(there: Inventory) -> list[str]:
     for name, inside in there.processes_kept.items():
         if inside != _OF_A_PROCESS:
             wrong.append(f"process {name} is half there: {sorted(inside)}")
-    needed = {_BASE}.union(*there.records.values(), *there.snapshots.values())
+    needed = _BASES.union(*there.records.values(), *there.snapshots.values())
     wrong += [f"layer {name} is referred to by nothing" for name in there.layers - needed]
     wrong += [f"layer {name} is missing" for name in needed - there.layers - _being_frozen(there)]
     wrong += [f"{name} is no snapshot" for name in there.snapshots if name.startswith(".")]
@@ -126,7 +127,9 @@ def leftovers(there: Inventory) -> list[str]:
         if name not in there.alive:
             wrong.append(f"control groups are left of {name}, which does not run: {sorted(folders)}")
     wrong += [f"control group {name} is left" for name in there.empty_parents | there.probes]
-    wrong += [f"box {name} is frozen" for name in there.frozen]
+    paused = {name for name, inside in there.boxes.items() if PAUSED in inside and name in there.alive}
+    wrong += [f"box {name} is frozen" for name in there.frozen - paused]
+    wrong += [f"box {name} is paused, and runs" for name in (paused - there.frozen) & there.groups.keys()]
     for pid, about in there.processes.items():
         if not any(f"box {name}," in about for name in there.alive):
             wrong.append(f"process {pid} is left: {about}")

@@ -37,7 +37,7 @@ from holdfast.boxes.errors import (
     VolumeNotFound,
     WrongSnapshot,
 )
-from holdfast.boxes.labels import matches
+from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Holding, Snapshot
@@ -70,6 +70,7 @@ CAPABILITIES: Final = frozenset(
         Capability.DETACHED,
         Capability.CONNECT,
         Capability.PREVIEW,
+        Capability.POOL,
     }
 )
 
@@ -78,8 +79,8 @@ class DummyProvider(Provider):
     """Boxes in a folder.
 
     `calls` counts what was asked of it. `at["create.half"] = hook` calls (and awaits) the hook there; the points are
-    the names of the methods and, with work done halfway or whole, `create.half`, `create.made`, `remove.half`,
-    `remove.done`, `snapshot.half`.
+    the names of the methods and, with work done halfway or whole, `create.half`, `create.made`, `hand_over.done`,
+    `remove.half`, `remove.done`, `snapshot.half`.
     """
 
     snapshot_kind = "copy"
@@ -175,6 +176,23 @@ class DummyProvider(Provider):
         except BaseException:
             await self.remove(id)
             raise
+        return self._handle(id)
+
+    async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:
+        await self.point("hand_over")
+        require(self.name, self.capabilities, Capability.POOL, *needed(spec))
+        place = self.place(id)
+        with _alone_at(place):
+            document = self.document(id)
+            if document["labels"].get(POOL) != spec.hash:
+                raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
+            (place / "active").unlink(missing_ok=True)
+            changes = {"spec": spec.to_json(), "labels": {**spec.labels, **labels}, "created_at": created_at}
+            _write(place / "box.json", {**document, **changes})
+        _touch(self.root(self.describe(id)).place(spec.workdir))
+        await self.point("hand_over.done")
+        if document["power"] != Power.RUNNING:
+            raise BoxStopped(f"box {id} is stopped")
         return self._handle(id)
 
     def _lay_out(self, root: Path, spec: BoxSpec) -> None:
@@ -414,9 +432,18 @@ class DummyBox(Box):
             raise BoxGone(f"box {self.id} is gone") from None
 
     def _running(self) -> Root:
-        if self._document()["power"] != Power.RUNNING:
-            raise BoxStopped(f"box {self.id} is stopped", hint="start it first")
+        power = self._document()["power"]
+        if power != Power.RUNNING:
+            raise BoxStopped(f"box {self.id} is {power}", hint="start it first")
         return self._provider.root(self.info)
+
+    async def _awake(self) -> Root:
+        try:
+            return self._running()
+        except BoxStopped:
+            if self.wake is None or not await self.wake():
+                raise
+        return self._running()
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         home = self._place / "files"
@@ -453,7 +480,7 @@ class DummyBox(Box):
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
-        root = self._running()
+        root = await self._awake()
         await self._provider.point("exec")
         with self._counted(self._provider.running):
             command = await self._start(root, argv, env, cwd)
@@ -470,7 +497,7 @@ class DummyBox(Box):
         rows: int = 24,
         columns: int = 80,
     ) -> Process:
-        root = self._running()
+        root = await self._awake()
         await self._provider.point("spawn")
         if pty:
             require(self._provider.name, self._provider.capabilities, Capability.PTY)
@@ -489,7 +516,7 @@ class DummyBox(Box):
     async def channel(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> Channel:
-        root = self._running()
+        root = await self._awake()
         await self._provider.point("channel")
         starting = self._start(root, argv, env, cwd)
         return await open_channel(starting, self._opened(self._provider.connections))
@@ -514,7 +541,7 @@ class DummyBox(Box):
         return closed
 
     async def connect(self, port: int) -> Connection:
-        self._running()
+        await self._awake()
         await self._provider.point("connect")
         if not isinstance(port, int) or not 0 < port < 65536:
             raise InvalidSpec(f"port {port!r}: between 1 and 65535")
@@ -537,6 +564,14 @@ class DummyBox(Box):
         document = self._document()
         await self._provider.point("start")
         _write(self._place / "box.json", {**document, "power": Power.RUNNING.value})
+
+    async def pause(self) -> None:
+        """In name only: commands go on, and new ones are refused. Claimed where a test says so."""
+        require(self._provider.name, self._provider.capabilities, Capability.PAUSE)
+        self._running()
+        document = self._document()
+        await self._provider.point("pause")
+        _write(self._place / "box.json", {**document, "power": Power.PAUSED.value})
 
     async def delete(self) -> Deleted:
         return Deleted(await self._provider.remove(self.id))
@@ -628,6 +663,24 @@ def _write(place: Path, document: dict[str, Any]) -> None:
     beside = place.with_name(new_id("new"))
     beside.write_text(json.dumps(document))
     beside.rename(place)
+
+
+@contextmanager
+def _alone_at(place: Path) -> Iterator[None]:
+    """Alone at a box, for a moment, across processes."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BoxNotFound(f"there is no box {place.name}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _touch(place: Path) -> None:
+    os.utime(place)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from holdfast.server.config import Settings
 from holdfast.server.home import RunningServer, read_running
 
 if TYPE_CHECKING:
-    from holdfast.server.serve import OpenProviders
+    from holdfast.server.serve import MakeOutside, OpenProviders
 
 _LOG_SHOWN: Final = 6_000
 
@@ -45,9 +45,9 @@ class ServerProcess:
     It owns the process and the log file, not the home: what the server wrote stays there for you to look at. The
     port is chosen at the first start and kept through restarts. `settings` are fields of `server.config.Settings`.
     `providers` opens the providers of boxes instead of those that an installation has: a function of a module, which
-    is loaded again over there. `command` goes before the interpreter, for a server that is
-    to run inside something; where the home has another name from outside, `home_here` is it. `patience` is how many
-    seconds a start or a stop may take.
+    is loaded again over there. `outside`, in the same way, makes what boxes find beyond the server: nothing, unless
+    told. `command` goes before the interpreter, for a server that is to run inside something; where the home has
+    another name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
     """
 
     def __init__(
@@ -60,15 +60,18 @@ class ServerProcess:
         home_here: Path | None = None,
         patience: float = 60.0,
         providers: OpenProviders | None = None,
+        outside: MakeOutside | None = None,
         **settings: Any,
     ) -> None:
         self.home = home
         self.log = log or home.with_name(f"{home.name}.log")
-        self._settings = Settings(home=home, port=port, **settings)
+        # A test that kills its server would leave what that had made ahead to a successor that never comes.
+        self._settings = Settings(home=home, port=port, **{"pool": 0, **settings})
         self.command = tuple(command)
         self.home_here = home_here or home
         self._patience = patience
         self._providers = providers
+        self._outside = outside
         self._template: _Template | None = None
         self._pid: int | None = None
         """Of the server, from when it begins to start until it is seen to have ended."""
@@ -119,9 +122,8 @@ class ServerProcess:
             self._expect("prepared")
         if sys.platform != "linux":
             self._release_port()
-        opens = self._providers
-        place = None if opens is None else (inspect.getfile(opens), getattr(opens, "__name__", ""))
-        self._template.tell(json.dumps({**asdict(self._settings), "home": str(self.home), "providers": place}))
+        places = {"providers": _place(self._providers), "outside": _place(self._outside)}
+        self._template.tell(json.dumps({**asdict(self._settings), "home": str(self.home), **places}))
         self._pid = int(self._expect("pid"))
 
     def wait_ready(self) -> None:
@@ -326,13 +328,14 @@ def _ending(code: int) -> str:
 def _main() -> None:
     """The template: import, then fork a server for every line of settings, and say how each of them ends."""
     from holdfast.server.serve import open_providers, serve
+    from holdfast.testing.nowhere import nowhere
 
     def run(told: bytes) -> None:
         values = json.loads(told)
-        place = values.pop("providers")
-        opens = open_providers if place is None else _function(*place)
+        opens = _function(values.pop("providers"), open_providers)
+        makes = _function(values.pop("outside"), nowhere)
         threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
-        serve(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"), opens)
+        serve(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"), opens, makes)
 
     _say("prepared")
     while told := sys.stdin.buffer.readline():
@@ -345,8 +348,16 @@ def _main() -> None:
         _say(f"ended {os.waitstatus_to_exitcode(status)}")
 
 
-def _function(file: str, name: str) -> Any:
+def _place(function: Any) -> tuple[str, str] | None:
+    """Where a function is, for whoever loads it again."""
+    return None if function is None else (inspect.getfile(function), getattr(function, "__name__", ""))
+
+
+def _function(place: list[str] | None, otherwise: Any) -> Any:
     """A function of a file, which need not be where modules are found."""
+    if place is None:
+        return otherwise
+    file, name = place
     spec = importlib.util.spec_from_file_location("holdfast_under_test", file)
     assert spec is not None
     assert spec.loader is not None

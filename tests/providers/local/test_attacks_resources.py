@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 
 import pytest
@@ -183,6 +184,21 @@ async def test_kept_output_counts_as_the_box_s_disk(scene: Scene) -> None:
         kept = scene.provider.ground.box(box.id) / "processes" / process.id / "stdout"
         assert kept.stat().st_size <= 8 * MEGABYTE
         await scene.still_fine()
+
+
+async def test_what_a_snapshot_has_frozen_still_counts_as_the_box_s_disk(scene: Scene) -> None:
+    async with scene.another(disk=16 * MEGABYTE) as box:
+        await box.files.write("first", os.urandom(10 * MEGABYTE))
+        snapshot = await box.snapshot()
+        try:
+            assert ((await box.metrics()).disk or 0) >= 10 * MEGABYTE
+            process = await box.spawn(["sh", "-c", "head -c 10000000 /dev/urandom > second; sleep 1000"])
+            assert await process.wait(PATIENCE) == 137
+            steps = await scene.provider.diagnose(box.id)
+            assert any(step.name == "disk" and not step.ok for step in steps)
+            await scene.still_fine()
+        finally:
+            await scene.provider.delete_snapshot(snapshot.id)
 
 
 async def test_a_flood_of_empty_files_is_stopped(scene: Scene) -> None:

@@ -14,21 +14,25 @@ import pytest
 from tests.providers.local.sandboxing import reachable_bubblewrap
 
 from holdfast.providers.local.machine import NOBODY, find_bubblewrap, try_sandbox
-from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
+from holdfast.providers.local.seccomp import UnknownMachine, compile_filter, compile_root_filter
 
 X86_64, I386 = 0xC000003E, 0x40000003
 AARCH64, ARM = 0xC00000B7, 0x40000028
 ARCHITECTURES = {"x86_64": X86_64, "aarch64": AARCH64}
-ALLOW, KILL = "allow", "kill"
+ALLOW, KILL, PRETEND = "allow", "kill", "pretend"
 
 
 def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None) -> str:
     """What the program says to one system call, by interpreting it as the kernel would."""
+    return interpreted(compile_filter(machine), machine, number, *arguments, architecture=architecture)
+
+
+def interpreted(program: bytes, machine: str, number: int, *arguments: int, architecture: int | None = None) -> str:
     words = [argument & 0xFFFF_FFFF_FFFF_FFFF for argument in (*arguments, 0, 0, 0, 0, 0, 0)][:6]
     data = struct.pack(
         "=IIQ6Q", number & 0xFFFF_FFFF, ARCHITECTURES[machine] if architecture is None else architecture, 0, *words
     )
-    steps = list(struct.iter_unpack("=HBBI", compile_filter(machine)))
+    steps = list(struct.iter_unpack("=HBBI", program))
     register = at = 0
     while True:
         code, when_true, when_false, value = steps[at]
@@ -42,12 +46,14 @@ def verdict(machine: str, number: int, *arguments: int, architecture: int | None
                 at += when_true if register >= value else when_false
             case 0x45:
                 at += when_true if register & value else when_false
+            case 0x54:
+                register &= value
             case 0x06:
                 break
             case _:
                 raise AssertionError(f"no such instruction: {code:#x}")
     if value >> 16 == 0x0005:
-        return errno.errorcode[value & 0xFFFF]
+        return errno.errorcode[value & 0xFFFF] if value & 0xFFFF else PRETEND
     return {0x7FFF_0000: ALLOW, 0x8000_0000: KILL}[value]
 
 
@@ -295,3 +301,32 @@ if child == 0:
 print(-os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == signal.SIGSYS)
 """)
     assert said == ["True"]
+
+
+# --- the root of an image ---
+
+PRETENDED = {
+    "x86_64": {"chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260, "setuid": 105, "setgid": 106, "setreuid": 113,
+               "setregid": 114, "setgroups": 116, "setresuid": 117, "setresgid": 119, "setfsuid": 122, "setfsgid": 123,
+               "capset": 126},
+    "aarch64": {"fchown": 55, "fchownat": 54, "setuid": 146, "setgid": 144, "setreuid": 145, "setregid": 143,
+                "setgroups": 159, "setresuid": 147, "setresgid": 149, "setfsuid": 151, "setfsgid": 152, "capset": 91},
+}  # fmt: skip
+MAKE_NODE = {"x86_64": ((133, 1), (259, 2)), "aarch64": ((33, 2),)}
+CHROOT = {"x86_64": 161, "aarch64": 51}
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_root_is_told_what_it_wants_to_hear_and_may_do_nothing_more(machine: str) -> None:
+    program = compile_root_filter(machine)
+    for name, number in PRETENDED[machine].items():
+        assert interpreted(program, machine, number) == PRETEND, name
+    for number, argument in MAKE_NODE[machine]:
+        for kind, wanted in ((0o020666, PRETEND), (0o060666, PRETEND), (0o010666, ALLOW), (0o100644, ALLOW), (0, ALLOW),
+                             (0o140777, ALLOW)):  # fmt: skip
+            arguments = [0xFFFF_FFFF] * argument + [kind]
+            assert interpreted(program, machine, number, *arguments) == wanted, oct(kind)
+    same = set(range(470)) - set(PRETENDED[machine].values()) - {number for number, _ in MAKE_NODE[machine]}
+    for number in same - {CHROOT[machine]}:
+        assert interpreted(program, machine, number) == verdict(machine, number), number
+    assert interpreted(program, machine, CHROOT[machine]) == ALLOW

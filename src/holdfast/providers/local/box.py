@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Power, Preview, Step
@@ -18,18 +19,20 @@ from holdfast.boxes.errors import (
     InvalidSpec,
     Unsupported,
 )
+from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels
+from holdfast.providers.answers import GuestRefused, number_in, optional_number_in
+from holdfast.providers.commands import start_request
 from holdfast.providers.local.files import GuestFiles
-from holdfast.providers.local.link import GuestRefused, Link, writable
+from holdfast.providers.local.link import Link
 from holdfast.providers.local.process import (
     PipeChannel,
     ProcessShelf,
-    number_in,
     run_command,
-    start_request,
 )
+from holdfast.providers.pipes import writable
 
 if TYPE_CHECKING:
     from holdfast.providers.local.guest_provider import GuestProvider
@@ -73,8 +76,14 @@ class LocalBox(Box):
         self._provider = provider
         folder = provider.ground.box(info.id)
         self.link = Link(info.id, folder)
+        self.link.wake = self._wake
+        self._look = Link(info.id, folder)
+        """For looking at the box, which wakes nobody."""
         self.files = GuestFiles(self.link, provider.workdir(info))
         self._shelf = ProcessShelf(self.link, provider.watch, folder, provider.owner)
+
+    async def _wake(self) -> bool:
+        return self.wake is not None and await self.wake()
 
     # --- processes ---
 
@@ -186,6 +195,9 @@ class LocalBox(Box):
             hint="ask the server (holdfast box port), or use connect",
         )
 
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._provider.set_network(self.id, policy)
+
     # --- lifecycle ---
 
     async def power(self) -> Power:
@@ -196,6 +208,9 @@ class LocalBox(Box):
 
     async def start(self) -> None:
         await self._provider.start_box(self.id)
+
+    async def pause(self) -> None:
+        await self._provider.pause_box(self.id)
 
     async def delete(self) -> Deleted:
         return Deleted(await self._provider.remove(self.id))
@@ -210,11 +225,16 @@ class LocalBox(Box):
     # --- looking at it ---
 
     async def metrics(self) -> Metrics:
+        return replace(await self.activity(), disk=await self._provider.disk_use(self.id))
+
+    async def activity(self) -> Metrics:
         try:
-            answer = await self.link.ask({"op": "activity"})
+            answer = self._provider.held_activity(self.id) or await self._look.ask({"op": "activity"})
         except GuestRefused as refused:
             raise BoxUnreachable(f"the guest of box {self.id} cannot say what it does: {refused}") from None
         usage = self._provider.usage(self.id)
+        worked = optional_number_in(answer, "cpu")
+        traffic = self._provider.traffic(self.id)
         return Metrics(
             number_in(answer, "processes"),
             number_in(answer, "connections"),
@@ -222,7 +242,11 @@ class LocalBox(Box):
             memory=usage.memory,
             cpu_seconds=usage.cpu_seconds,
             out_of_memory=usage.oom_kills,
-            disk=await self._provider.disk_use(self.id),
+            listening=optional_number_in(answer, "listening"),
+            sent=None if traffic is None else traffic.sent,
+            received=None if traffic is None else traffic.received,
+            outgoing=None if traffic is None else traffic.open,
+            work_seconds=None if worked is None else worked / 1000,
         )
 
     async def ping(self) -> list[Step]:
@@ -243,20 +267,30 @@ class LocalBox(Box):
             return self._provider.power(self.id).value
 
         async def reach() -> str:
-            self.link.connect().close()
+            self._look.connect().close()
             return ""
 
         async def answer() -> str:
-            told = await self.link.ask({"op": "ping"})
+            told = await self._look.ask({"op": "ping"})
             return f"python {told.get('python')}"
 
         async def run() -> str:
-            done = await self.exec(["true"], cwd="/", timeout=10.0)
+            done = await run_command(
+                self._look,
+                self._start_request("exec", ["true"], None, "/", looks=True),
+                self._provider.owner,
+                stdin=b"",
+                timeout=10.0,
+                on_stdout=None,
+                on_stderr=None,
+                max_output=MAX_OUTPUT,
+            )
             return f"exit code {done.exit_code}"
 
         async def file() -> str:
-            await self.files.stat(self._provider.workdir(self.info))
-            return self._provider.workdir(self.info)
+            workdir = self._provider.workdir(self.info)
+            await self._look.ask_path({"op": "stat", "path": workdir, "cwd": "/", "looks": True}, workdir, seconds=10.0)
+            return workdir
 
         for name, action in (
             ("box record", record),

@@ -28,6 +28,14 @@ SKELETON: Final = (
     ("root", 0o755),
 )  # fmt: skip
 """The folders that a box begins with. The lowest layer of every box."""
+ROOT_CAPABILITIES: Final = ("CAP_DAC_OVERRIDE", "CAP_SYS_CHROOT")
+"""What the root of an image can do in its own user namespace: write to its own files whatever their mode, and change
+its root, as package managers do. Neither reaches anything of another user, nor anything that is not in the box."""
+IMAGE_SKELETON: Final = (
+    ("proc", 0o755), ("dev", 0o755), ("run", 0o755), ("sys", 0o755), (GUEST[1:], 0o755), (PYTHON[1:], 0o755),
+    ("tmp", 0o1777), ("etc", 0o755), ("root", 0o700), ("workspace", 0o755),
+)  # fmt: skip
+"""The same for boxes of an image: below the image, so that there is a place for everything that is mounted."""
 MASKED: Final = (
     "acpi", "asound", "interrupts", "kcore", "key-users", "keys", "latency_stats", "sched_debug", "scsi", "timer_list",
     "timer_stats",
@@ -73,6 +81,21 @@ class Mount:
     read_only: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ImageMachine:
+    """What goes into a box of an image: no programs of this machine, but for the guest and its interpreter."""
+
+    masked_files: tuple[str, ...]
+    masked_folders: tuple[str, ...]
+    guest: str
+    python: str
+    """A folder with an interpreter that needs nothing else."""
+    command: tuple[str, ...]
+    """How that is started, in the box."""
+    uid: int
+    gid: int
+
+
 def arguments(
     machine: Machine,
     files: Files,
@@ -82,29 +105,73 @@ def arguments(
     processes: int | None = None,
 ) -> list[str]:
     """Everything after `bwrap`."""
-    made = [
-        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
-        "--uid", str(UID), "--gid", str(UID), "--hostname", hostname, "--cap-drop", "ALL", "--as-pid-1", "--clearenv",
-    ]  # fmt: skip
-    for layer in files.layers:
-        made += ["--overlay-src", layer]
-    made += ["--overlay", files.upper, files.work, "/"]
+    made = _own_namespaces(UID, UID, hostname)
+    made += _overlay(files)
     for source, target in machine.programs:
         made += ["--ro-bind", source, target]
     made += ["--ro-bind", machine.etc, "/etc", "--ro-bind", machine.guest, GUEST]
     if machine.python_prefix is not None:
         made += ["--ro-bind", machine.python_prefix, PYTHON]
-    made += ["--proc", "/proc"]
+    made += _kernel_folders(machine)
+    made += _ending(mounts, seccomp, [machine.python], processes)
+    return made
+
+
+def image_arguments(
+    machine: ImageMachine,
+    files: Files,
+    hostname: str,
+    mounts: Sequence[Mount] = (),
+    seccomp: int | None = None,
+    processes: int | None = None,
+) -> list[str]:
+    """The same for a box of an image."""
+    made = _own_namespaces(machine.uid, machine.gid, hostname)
+    if machine.uid == 0:
+        for capability in ROOT_CAPABILITIES:
+            made += ["--cap-add", capability]
+    # Process 1 asks no file of the image how letters are written.
+    made += ["--setenv", "LC_ALL", "C"]
+    made += _overlay(files)
+    made += ["--ro-bind", machine.guest, GUEST, "--ro-bind", machine.python, PYTHON]
+    made += _kernel_folders(machine)
+    made += ["--perms", "1777", "--dir", "/run/lock"]
+    made += _ending(mounts, seccomp, machine.command, processes)
+    return made
+
+
+def _own_namespaces(uid: int, gid: int, hostname: str) -> list[str]:
+    return [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        "--uid", str(uid), "--gid", str(gid), "--hostname", hostname, "--cap-drop", "ALL", "--as-pid-1", "--clearenv",
+    ]  # fmt: skip
+
+
+def _overlay(files: Files) -> list[str]:
+    made = []
+    for layer in files.layers:
+        made += ["--overlay-src", layer]
+    return [*made, "--overlay", files.upper, files.work, "/"]
+
+
+def _kernel_folders(machine: Machine | ImageMachine) -> list[str]:
+    made = ["--proc", "/proc"]
     for name in machine.masked_files:
         made += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     for name in machine.masked_folders:
         made += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
     made += ["--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
-    made += ["--remount-ro", "/dev", "--size", str(_RUN_SIZE), "--tmpfs", "/run"]
+    return [*made, "--remount-ro", "/dev", "--size", str(_RUN_SIZE), "--tmpfs", "/run"]
+
+
+def _ending(
+    mounts: Sequence[Mount], seccomp: int | None, interpreter: Sequence[str], processes: int | None
+) -> list[str]:
+    made = []
     for mount in mounts:
         option = "--ro-bind" if mount.read_only else "--bind"
         made += [option if isinstance(mount.source, str) else f"{option}-fd", str(mount.source), mount.path]
     if seccomp is not None:
         made += ["--seccomp", str(seccomp)]
-    made += ["--", machine.python, "-I", "-S", "-B", "-X", "utf8", f"{GUEST}/init.pyc"]
+    made += ["--", *interpreter, "-I", "-S", "-B", "-X", "utf8", f"{GUEST}/init.pyc"]
     return [*made, f"processes={processes}"] if processes is not None else made

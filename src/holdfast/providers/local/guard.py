@@ -37,6 +37,8 @@ class Watched:
     id: str
     folder: Path
     limit: int | None
+    layers: tuple[Path, ...] = ()
+    """What it has added, and was frozen since: that changes no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class DiskGuard:
         self._folder = folder
         self._running = running
         self._stop_writers = stop_writers
+        self._frozen: dict[Path, int] = {}
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -86,11 +89,19 @@ class DiskGuard:
         boxes = {each.id: each for each in self._running()}
         free, reserve = _room(self._folder)
         wanted = [each for each in boxes.values() if each.limit is not None or free < reserve]
-        used = {each.id: await asyncio.to_thread(measure, each.folder, _EACH) for each in wanted}
+        used = {each.id: await asyncio.to_thread(self._measure, each) for each in wanted}
+        needed = {layer for each in wanted for layer in each.layers}
+        self._frozen = {layer: size for layer, size in self._frozen.items() if layer in needed}
         for verdict in judge({id: each.limit for id, each in boxes.items()}, used, free, reserve):
             log.warning("the processes of box %s are ended: %s", verdict.id, verdict.why)
             (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
             await self._stop_writers(verdict.id)
+
+    def _measure(self, box: Watched) -> int:
+        for layer in box.layers:
+            if layer not in self._frozen:
+                self._frozen[layer] = measure(layer, _EACH)
+        return measure(box.folder, _EACH) + sum(self._frozen[layer] for layer in box.layers)
 
 
 def _room(folder: Path) -> tuple[int, int]:

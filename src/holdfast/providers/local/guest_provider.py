@@ -13,6 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -31,17 +32,29 @@ from holdfast.boxes.errors import (
     NoSpace,
     WrongSnapshot,
 )
-from holdfast.boxes.labels import matches
+from holdfast.boxes.labels import HIBERNATION, POOL, matches
+from holdfast.boxes.network import NetworkPolicy, Traffic
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
+from holdfast.providers.answers import GuestRefused, number_in
 from holdfast.providers.local import layers, limits, volumes
 from holdfast.providers.local.box import LocalBox
-from holdfast.providers.local.ground import CREATING, DELETING, HELD, BoxRecord, Ground, measure, remove_tree, updated
+from holdfast.providers.local.ground import (
+    CREATING,
+    DELETING,
+    HELD,
+    BoxImage,
+    BoxRecord,
+    Ground,
+    measure,
+    remove_tree,
+    updated,
+)
 from holdfast.providers.local.guard import NOTE
 from holdfast.providers.local.inotify import FileWatch
-from holdfast.providers.local.link import GuestRefused, Link, Pipe, on_own_thread
-from holdfast.providers.local.process import number_in
+from holdfast.providers.local.link import PAUSED, Link
+from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import new_id, now_ms
 
 log = logging.getLogger(__name__)
@@ -49,6 +62,7 @@ log = logging.getLogger(__name__)
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _START_SECONDS: Final = 30.0
 _GRACE_MS: Final = 1500
+_TOUCH_SECONDS: Final = 5.0
 _SPAWN_SECONDS: Final = 60.0
 """Nobody takes longer to write down a process that is about to start."""
 _DISK_THREADS: Final = 4
@@ -109,6 +123,13 @@ class GuestProvider(Provider):
     async def confine(self, record: BoxRecord, pid: int) -> None:
         """Put a process of a box that comes up under the box's limits, before anything of the user's runs in it."""
 
+    async def let_out(self, link: Link, record: BoxRecord) -> None:
+        """Open a box's way to the network as far as its policy says, before anything of the user's runs in it."""
+
+    def traffic(self, id: str) -> Traffic | None:
+        """What went through a box's way out, where it has one."""
+        return None
+
     @abstractmethod
     def workdir(self, info: BoxInfo) -> str: ...
 
@@ -123,12 +144,23 @@ class GuestProvider(Provider):
         """Refuse what cannot be, before anything is made."""
         require(self.name, self.capabilities, *needed(spec))
 
-    def first_layers(self) -> tuple[str, ...]:
-        return ()
+    def beginning(self, spec: BoxSpec) -> tuple[tuple[str, ...], BoxImage | None]:
+        """The layers that a new box begins with, and its image. Raises `ImageNotFound`."""
+        return (), None
 
     def recover(self, record: BoxRecord) -> BoxRecord:
         """Put a box that does not run in order before it is started."""
         return layers.recover(self.ground, record)
+
+    async def hold(self, id: str) -> None:
+        """Hold every process of a box. Only called where `pause` is claimed."""
+
+    async def go_on(self, id: str) -> None:
+        """The inverse of `hold`. A box that is not held is fine."""
+
+    def held_activity(self, id: str) -> dict[str, Any] | None:
+        """What there is to say of a paused box, whose guest cannot say it; None where it is not paused."""
+        return None
 
     def usage(self, id: str) -> limits.Usage:
         return limits.Usage()
@@ -140,7 +172,10 @@ class GuestProvider(Provider):
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec)
-        return await self._make(spec, id, labels or {}, self.first_layers(), None)
+        with contextlib.nullcontext() if spec.image is None else self.ground.layers_kept():
+            first, image = self.beginning(spec)
+            begun = self._begin(spec, id, labels or {}, first, None, image)
+        return await self._complete(begun)
 
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
@@ -150,23 +185,34 @@ class GuestProvider(Provider):
             for layer in manifest.layers:
                 if not (self.ground.layers / layer / "files").is_dir():
                     raise WrongSnapshot(f"snapshot {snapshot} is damaged: its layer {layer} is missing")
-            record = self._begin(spec, id, labels or {}, manifest.layers, snapshot)
-        return await self._complete(record)
-
-    async def _make(
-        self, spec: BoxSpec, id: str, labels: Mapping[str, str], own_layers: tuple[str, ...], snapshot: str | None
-    ) -> Box:
-        return await self._complete(self._begin(spec, id, labels, own_layers, snapshot))
+            if spec.image is not None and manifest.image is None:
+                raise WrongSnapshot(
+                    f"snapshot {snapshot} is of a box without an image, and the box is to be of {spec.image}",
+                    hint="restore it without an image",
+                )
+            begun = self._begin(spec, id, labels or {}, manifest.layers, snapshot, manifest.image)
+        return await self._complete(begun)
 
     def _begin(
-        self, spec: BoxSpec, id: str, labels: Mapping[str, str], own_layers: tuple[str, ...], snapshot: str | None
+        self,
+        spec: BoxSpec,
+        id: str,
+        labels: Mapping[str, str],
+        own_layers: tuple[str, ...],
+        snapshot: str | None,
+        image: BoxImage | None,
     ) -> tuple[BoxRecord, int]:
         """The box's folder, marked as being made and locked: whoever finds it so and unlocked removes it."""
         if not _ID.fullmatch(id):
             raise InvalidSpec(f"{id!r} cannot be the id of a box: lower case letters, digits and -, at most 63")
         check_labels(labels)
         record = updated(
-            self.ground.new_record(id, spec, labels, now_ms()), layers=own_layers, snapshot=snapshot, head=snapshot
+            self.ground.new_record(id, spec, labels, now_ms()),
+            layers=own_layers,
+            began=len(own_layers),
+            snapshot=snapshot,
+            head=snapshot,
+            image=image,
         )
         folder = self.ground.box(id)
         try:
@@ -187,6 +233,30 @@ class GuestProvider(Provider):
             os.close(lock)
             raise NoSpace(f"box {id} cannot be made: {error}") from None
         return record, lock
+
+    async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:
+        require(self.name, self.capabilities, Capability.POOL)
+        self.check(spec)
+        check_labels(labels)
+        self._record(id)
+        async with self.ground.locked(id):
+            record = self._record(id)
+            if record.labels.get(POOL) != spec.hash:
+                raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
+            changed = updated(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
+            self.ground.write(changed)
+            info = BoxInfo(id, self.name, spec, changed.labels, Power.RUNNING, created_at, record.snapshot)
+            link = Link(id, self.ground.box(id))
+            try:
+                await link.ask({"op": "touch", "paths": self.dated(info)}, seconds=_TOUCH_SECONDS)
+                await self.let_out(link, changed)
+            except GuestRefused as refused:
+                raise BoxUnreachable(f"the guest of box {id} cannot take a new owner: {refused}") from None
+        return LocalBox(self, info)
+
+    def dated(self, info: BoxInfo) -> list[str]:
+        """The folders of a box that show when it was started."""
+        return [self.workdir(info)]
 
     def prepare_files(self, record: BoxRecord) -> None:
         folder = self.ground.box(record.id)
@@ -232,6 +302,7 @@ class GuestProvider(Provider):
                 if guest is None:
                     raise BoxStopped(f"box {record.id} did not stay up")
                 await self.confine(record, guest)
+                await self.let_out(link, record)
             except GuestRefused as refused:
                 raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
             except (BoxStopped, BoxUnreachable):
@@ -255,10 +326,16 @@ class GuestProvider(Provider):
             self.name,
             record.spec,
             record.labels,
-            Power.RUNNING if Link(record.id, self.ground.box(record.id)).alive() else Power.STOPPED,
+            self._power(Link(record.id, self.ground.box(record.id))),
             record.created_at,
             record.snapshot,
         )
+
+    @staticmethod
+    def _power(link: Link) -> Power:
+        if not link.alive():
+            return Power.STOPPED
+        return Power.PAUSED if link.paused else Power.RUNNING
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         records = sorted(self.ground.records(), key=lambda record: (record.created_at, record.id))
@@ -306,6 +383,7 @@ class GuestProvider(Provider):
 
     async def _stop(self, id: str) -> None:
         link = Link(id, self.ground.box(id))
+        await self._resume(link)
         with contextlib.suppress(BoxStopped, BoxUnreachable, GuestRefused):
             await link.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 1)
         await self.end(link)
@@ -314,10 +392,38 @@ class GuestProvider(Provider):
     async def start_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
         async with self._alone(id) as record:
-            if not Link(id, self.ground.box(id)).alive():
+            link = Link(id, self.ground.box(id))
+            if not link.alive():
                 await self._start(record)
+            elif link.paused:
+                await to_the_end(self._resume(link))
+                await self.let_out(link, record)
+
+    async def pause_box(self, id: str) -> None:
+        require(self.name, self.capabilities, Capability.PAUSE)
+        async with self._alone(id):
+            link = Link(id, self.ground.box(id))
+            if not link.alive():
+                raise BoxStopped(f"box {id} is stopped", hint="there is nothing to pause")
+            if not link.paused:
+                await to_the_end(self._pause(link))
+
+    async def _pause(self, link: Link) -> None:
+        """Marked before it is held: what is held without a mark was forgotten by whoever copied it."""
+        (self.ground.box(link.box) / PAUSED).touch()
+        try:
+            await self.hold(link.box)
+        except BaseException:
+            await self._resume(link)
+            raise
+
+    async def _resume(self, link: Link) -> None:
+        if link.paused:
+            await self.go_on(link.box)
+            (self.ground.box(link.box) / PAUSED).unlink(missing_ok=True)
 
     async def _start(self, record: BoxRecord) -> None:
+        (self.ground.box(record.id) / PAUSED).unlink(missing_ok=True)  # of a box that ended while it was held
         await self._up_or_down(self.recover(record))
 
     async def _up_or_down(self, record: BoxRecord) -> None:
@@ -326,6 +432,21 @@ class GuestProvider(Provider):
         except BaseException:
             await to_the_end(self.end(Link(record.id, self.ground.box(record.id))))
             raise
+
+    async def set_network(self, id: str, policy: NetworkPolicy) -> None:
+        """Change what a box may reach: on disk, and at once where it runs. What fails leaves it as it was."""
+        policy.check()
+        require(self.name, self.capabilities, Capability.NETWORK_LIVE, *needed(BoxSpec(network=policy)))
+        async with self._alone(id) as record:
+            changed = updated(record, spec=replace(record.spec, network=policy))
+            self.ground.write(changed)
+            link = Link(id, self.ground.box(id))
+            try:
+                if link.alive():
+                    await self.let_out(link, changed)
+            except BaseException:
+                self.ground.write(record)
+                raise
 
     async def remove(self, id: str) -> int:
         if not _ID.fullmatch(id) or not self.ground.box(id).exists():
@@ -351,12 +472,14 @@ class GuestProvider(Provider):
     async def _snapshot(self, record: BoxRecord, labels: Mapping[str, str]) -> Snapshot:
         ground = self.ground
         with ground.layers_kept():
-            record, own_layers = await self._freeze(record)
+            # A box that sleeps often would keep all that it ever overwrote, a layer for each sleep.
+            deepest = layers.DEEPEST_ASLEEP if HIBERNATION in labels else layers.DEEPEST
+            record, own_layers = await self._freeze(record, deepest)
             snapshot = await self.on_disk(layers.write_snapshot, ground, record, own_layers, labels)
             ground.write(updated(record, head=snapshot.id))
         return snapshot
 
-    async def _freeze(self, record: BoxRecord) -> tuple[BoxRecord, tuple[str, ...]]:
+    async def _freeze(self, record: BoxRecord, deepest: int) -> tuple[BoxRecord, tuple[str, ...]]:
         """Layers with all that a box holds now. It is locked, and so are the layers, until something refers to them."""
         ground = self.ground
         link = Link(record.id, ground.box(record.id))
@@ -370,10 +493,9 @@ class GuestProvider(Provider):
         if running:
             await self.end(link)
         record = layers.freeze_top(ground, record)
-        if len(record.layers) > layers.DEEPEST:
+        if len(record.layers) > deepest:
             try:
-                merged = await self.on_disk(layers.merge, ground, record.layers)
-                record = updated(record, layers=merged)
+                record = await self.on_disk(layers.merge, ground, record, deepest)
                 ground.write(record)
             except (OSError, RecursionError) as error:  # deeper than we can walk, say: it has its layers as they are
                 log.warning("the layers of box %s are not merged: %s", record.id, error)
@@ -384,7 +506,7 @@ class GuestProvider(Provider):
     async def _idle(self, link: Link) -> bool:
         try:
             answer = await link.ask({"op": "activity"})
-        except (BoxUnreachable, GuestRefused):
+        except (BoxStopped, BoxUnreachable, GuestRefused):
             return False
         return number_in(answer, "processes") == 0 and number_in(answer, "connections") == 0
 
@@ -418,8 +540,8 @@ class GuestProvider(Provider):
         # Without a snapshot in between: nothing would be left to forget it where we died.
         async with self._alone(id) as record:
             with self.ground.layers_kept():
-                record, own_layers = await to_the_end(self._freeze(record))
-                begun = self._begin(record.spec, new or new_id("b"), labels, own_layers, None)
+                record, own_layers = await to_the_end(self._freeze(record, layers.DEEPEST))
+                begun = self._begin(record.spec, new or new_id("b"), labels, own_layers, None, record.image)
         return await self._complete(begun)
 
     def _later(self, work: Any) -> None:
@@ -560,7 +682,8 @@ class GuestProvider(Provider):
         return []
 
     async def disk_use(self, id: str) -> int:
-        return await self.on_disk(measure, self.ground.box(id))
+        own = layers.own(self.ground, self.ground.read(id))
+        return sum([await self.on_disk(measure, folder) for folder in (self.ground.box(id), *own)])
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
         steps = await self._diagnose_provider()

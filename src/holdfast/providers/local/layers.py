@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,13 +19,15 @@ from typing import Any, BinaryIO, Final
 from holdfast.boxes.errors import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.guest import tree
-from holdfast.providers.local.ground import BoxRecord, Ground, measure, remove_tree, updated, write_whole
-from holdfast.providers.local.runtime import BASE
+from holdfast.providers.local.ground import BoxImage, BoxRecord, Ground, measure, remove_tree, updated, write_whole
+from holdfast.providers.local.runtime import BASE, IMAGE_BASE, OWN_LAYERS
 from holdfast.threads.ids import new_id, now_ms
 
 KIND: Final = "layers"
 DEEPEST: Final = 20
 """Layers of one box. Beyond that they are merged: a mount takes only so many, and each costs a little."""
+DEEPEST_ASLEEP: Final = 5
+"""The same where a box falls asleep, which it may do for ever."""
 _MAGIC: Final = b"HOLDFAST-SNAPSHOT 1\n"
 _HEADER_LIMIT: Final = 64 * 1024
 _COPY_SECONDS: Final = 3600.0
@@ -40,6 +42,7 @@ class Manifest:
 
     snapshot: Snapshot
     layers: tuple[str, ...]
+    image: BoxImage | None = None
 
     def to_json(self) -> dict[str, Any]:
         snapshot = self.snapshot
@@ -54,6 +57,7 @@ class Manifest:
             "createdAt": snapshot.created_at,
             "labels": dict(snapshot.labels),
             "layers": list(self.layers),
+            "image": None if self.image is None else self.image.to_json(),
         }
 
     @classmethod
@@ -71,6 +75,7 @@ class Manifest:
                 document["labels"],
             ),
             tuple(document["layers"]),
+            BoxImage.from_json(document["image"]) if document.get("image") else None,
         )
 
 
@@ -171,30 +176,50 @@ def _copy(source: Path, target: Path) -> None:
         )
 
 
-def _new_layer(ground: Ground, fill: Any) -> str:
-    """Made aside, under a lock that tells a sweep to leave it alone, and then put in its place."""
-    layer = new_id("l")
-    made = ground.layers / f".{layer}"
-    made.mkdir(mode=0o711)
-    made.chmod(0o711)
-    descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def _new_layer(ground: Ground, fill: Callable[[Path], None]) -> str:
+    """Made aside, and then put in its place."""
+    layer: str = new_id("l")
+    with unfinished_layer(ground) as made:
         fill(made / "files")
         made.rename(ground.layers / layer)
-    except BaseException:
-        ground.discard(made)
-        raise
-    finally:
-        os.close(descriptor)
     return layer
 
 
-def merge(ground: Ground, layers: tuple[str, ...]) -> tuple[str, ...]:
-    """The same files in fewer layers. Files are linked, not copied. Blocks."""
-    above = [layer for layer in layers if layer != BASE]
+@contextlib.contextmanager
+def unfinished_layer(ground: Ground) -> Iterator[Path]:
+    """A folder for a layer, under a lock that tells a sweep to leave it alone. To be renamed; else it is removed."""
+    made = ground.layers / f".{new_id('l')}"
+    with ground.layers_kept():
+        made.mkdir(mode=0o711)
+        made.chmod(0o711)
+        descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield made
+    finally:
+        moved = ground.discard(made)
+        os.close(descriptor)
+        if moved is not None:
+            remove_tree(moved)
+
+
+def own(ground: Ground, record: BoxRecord) -> list[Path]:
+    """The folders of what a box has added, and was frozen since."""
+    return [ground.layers / layer for layer in record.layers[record.began :]]
+
+
+def merge(ground: Ground, record: BoxRecord, deepest: int) -> BoxRecord:
+    """The same files in fewer layers: the box's own, or all, where it began with many. Links, no copies. Blocks."""
+    spared = record.began if record.began < deepest else 1
+    above = list(record.layers[spared:])
     merged = _new_layer(ground, lambda files: _merge(ground, above, files, keep_marks=True))
-    return (BASE, merged)
+    layers = (*record.layers[:spared], merged)
+    return updated(record, layers=layers, began=min(record.began, len(layers)))
+
+
+def merge_into(ground: Ground, layers: Sequence[str], target: Path) -> None:
+    """The files of some layers, the lowest first, as those of one. What was deleted stays marked. Blocks."""
+    _merge(ground, list(layers), target, keep_marks=True)
 
 
 def _merge(ground: Ground, layers: list[str], target: Path, *, keep_marks: bool) -> None:
@@ -246,11 +271,11 @@ def _is_opaque(path: str) -> bool:
 def write_snapshot(ground: Ground, record: BoxRecord, layers: tuple[str, ...], labels: Mapping[str, str]) -> Snapshot:
     parent = record.head or record.snapshot
     known = _layers_of(ground, parent)
-    size = sum(measure(ground.layers / layer) for layer in layers if layer != BASE and layer not in known)
+    size = sum(measure(ground.layers / layer) for layer in layers if layer not in OWN_LAYERS and layer not in known)
     snapshot = Snapshot(
         new_id("s"), "local", KIND, Holding.REFERENCE, record.id, parent, size, now_ms(), {**record.labels, **labels}
     )
-    write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, layers).to_json())
+    write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, layers, record.image).to_json())
     return snapshot
 
 
@@ -277,13 +302,15 @@ def collect(ground: Ground) -> int | None:
     with ground.layers_alone() as alone:
         if not alone:
             return None
-        for path in ground.snapshots.glob(".*"):  # whoever writes one holds the layers
+        for path in (*ground.snapshots.glob(".*"), *ground.images.glob(".*")):  # whoever writes one holds the layers
             _unlink(str(path))
-        needed = {BASE}
+        needed = set(OWN_LAYERS)
         for manifest in manifests(ground):
             needed.update(manifest.layers)
         for id in ground.ids():
             needed.update(_needed_by(ground, id))
+        for named in image_documents(ground):
+            needed.update(named.get("layers", ()))
         with os.scandir(ground.layers) as entries:
             unneeded = [Path(entry.path) for entry in entries if entry.name not in needed]
         doomed = [
@@ -303,6 +330,15 @@ def _needed_by(ground: Ground, id: str) -> Iterator[str]:
     yield from document.get("layers", ())
     if document.get("freezing"):
         yield document["freezing"]
+
+
+def image_documents(ground: Ground) -> Iterator[dict[str, Any]]:
+    """What is kept of each image. One that cannot be read is passed over."""
+    for path in sorted(ground.images.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            document = json.loads(path.read_bytes())
+            if isinstance(document, dict):
+                yield document
 
 
 def _abandoned(path: Path) -> bool:
@@ -326,13 +362,14 @@ def _abandoned(path: Path) -> bool:
 def export(ground: Ground, id: str, out: BinaryIO) -> None:
     """A snapshot with all of its files. Blocks."""
     manifest = read_manifest(ground, id)
-    header = json.dumps(Manifest(manifest.snapshot, ()).to_json()).encode()
+    header = json.dumps(Manifest(manifest.snapshot, (), manifest.image).to_json()).encode()
     out.write(_MAGIC + header + b"\n")
     flat = ground.trash / f"{_EXPORT}{new_id('x')}"
     with ground.making_in(ground.trash):
         try:
             with ground.layers_kept():
-                _merge(ground, [layer for layer in manifest.layers if layer != BASE], flat, keep_marks=False)
+                above = [layer for layer in manifest.layers if layer not in (BASE, IMAGE_BASE)]
+                _merge(ground, above, flat, keep_marks=False)
             tree.pack(str(flat), out)
         except BrokenPipeError:
             raise
@@ -348,8 +385,9 @@ def import_(ground: Ground, source: BinaryIO) -> Snapshot:
         raise WrongSnapshot("this is no exported snapshot", hint="export one: holdfast box snapshots --export ID")
     line = source.readline(_HEADER_LIMIT)
     try:
-        told = Manifest.from_json(json.loads(line)).snapshot
-    except (ValueError, KeyError, TypeError):
+        header = Manifest.from_json(json.loads(line))
+        told = header.snapshot
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise WrongSnapshot("the exported snapshot has no manifest that could be read") from None
     if told.kind != KIND:
         raise WrongSnapshot(f"this is a snapshot of kind {told.kind}; local boxes are restored from {KIND}")
@@ -369,7 +407,8 @@ def import_(ground: Ground, source: BinaryIO) -> Snapshot:
         snapshot = Snapshot(
             new_id("s"), "local", KIND, Holding.VALUE, str(told.box)[:64], None, size, now_ms(), dict(labels)
         )
-        write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, (BASE, layer)).to_json())
+        base = BASE if header.image is None else IMAGE_BASE
+        write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, (base, layer), header.image).to_json())
     return snapshot
 
 

@@ -8,48 +8,28 @@ from __future__ import annotations
 import array
 import asyncio
 import ctypes
-import errno
-import fcntl
 import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.guest import codec
+from holdfast.providers.answers import ArchiveRefused, GuestRefused, check_refused, read_answer
+from holdfast.providers.pipes import readable
 
-T = TypeVar("T")
 _ANSWER_LIMIT: Final = codec.LIMIT
 _PIECE: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 4
-_MAX_ERRNO: Final = 4096
 DEFAULT_SECONDS: Final = 30.0
 _PIDFD_GETFD: Final = 438
 """The same number on every machine."""
 _KILL_SECONDS: Final = 10.0
-
-
-class GuestRefused(Exception):
-    """The guest said no: an errno, and what it is about."""
-
-    def __init__(self, number: int, about: str) -> None:
-        super().__init__(f"{about}: {os.strerror(number)}")
-        self.number = number
-        self.about = about
-
-
-class ArchiveRefused(GuestRefused):
-    """The guest's child did not like what it was given. Where nothing was given, a refusal like any other."""
-
-    def __init__(self, about: str) -> None:
-        super().__init__(errno.EPROTO, about)
-
-    def __str__(self) -> str:
-        return self.about
+PAUSED: Final = "paused"
+"""In the folder of a box whose processes are held: not for a moment, as while it is copied, but until it is started."""
 
 
 class Call:
@@ -112,22 +92,10 @@ class Call:
             return None
         data = bytes(self._received[4 : 4 + length])
         del self._received[: 4 + length]
-        try:
-            message = codec.decode(data)
-        except (codec.BadMessage, RecursionError) as error:
-            raise BoxUnreachable(f"box {self.box} sends garbage ({error})") from None
-        if not isinstance(message, dict):
-            raise BoxUnreachable(f"box {self.box} sends garbage")
-        if "error" in message:
-            number, about = message["error"], message.get("about")
-            raise GuestRefused(
-                number if isinstance(number, int) and 0 < number < _MAX_ERRNO else errno.EIO,
-                about if isinstance(about, str) else "",
-            )
+        message = read_answer(data, self.box)
         if "take" in message:
             self._descriptors += self._take_out(message["take"])
-        if "refused" in message:
-            raise ArchiveRefused(str(message.get("about"))[:500])
+        check_refused(message)
         return message
 
     def _take_out(self, numbers: object) -> list[int]:
@@ -167,7 +135,14 @@ class Link:
 
     def __init__(self, box: str, folder: Path) -> None:
         self.box = box
+        self.wake: Callable[[], Awaitable[bool]] | None = None
+        """Tried once where the box does not run, or is paused, before that is an error."""
         self._folder = folder
+
+    @property
+    def paused(self) -> bool:
+        """Whether its processes are held, the guest too: nobody would answer."""
+        return (self._folder / PAUSED).exists()
 
     def connect(self) -> socket.socket:
         """Raises `BoxStopped` where no guest listens, `BoxUnreachable` where it does not keep up."""
@@ -200,7 +175,7 @@ class Link:
 
     async def call(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Call:
         """Send a request; the caller closes it. Waits only for one that is larger than a socket's buffer."""
-        connection = self.connect()
+        connection = await self._awake()
         try:
             data = codec.frame(message)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -218,6 +193,19 @@ class Link:
             connection.close()
             raise
         return Call(connection, self.box)
+
+    async def _awake(self) -> socket.socket:
+        try:
+            return self._connect_to_runner()
+        except BoxStopped:
+            if self.wake is None or not await self.wake():
+                raise
+        return self._connect_to_runner()
+
+    def _connect_to_runner(self) -> socket.socket:
+        if self.paused:
+            raise BoxStopped(f"box {self.box} is paused", hint=f"let it go on: holdfast box start {self.box}")
+        return self.connect()
 
     async def ask(
         self, message: dict[str, Any], descriptors: Sequence[int] = (), *, seconds: float | None = DEFAULT_SECONDS
@@ -326,88 +314,3 @@ def _get_descriptor(process: int, number: int) -> int:
     return descriptor  # the kernel has marked it to be closed on exec
 
 
-def on_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """For what waits for the other end of a stream, which may take its time: no thread that others wait for."""
-    executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-stream")
-    try:
-        return asyncio.get_running_loop().run_in_executor(executor, work)
-    finally:
-        executor.shutdown(wait=False)
-
-
-async def readable(descriptor: int) -> None:
-    """Wait until a descriptor has something (or its end) to read."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def ready() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    loop.add_reader(descriptor, ready)
-    try:
-        await future
-    finally:
-        loop.remove_reader(descriptor)
-
-
-async def writable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def ready() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    loop.add_writer(descriptor, ready)
-    try:
-        await future
-    finally:
-        loop.remove_writer(descriptor)
-
-
-class Pipe:
-    """One end of a pipe, socket or terminal, without buffers of its own: what is not read waits where it is."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor: int | None = descriptor
-        os.set_blocking(descriptor, False)
-
-    def widen(self) -> None:
-        """As much room as the kernel gives an ordinary user: fewer turns for the same bytes."""
-        if self.descriptor is not None:
-            try:
-                fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
-            except OSError:
-                return  # the user's share of pipe memory is taken: slower, not wrong
-
-    async def read(self, limit: int = 1 << 20) -> bytes:
-        """Some bytes; empty at the end."""
-        while self.descriptor is not None:
-            try:
-                return os.read(self.descriptor, limit)
-            except BlockingIOError:
-                await readable(self.descriptor)
-            except ConnectionResetError:
-                return b""
-            except OSError as error:
-                if error.errno == errno.EIO:  # a terminal whose last process has gone
-                    return b""
-                raise
-        return b""
-
-    async def write(self, data: bytes) -> None:
-        """All of it. Raises `BrokenPipeError` where nobody reads any more."""
-        view = memoryview(data)
-        while view:
-            if self.descriptor is None:
-                raise BrokenPipeError(errno.EPIPE, "closed")
-            try:
-                view = view[os.write(self.descriptor, view) :]
-            except BlockingIOError:
-                await writable(self.descriptor)
-
-    def close(self) -> None:
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import termios
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from holdfast.boxes.errors import (
     BoxGone,
     BoxStopped,
     BoxUnreachable,
-    CannotExecute,
     ExecTimeout,
     InvalidSpec,
     OutputTooLarge,
@@ -30,9 +29,12 @@ from holdfast.boxes.errors import (
     Unsupported,
 )
 from holdfast.boxes.process import Channel, Chunk, Completed, Process, ProcessInfo, ProcessState, Sink, Stream
+from holdfast.providers.answers import GuestRefused, number_in
+from holdfast.providers.commands import cannot_execute
 from holdfast.providers.local.ground import write_whole
 from holdfast.providers.local.inotify import FileWatch
-from holdfast.providers.local.link import DEFAULT_SECONDS, Call, GuestRefused, Link, Pipe
+from holdfast.providers.local.link import DEFAULT_SECONDS, Call, Link
+from holdfast.providers.pipes import Pipe
 from holdfast.threads.ids import new_id, now_ms
 
 _PIECE: Final = 1 << 18
@@ -43,31 +45,6 @@ _LOOK_SECONDS: Final = 1.0
 """How often a follower makes sure that the box still lives. Output itself is announced."""
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 _MAX_SIZE: Final = 10_000
-
-
-def start_request(
-    operation: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, **more: object
-) -> dict[str, Any]:
-    """Checked here, since what the guest is asked must make sense."""
-    if isinstance(argv, (str, bytes)) or not argv or not all(isinstance(each, str) for each in argv) or not argv[0]:
-        raise InvalidSpec("a command is a list of strings that begins with a program, say ['ls', '-l']")
-    for each in (*argv, *env, *env.values(), cwd):
-        if "\0" in each:
-            raise InvalidSpec("a command, its environment and its folder cannot hold a NUL character")
-    if any("=" in name or not name for name in env):
-        raise InvalidSpec("the name of an environment variable cannot be empty or hold a =")
-    return {"op": operation, "argv": list(argv), "env": dict(env), "cwd": cwd, **more}
-
-
-def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exception:
-    reason = os.strerror(refused.number).lower()
-    if refused.number in (errno.EPROTO, errno.EEXIST):
-        return BoxUnreachable(f"the guest did not understand a request: {refused}")
-    if refused.about == cwd != argv[0]:
-        return CannotExecute(f"the command cannot start in {cwd}: {reason}", hint="give another folder")
-    if refused.number in (errno.EAGAIN, errno.ENOMEM):
-        return CannotExecute(f"{argv[0]} cannot be started: the box is at its limit of processes or memory")
-    return CannotExecute(f"{argv[0]} cannot be started: {reason}")
 
 
 class Drain:
@@ -237,13 +214,6 @@ async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin:
 
 async def _exit_code(call: Call) -> int:
     return number_in(await call.done(), "code")
-
-
-def number_in(answer: Mapping[str, Any], name: str) -> int:
-    value = answer.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BoxUnreachable(f"the guest's answer has no {name}")
-    return value
 
 
 async def _feed(pipe: Pipe, data: bytes | AsyncIterable[bytes]) -> None:

@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from holdfast.boxes.box import BoxInfo, Step
+from holdfast.boxes.box import BoxInfo, Power, Step
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxError, CannotIsolate
-from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.local import bubblewrap, limits, machine, runtime, volumes
-from holdfast.providers.local.ground import BoxRecord, Ground
+from holdfast.boxes.network import Egress, Network, NetworkPolicy, Traffic
+from holdfast.boxes.spec import WORKSPACE, BoxSpec
+from holdfast.providers.answers import GuestRefused
+from holdfast.providers.local import bubblewrap, layers, limits, machine, runtime, volumes
+from holdfast.providers.local.ground import BoxImage, BoxRecord, Ground
 from holdfast.providers.local.guard import DiskGuard, Watched
 from holdfast.providers.local.guest_provider import GuestProvider
+from holdfast.providers.local.images import LocalImages, interpreter
+from holdfast.providers.local.images import store as image_store
 from holdfast.providers.local.launch import Launcher, stage_for
-from holdfast.providers.local.link import GuestRefused, Link
+from holdfast.providers.local.link import PAUSED, Link
+from holdfast.providers.local.network import CAPABILITIES, WaysOut
 
 log = logging.getLogger(__name__)
 
 _HOLD_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
+_WAY_OUT: Final = "way-out"
+"""In a box's folder, while its guest keeps the listener of its way out."""
+_AT_ONCE: Final = 16
+"""Boxes that are asked for their way out when a server comes back."""
 _DEFAULT_PIDS: Final = 4096
+_SANDBOX_PROCESSES: Final = 2
+"""Of each box: bubblewrap, and the guest."""
 _MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for a box that was given no limit of its own."""
 _PATH: Final = f"{bubblewrap.HOME}/.local/bin:{bubblewrap.HOME}/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+_IMAGE_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class LocalProvider(GuestProvider):
     """Boxes confined by bubblewrap. They outlive this object, and the server."""
 
     name = "local"
+    images: LocalImages
 
-    def __init__(self, home: Path) -> None:
-        """`home` is the server's folder; boxes are kept in `local` below it, and never see the rest."""
+    def __init__(self, home: Path, *, egress: Egress | None = None) -> None:
+        """`home` is the server's folder; boxes are kept in `local` below it, and never see the rest.
+
+        Without an `egress`, boxes have no network. Of several providers on one home, the first that has one serves it.
+        """
         path = home.absolute() / "local"
         uid, gid = runtime.chosen_user(path)
         super().__init__(Ground(path, uid, gid))
@@ -51,6 +71,9 @@ class LocalProvider(GuestProvider):
         self._runtime: runtime.Runtime | None = None
         self._launcher: Launcher | None = None
         self._guard: DiskGuard | None = None
+        self._interpreter: interpreter.Interpreter | None = None
+        self.images = LocalImages(self.ground, self._collect)
+        self._ways_out = WaysOut(egress)
 
     async def open(self) -> None:
         if self._launcher is not None:
@@ -66,7 +89,10 @@ class LocalProvider(GuestProvider):
         self._own_files = limits.raise_own_limit()
         made, self._backend = await self.on_disk(self._prepare)
         self._runtime = made
+        self.edition = made.folder.name
         self.capabilities = _capabilities(self._backend)
+        if self._ways_out.serves:
+            self.capabilities |= CAPABILITIES
         binds = [[str(self.ground.path), "local"]]
         if made.python_prefix is not None:
             binds.append([str(made.python_prefix), "python"])
@@ -80,12 +106,14 @@ class LocalProvider(GuestProvider):
         )
         await self._launcher.start()
         self._guard = DiskGuard(self.ground.path, self._running, self._stop_writers)
+        if self._ways_out.serves:
+            self._later(self._let_out_again())
 
     def _running(self) -> list[Watched]:
         return [
-            Watched(record.id, self.ground.box(record.id), record.spec.disk)
+            Watched(record.id, self.ground.box(record.id), record.spec.disk, tuple(layers.own(self.ground, record)))
             for record in self.ground.records()
-            if Link(record.id, self.ground.box(record.id)).alive()
+            if self._power(Link(record.id, self.ground.box(record.id))) is Power.RUNNING
         ]
 
     async def _stop_writers(self, id: str) -> None:
@@ -111,6 +139,7 @@ class LocalProvider(GuestProvider):
                 hint="give another --home: boxes must not see the server's data",
             )
         self.ground.prepare()
+        self._ways_out.claim(self.ground.path)
         return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()
 
     async def close(self) -> None:
@@ -118,19 +147,73 @@ class LocalProvider(GuestProvider):
             await self._guard.close()
             self._guard = None
         await super().close()
+        self._ways_out.close()
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
 
     # --- a box ---
 
-    def first_layers(self) -> tuple[str, ...]:
-        return (runtime.BASE,)
+    def beginning(self, spec: BoxSpec) -> tuple[tuple[str, ...], BoxImage | None]:
+        return ((runtime.BASE,), None) if spec.image is None else image_store.beginning(self.ground, spec.image)
+
+    def _image(self, info: BoxInfo) -> BoxImage | None:
+        try:
+            return self.ground.read(info.id).image
+        except BoxError:
+            return None
 
     def workdir(self, info: BoxInfo) -> str:
+        if info.spec.workdir == WORKSPACE and (image := self._image(info)) is not None:
+            return image.workdir or info.spec.workdir
         return info.spec.workdir
 
+    async def let_out(self, link: Link, record: BoxRecord) -> None:
+        if self._has_way_out(record):
+            await self._ways_out.open(link, record.spec.network, record.labels)
+            (self.ground.box(record.id) / _WAY_OUT).touch()
+
+    def _has_way_out(self, record: BoxRecord) -> bool:
+        """Whether its guest keeps a listener: also one that nothing is allowed through any more, to say so at once."""
+        return record.spec.network.mode is not Network.NONE or (self.ground.box(record.id) / _WAY_OUT).exists()
+
+    def traffic(self, id: str) -> Traffic | None:
+        return self._ways_out.traffic(id)
+
+    async def _let_out_again(self) -> None:
+        """Boxes outlive whoever served them: what they connected to meanwhile waits for us."""
+        cut_off = [record.id for record in self.ground.records() if self._is_cut_off(record.id)]
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def reconnect(id: str) -> None:
+            try:
+                async with turns, self._alone(id) as record:
+                    if self._is_cut_off(id):
+                        await self.let_out(Link(id, self.ground.box(id)), record)
+            except BoxError as error:
+                log.warning("box %s has no way out: %s", id, error)
+
+        await asyncio.gather(*(reconnect(id) for id in cut_off))
+
+    def _is_cut_off(self, id: str) -> bool:
+        """Whether a box runs that should have a way out, and has none, or that of a guest which is no more."""
+        try:
+            link = Link(id, self.ground.box(id))
+            if not self._ways_out.serves or not self._has_way_out(self.ground.read(id)) or link.paused:
+                return False
+            pid = link.pid()
+        except BoxError:
+            return False
+        return pid is not None and not self._ways_out.has(id, pid)
+
     def environment(self, info: BoxInfo) -> dict[str, str]:
+        image = self._image(info)
+        if image is not None:
+            return {
+                **environment_in(image),
+                "HOLDFAST_BOX": info.id,
+                **self._ways_out.environment(self._policy(info)),
+            }
         return {
             "PATH": _PATH,
             "HOME": bubblewrap.HOME,
@@ -141,7 +224,18 @@ class LocalProvider(GuestProvider):
             "TMPDIR": "/tmp",
             "npm_config_prefix": f"{bubblewrap.HOME}/.local",
             "HOLDFAST_BOX": info.id,
+            **self._ways_out.environment(self._policy(info)),
         }
+
+    def _policy(self, info: BoxInfo) -> NetworkPolicy:
+        """As it is now: it may have changed since a handle was made."""
+        try:
+            return self.ground.read(info.id).spec.network
+        except BoxError:
+            return info.spec.network
+
+    def dated(self, info: BoxInfo) -> list[str]:
+        return [*super().dated(info), "/run", "/dev/shm"]
 
     def check(self, spec: BoxSpec) -> None:
         super().check(spec)
@@ -158,12 +252,17 @@ class LocalProvider(GuestProvider):
         assert self._launcher is not None
         spec = record.spec
         folder = self.ground.box(record.id)
-        places = [target for _, target in self._runtime.programs]
-        places += ["/etc", "/proc", "/dev", "/run", bubblewrap.GUEST, bubblewrap.PYTHON]
+        (folder / _WAY_OUT).unlink(missing_ok=True)
+        image = record.image
+        places = ["/proc", "/dev", "/run", bubblewrap.GUEST, bubblewrap.PYTHON]
+        if image is None:
+            places += ["/etc", *(target for _, target in self._runtime.programs)]
         places += [volume.path for volume in spec.volumes] + [mount.path for mount in spec.mounts]
         volumes.check_places(self.ground, record.layers, folder / "upper", places)
         sources = volumes.sources(self.ground, spec, self._home)
-        filter = os.open(self._runtime.seccomp, os.O_RDONLY | os.O_CLOEXEC)  # read to its end by each box that starts
+        pretends = image is not None and image.uid == 0
+        filter_file = self._runtime.root_seccomp if pretends else self._runtime.seccomp
+        filter = os.open(filter_file, os.O_RDONLY | os.O_CLOEXEC)  # read to its end by each box that starts
         try:
             first = bubblewrap.FIRST_DESCRIPTOR
             staged = [each.place(number) for number, each in enumerate(sources)]
@@ -175,19 +274,6 @@ class LocalProvider(GuestProvider):
                 )
                 for number, (source, place) in enumerate(zip(sources, staged, strict=True))
             ]
-            prefix = None
-            if self._runtime.python_prefix is not None:
-                stage = stage_for(self.ground.path)
-                prefix = f"{stage}/python" if self._as_root else str(self._runtime.python_prefix)
-            machine = bubblewrap.Machine(
-                self._runtime.programs,
-                self._runtime.masked_files,
-                self._runtime.masked_folders,
-                self._reachable(self._runtime.etc),
-                self._reachable(self._runtime.guest),
-                self._runtime.python,
-                prefix,
-            )
             files = bubblewrap.Files(
                 tuple(self._reachable(self.ground.layers / layer / "files") for layer in record.layers),
                 self._reachable(folder / "upper"),
@@ -195,9 +281,12 @@ class LocalProvider(GuestProvider):
             )
             memory, pids = _memory_of(spec), spec.pids or _DEFAULT_PIDS
             by_group = self._backend.enforces
-            arguments = bubblewrap.arguments(
-                machine, files, record.id, mounts, first, None if by_group("pids") else pids
-            )
+            processes = None if by_group("pids") else pids
+            if image is None:
+                arguments = bubblewrap.arguments(self._machine(), files, record.id, mounts, first, processes)
+            else:
+                inside = await self._image_machine(image)
+                arguments = bubblewrap.image_arguments(inside, files, record.id, mounts, first, processes)
             request = {
                 "folder": str(folder),
                 "program": self._reachable(self._runtime.bwrap),
@@ -213,6 +302,37 @@ class LocalProvider(GuestProvider):
             return await self._launcher.launch(request, [filter])
         finally:
             os.close(filter)
+
+    def _machine(self) -> bubblewrap.Machine:
+        """What of this machine a box without an image sees."""
+        made = self.mounted
+        prefix = None
+        if made.python_prefix is not None:
+            prefix = f"{stage_for(self.ground.path)}/python" if self._as_root else str(made.python_prefix)
+        return bubblewrap.Machine(
+            made.programs,
+            made.masked_files,
+            made.masked_folders,
+            self._reachable(made.etc),
+            self._reachable(made.guest),
+            made.python,
+            prefix,
+        )
+
+    async def _image_machine(self, image: BoxImage) -> bubblewrap.ImageMachine:
+        """The same for a box of an image."""
+        made = self.mounted
+        if self._interpreter is None:
+            self._interpreter = await self.on_disk(interpreter.prepare, self.ground, made.host_python)
+        return bubblewrap.ImageMachine(
+            made.masked_files,
+            made.masked_folders,
+            self._reachable(made.guest),
+            self._reachable(self._interpreter.folder),
+            self._interpreter.command,
+            image.uid,
+            image.gid,
+        )
 
     def _make_group(self, record: BoxRecord) -> limits.BoxGroup:
         spec = record.spec
@@ -231,6 +351,7 @@ class LocalProvider(GuestProvider):
         try:
             await self._kill(link)
         finally:
+            self._ways_out.shut(link.box)
             for each in held:
                 self._later(self.on_disk(os.close, each))
 
@@ -257,24 +378,54 @@ class LocalProvider(GuestProvider):
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:
-        group = self._group(id)
-        if not group.can_freeze:
+        if self._is_paused(id):
+            yield  # for as long as we have the box to ourselves
+            return
+        if not self._group(id).can_freeze:
             async with super().held_still(id):
                 yield
             return
+        await self.hold(id)
         try:
-            await self.on_disk(group.freeze)
+            yield
+        finally:
+            await self.go_on(id)
+
+    async def hold(self, id: str) -> None:
+        try:
+            await self.on_disk(self._group(id).freeze)
         except TimeoutError:
             raise BoxConflict(
                 f"box {id} does not hold still: its processes wait for the disk", hint="try again when it is less busy"
             ) from None
+
+    async def go_on(self, id: str) -> None:
+        await self.on_disk(self._group(id).thaw)
+
+    def _is_paused(self, id: str) -> bool:
+        return Link(id, self.ground.box(id)).paused
+
+    def held_activity(self, id: str) -> dict[str, Any] | None:
         try:
-            yield
-        finally:
-            await self.on_disk(group.thaw)
+            since = (self.ground.box(id) / PAUSED).stat().st_mtime
+        except FileNotFoundError:
+            return None
+        processes = max(0, len(self._group(id).processes()) - _SANDBOX_PROCESSES)
+        return {"processes": processes, "connections": 0, "idle": max(0, int((time.time() - since) * 1000))}
 
     def ails(self, id: str) -> bool:
-        return super().ails(id) or self._group(id).held or self._is_ending(id) or self._is_loose(id)
+        return (
+            super().ails(id)
+            or self._is_held_wrongly(id)
+            or self._is_ending(id)
+            or self._is_loose(id)
+            or self._is_cut_off(id)
+        )
+
+    def _is_held_wrongly(self, id: str) -> bool:
+        """Whether somebody died between the mark of a pause and the pause, or while they held a box to copy it."""
+        group = self._group(id)
+        return group.exists and group.can_freeze and group.held is not self._is_paused(id)
 
     def _is_loose(self, id: str) -> bool:
         """Whether a box runs that nobody got to put under its limits."""
@@ -302,12 +453,14 @@ class LocalProvider(GuestProvider):
         if self._is_ending(id):
             await self.end(Link(id, self.ground.box(id)))
             self.release(id)
-        elif self._group(id).held:
-            await self.on_disk(self._group(id).thaw)
+        elif self._is_held_wrongly(id):
+            await (self.hold(id) if self._is_paused(id) else self.go_on(id))
         elif self._is_loose(id) and (pid := Link(id, self.ground.box(id)).pid()) is not None:
             record = self.ground.read(id)
             self._make_group(record)
             await self.confine(record, pid)
+        elif self._is_cut_off(id):
+            await self.let_out(Link(id, self.ground.box(id)), self.ground.read(id))
         await super().mend(id)
 
     def sweep_machine(self) -> list[str]:
@@ -354,6 +507,20 @@ def _kill_unborn(id: str) -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
+def environment_in(image: BoxImage) -> dict[str, str]:
+    """What processes in a box of an image find, unless they are told otherwise."""
+    name = "root" if image.uid == 0 else (image.user or "").partition(":")[0]
+    return {
+        "PATH": _IMAGE_PATH,
+        "HOME": image.home,
+        "USER": name,
+        "LOGNAME": name,
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        **image.env,
+    }
+
+
 def _memory_of(spec: BoxSpec) -> int:
     return spec.memory or int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
@@ -372,6 +539,7 @@ def _capabilities(backend: limits.LimitBackend) -> frozenset[Capability]:
         Capability.EXPORT,
         Capability.VOLUMES,
         Capability.HOST_MOUNTS,
+        Capability.IMAGES,
         Capability.MEMORY_LIMIT,
         Capability.DISK_LIMIT,
         Capability.PIDS_LIMIT,
@@ -379,7 +547,10 @@ def _capabilities(backend: limits.LimitBackend) -> frozenset[Capability]:
         Capability.PTY,
         Capability.DETACHED,
         Capability.CONNECT,
+        Capability.POOL,
     }
     if backend.enforces("cpu"):
         able.add(Capability.CPU_LIMIT)
+    if backend.enforces("freezer"):
+        able.add(Capability.PAUSE)
     return frozenset(able)

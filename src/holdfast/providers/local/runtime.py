@@ -15,18 +15,27 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from holdfast.providers.local import seccomp
-from holdfast.providers.local.bubblewrap import GUEST, HOME, MASKED, PYTHON, SKELETON, UID, USER
+from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, PYTHON, SKELETON, UID, USER
 from holdfast.providers.local.ground import Ground
 from holdfast.threads.ids import new_id
 
 BASE: Final = "base-1"
 """The layer with the folders that every box begins with."""
-_MODULES: Final = ("codec", "init", "search", "tree")
+IMAGE_BASE: Final = "image-base-1"
+"""The same for boxes of an image, below it."""
+IMAGE_ETC: Final = "image-etc-1"
+"""On top of an image: what its /etc says of the machine that it was made on is not so here."""
+IMAGE_APT: Final = "image-apt-1"
+"""On top of an image with apt, which has no user to change to here."""
+OWN_LAYERS: Final = frozenset({BASE, IMAGE_BASE, IMAGE_ETC, IMAGE_APT})
+"""Made by us, again where they are missing. Never removed."""
+_MODULES: Final = ("codec", "init", "outlet", "search", "tree")
 _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FROM_ETC: Final = (
     "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts", "gai.conf",
@@ -50,6 +59,18 @@ _WRITTEN: Final = {
     "pip.conf": "[global]\nbreak-system-packages = true\ndisable-pip-version-check = true\n",
     "profile": '[ -n "$BASH_VERSION" ] && [ -r ~/.bashrc ] && . ~/.bashrc\n',
     "bash.bashrc": "[ -n \"$PS1\" ] && PS1='\\u@\\h:\\w\\$ '\n",
+}
+
+
+_IMAGE_ETC_FILES: Final = {
+    "etc/hosts": _WRITTEN["hosts"],
+    "etc/hostname": _WRITTEN["hostname"],
+    "etc/resolv.conf": "",
+}
+_IMAGE_APT_FILES: Final = {
+    "etc/apt/apt.conf.d/90holdfast": 'APT::Sandbox::User "root";\n',
+    # A box that dies is made anew: its packages need not be on disk before anything else goes on.
+    "etc/dpkg/dpkg.cfg.d/90holdfast": "force-unsafe-io\n",
 }
 
 
@@ -79,6 +100,16 @@ class Runtime:
     def seccomp(self) -> Path:
         return self.folder / "seccomp.bpf"
 
+    @property
+    def root_seccomp(self) -> Path:
+        """For the root of an image."""
+        return self.folder / "seccomp-root.bpf"
+
+    @property
+    def host_python(self) -> str:
+        """The guest's interpreter, as a path on this machine."""
+        return _host_path(self.python, self.python_prefix)
+
 
 def prepare(ground: Ground, bwrap: Path, root: Path = Path("/")) -> Runtime:
     """Make what is missing. Blocks; milliseconds where nothing is."""
@@ -96,8 +127,8 @@ def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
         with contextlib.suppress(OSError):
             identity.update(f"{name} {(root / 'etc' / name).stat().st_mtime_ns}".encode())
     identity.update(json.dumps(_WRITTEN).encode() + bwrap.read_bytes())
-    filter = seccomp.compile_filter()
-    identity.update(filter)
+    filter, root_filter = seccomp.compile_filter(), seccomp.compile_root_filter()
+    identity.update(filter + root_filter)
     folder = ground.runtime / identity.hexdigest()[:16]
     if not folder.exists():
         made = ground.runtime / f".{folder.name}.{new_id('x')}"
@@ -106,12 +137,16 @@ def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
         _compile_guest(made / "guest", _host_path(python, prefix))
         _write_etc(made / "etc", root / "etc")
         (made / "seccomp.bpf").write_bytes(filter)
+        (made / "seccomp-root.bpf").write_bytes(root_filter)
         _copy_bwrap(bwrap, made / "bubblewrap")
         try:
             made.rename(folder)
         except OSError:  # another process was quicker
             shutil.rmtree(made)
-    _make_base(ground)
+    _make_layer(ground, BASE, SKELETON, {})
+    _make_layer(ground, IMAGE_BASE, IMAGE_SKELETON, {})
+    _make_layer(ground, IMAGE_ETC, (), _IMAGE_ETC_FILES)
+    _make_layer(ground, IMAGE_APT, (), _IMAGE_APT_FILES)
     there = [name for name in MASKED if _is_open_to_all(root / "proc" / name)]
     return Runtime(
         folder,
@@ -241,17 +276,24 @@ def _copy_readable(source: Path, target: Path) -> None:
         return  # changed while we looked, or not for us: a box can do without
 
 
-def _make_base(ground: Ground) -> None:
-    layer = ground.layers / BASE
+def _make_layer(ground: Ground, name: str, folders: Sequence[tuple[str, int]], files: Mapping[str, str]) -> None:
+    layer = ground.layers / name
     if layer.exists():
         return
-    made = ground.layers / f".{BASE}.{new_id('x')}"
-    files = made / "files"
+    made = ground.layers / f".{name}.{new_id('x')}"
+    root = made / "files"
     made.mkdir(mode=0o711)
     made.chmod(0o711)
-    ground.make_folder(files)
-    for name, mode in SKELETON:
-        ground.make_folder(files / name, mode)
+    ground.make_folder(root)
+    for folder, mode in folders:
+        ground.make_folder(root / folder, mode)
+    for path, text in files.items():
+        for parent in reversed(Path(path).parents[:-1]):
+            if not (root / parent).exists():
+                ground.make_folder(root / parent)
+        (root / path).write_text(text)
+        (root / path).chmod(0o644)
+        ground.give(root / path)
     try:
         made.rename(layer)
     except OSError:  # another process was quicker

@@ -88,6 +88,34 @@ _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "vserver": (236, None),
 }
 
+_PRETENDED: Final[dict[str, tuple[int | None, int | None]]] = {
+    "capset": (126, 91),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+    "lchown": (94, None),
+    "setfsgid": (123, 152),
+    "setfsuid": (122, 151),
+    "setgid": (106, 144),
+    "setgroups": (116, 159),
+    "setregid": (114, 143),
+    "setresgid": (119, 149),
+    "setresuid": (117, 147),
+    "setreuid": (113, 145),
+    "setuid": (105, 146),
+}
+"""What the root of an image asks for and cannot have, since there is one user in a box: it is told that it was done, as
+package managers want to hear, and nothing is done."""
+_ROOT_MAY: Final = ("chroot",)
+"""apk runs the scripts of packages so. It leads nowhere but into the box's own files."""
+_MAKE_NODE: Final[dict[str, tuple[tuple[int | None, int | None], int]]] = {
+    "mknod": ((133, None), 1),
+    "mknodat": ((259, 33), 2),
+}
+"""Numbers, and the argument that says what is made."""
+_DEVICES: Final = (0o020000, 0o060000)
+_FILE_KIND: Final = 0o170000
+
 _NEW_NAMESPACES: Final = 0x7E02_0000
 """All of clone's CLONE_NEW*. CLONE_NEWTIME is not among them: there its bit is part of the signal."""
 _PERSONALITIES: Final = (0x0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)
@@ -135,6 +163,7 @@ _EQUAL: Final = 0x15
 _AT_LEAST: Final = 0x35
 _ANY_BIT: Final = 0x45
 _RETURN: Final = 0x06
+_AND: Final = 0x54
 
 _NUMBER_AT: Final = 0
 _ARCHITECTURE_AT: Final = 4
@@ -157,17 +186,42 @@ _Block = tuple[_Step, ...]
 
 def compile_filter(machine: str | None = None) -> bytes:
     """The program for one kind of machine, this one if none is named. Raises UnknownMachine where there is no table."""
+    known = _known(machine)
+    return _assemble(known, _blocks(known))
+
+
+def compile_root_filter(machine: str | None = None) -> bytes:
+    """The same for the root of an image, who may do no more but change its root, and is told so less often."""
+    known = _known(machine)
+    blocks = _blocks(known)
+    for name in _ROOT_MAY:
+        if (number := _DENIED[name][known.column]) is not None:
+            del blocks[number]
+    for numbers in _PRETENDED.values():
+        if (number := numbers[known.column]) is not None:
+            blocks[number] = (_return(_ERROR | 0),)
+    for numbers, argument in _MAKE_NODE.values():
+        if (number := numbers[known.column]) is not None:
+            blocks[number] = _pretend_values(argument, _FILE_KIND, _DEVICES)
+    return _assemble(known, blocks)
+
+
+def _known(machine: str | None) -> _Machine:
     name = os.uname().machine if machine is None else machine
     known = _MACHINES.get(name)
     if known is None:
         raise UnknownMachine(f"no table of system calls for {name}: there is one for {' and '.join(_MACHINES)}")
+    return known
+
+
+def _assemble(known: _Machine, blocks: dict[int, _Block]) -> bytes:
     steps = [
         _load(_ARCHITECTURE_AT),
         _Step(_EQUAL, 1, 0, known.audit),
         # Nothing of another architecture runs in a box; its numbers mean other calls.
         _return(_KILL_PROCESS),
         _load(_NUMBER_AT),
-        *_search(_intervals(_blocks(known))),
+        *_search(_intervals(blocks)),
     ]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
@@ -232,6 +286,11 @@ def _deny_values(argument: int, values: tuple[int, ...]) -> _Block:
 
 def _allow_values(argument: int, values: tuple[int, ...], error: int) -> _Block:
     return _compare(argument, values, equal=_ALLOW, other=_ERROR | error)
+
+
+def _pretend_values(argument: int, mask: int, values: tuple[int, ...]) -> _Block:
+    load, *rest = _compare(argument, values, equal=_ERROR | 0, other=_ALLOW)
+    return (load, _Step(_AND, 0, 0, mask), *rest)
 
 
 def _compare(argument: int, values: tuple[int, ...], *, equal: int, other: int) -> _Block:

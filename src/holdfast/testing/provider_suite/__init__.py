@@ -26,7 +26,7 @@ import pytest
 
 _PARTS = (
     "ground", "execs", "processes", "terminals", "channels", "files", "trees", "lifecycle", "isolation", "snapshots",
-    "volumes", "claims", "races", "restart",
+    "volumes", "images", "claims", "races", "restart", "pool", "networks", "pauses",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
@@ -34,8 +34,12 @@ from holdfast.testing.provider_suite.channels import Channels  # noqa: E402 - af
 from holdfast.testing.provider_suite.claims import Claims  # noqa: E402
 from holdfast.testing.provider_suite.execs import Execs  # noqa: E402
 from holdfast.testing.provider_suite.files import FilesOfABox  # noqa: E402
+from holdfast.testing.provider_suite.images import Images  # noqa: E402
 from holdfast.testing.provider_suite.isolation import Isolation  # noqa: E402
 from holdfast.testing.provider_suite.lifecycle import LifeOfABox  # noqa: E402
+from holdfast.testing.provider_suite.networks import Networks  # noqa: E402
+from holdfast.testing.provider_suite.pauses import Pauses  # noqa: E402
+from holdfast.testing.provider_suite.pool import BoxesMadeAhead  # noqa: E402
 from holdfast.testing.provider_suite.processes import Processes  # noqa: E402
 from holdfast.testing.provider_suite.races import Races  # noqa: E402
 from holdfast.testing.provider_suite.restart import Restart  # noqa: E402
@@ -48,7 +52,7 @@ __all__ = ["ProviderSuite"]
 
 
 class ProviderSuite(
-    Execs, Processes, Terminals, Channels, FilesOfABox, Trees, LifeOfABox, Isolation, Snapshots, Volumes, Claims, Races,
-    Restart,
+    Execs, Processes, Terminals, Channels, FilesOfABox, Trees, LifeOfABox, Isolation, Snapshots, Volumes, Images,
+    Claims, Races, Restart, BoxesMadeAhead, Networks, Pauses,
 ):  # fmt: skip
     """All parts. Each is a suite of its own too, for whoever works on one."""

@@ -12,7 +12,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import HostMount, VolumeMount
+from holdfast.boxes.spec import BoxSpec, HostMount, OnIdle, VolumeMount
 from holdfast.testing.provider_suite.ground import Ground, Hatchery, fresh
 
 _IN_A_SPEC: dict[Capability, dict[str, Any]] = {
@@ -26,6 +26,7 @@ _IN_A_SPEC: dict[Capability, dict[str, Any]] = {
     Capability.NETWORK_NONE: {"network": NetworkPolicy(Network.NONE)},
     Capability.NETWORK_ALLOW: {"network": NetworkPolicy(Network.ALLOW, ("example.org",))},
     Capability.NETWORK_OPEN: {"network": NetworkPolicy(Network.OPEN)},
+    Capability.PAUSE: {"on_idle": OnIdle.PAUSE},
 }
 
 
@@ -37,6 +38,7 @@ _OF_A_BOX: dict[Capability, Callable[[Box], Awaitable[object]]] = {
     Capability.STOP: lambda box: box.stop(),
     Capability.SNAPSHOTS: lambda box: box.snapshot(),
     Capability.FORK: lambda box: box.fork(),
+    Capability.PAUSE: lambda box: box.pause(),
     Capability.PTY: lambda box: box.spawn(["true"], pty=True),
     Capability.CONNECT: lambda box: box.connect(8000),
     Capability.PREVIEW: lambda box: box.preview(8000),
@@ -47,6 +49,7 @@ _OF_A_PROVIDER: dict[Capability, tuple[Callable[[Provider], Awaitable[object]], 
         lambda provider: provider.import_snapshot(_nothing()),
     ),
     Capability.VOLUMES: (lambda provider: provider.create_volume("any"),),
+    Capability.POOL: (lambda provider: provider.hand_over("any", BoxSpec(), labels={}, created_at=0),),
 }
 
 

@@ -142,6 +142,31 @@ CREATE TABLE IF NOT EXISTS box_nodes (
     since INTEGER NOT NULL,
     PRIMARY KEY (tenant, node)
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS egress_decisions (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    box TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    port INTEGER NOT NULL,
+    method TEXT NOT NULL,
+    allowed INTEGER NOT NULL,
+    why TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    sent INTEGER NOT NULL,
+    received INTEGER NOT NULL,
+    ms INTEGER
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS egress_decisions_by_box ON egress_decisions (box, id DESC);
+CREATE INDEX IF NOT EXISTS egress_decisions_by_age ON egress_decisions (at);
+CREATE TABLE IF NOT EXISTS egress_policies (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    environment TEXT NOT NULL,
+    policy TEXT NOT NULL,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, environment)
+) WITHOUT ROWID;
 """
 
 

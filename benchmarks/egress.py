@@ -1,0 +1,321 @@
+"""Measures the way out of boxes against a direct connection on loopback, in one run.
+
+    .holdfast/dev-*/bin/python benchmarks/egress.py [--quick] [--only ROW] [--json | --markdown]
+
+Server, proxy and client are processes of their own, as they are in life. docs/benchmarks.md says what each row is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from report import (
+    Goal,
+    Result,
+    Row,
+    Sample,
+    describe_machine,
+    markdown_details,
+    markdown_table,
+    percentile,
+    plain_details,
+    plain_table,
+)
+
+from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.egress import EgressProxy, Limits, SqliteRecords
+from holdfast.testing.outside import LoopbackConnector, StaticNames
+
+_HOST: Final = "a.example.com"
+_ADDRESS: Final = "93.184.215.14"
+_PIECE: Final = 1 << 20
+
+ROWS: Final = (
+    Row("tunnel", "download through a CONNECT tunnel", "MB/s", Goal("at least", 0.5, "at least 0.5 times")),
+    Row("upload", "upload through a CONNECT tunnel", "MB/s", Goal("at least", 0.5, "at least 0.5 times")),
+    Row("http", "download by plain HTTP", "MB/s", Goal("at least", 0.5, "at least 0.5 times")),
+    Row("first", "connect → first byte by plain HTTP, p50", "ms", None),
+    Row("first-later", "how much later the first byte comes, p50", "ms", Goal("under", 2.0, "at most 2 ms later")),
+    Row("crowd", "200 downloads at once by plain HTTP, together", "MB/s", Goal("at least", 0.5, "at least 0.5 times")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    rounds: int
+    bulk: int
+    firsts: int
+    crowd: int
+    crowd_bulk: int
+    """Bytes of each."""
+
+
+FULL: Final = Size(rounds=5, bulk=2 << 30, firsts=500, crowd=200, crowd_bulk=5 << 20)
+QUICK: Final = Size(rounds=1, bulk=1 << 28, firsts=50, crowd=200, crowd_bulk=1 << 20)
+
+
+# --- the server and the proxy, as processes of their own ---
+
+
+def serve() -> None:
+    """`GET /N` gives N bytes, `PUT` takes what comes and then says how much that was."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    print(listener.getsockname()[1], flush=True)
+    zeros = bytes(_PIECE)
+
+    def answer(client: socket.socket) -> None:
+        with client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                if not (data := client.recv(65536)):
+                    return
+                head += data
+            head, _, rest = head.partition(b"\r\n\r\n")
+            method, path = head.split(b" ")[:2]
+            if method == b"PUT":
+                left = int(path[1:]) - len(rest)
+                buffer = bytearray(_PIECE)
+                while left > 0 and (many := client.recv_into(buffer)):
+                    left -= many
+                client.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+                return
+            left = int(path[1:])
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % left)
+            while left > 0:
+                left -= client.send(zeros if left >= _PIECE else zeros[:left])
+
+    while True:
+        client, _ = listener.accept()
+        threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+
+def run_proxy(server: int) -> None:
+    async def main() -> None:
+        with tempfile.TemporaryDirectory(prefix="holdfast-egress-") as folder:
+            names = StaticNames({_HOST: [_ADDRESS]})
+            connector = LoopbackConnector({(_ADDRESS, 80): server})
+            async with (
+                SqliteRecords(Path(folder) / "data.db") as records,
+                EgressProxy(names, connector, records, limits=Limits(requests=1e9)) as proxy,
+            ):
+                listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+                proxy.admit("b-1", NetworkPolicy(Network.OPEN), {})
+                print(listener.getsockname()[1], flush=True)
+                proxy.listen("b-1", listener)
+                await asyncio.to_thread(sys.stdin.read)  # until whoever started us is gone
+
+    uvloop.run(main())
+
+
+@contextmanager
+def started(*role: str) -> Iterator[int]:
+    """The port of a process of ours."""
+    command = [sys.executable, __file__, "--role", *role]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+# --- the client ---
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a client gets to the server."""
+
+    port: int
+    absolute: bool = False
+    tunnel: bool = False
+
+    def open(self) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tunnel:
+            sock.sendall(f"CONNECT {_HOST}:80 HTTP/1.1\r\nHost: {_HOST}:80\r\n\r\n".encode())
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += sock.recv(1)
+        return sock
+
+    def head(self, method: str, size: int) -> bytes:
+        target = f"http://{_HOST}/{size}" if self.absolute else f"/{size}"
+        length = f"Content-Length: {size}\r\n" if method == "PUT" else ""
+        return f"{method} {target} HTTP/1.1\r\nHost: {_HOST}\r\n{length}\r\n".encode()
+
+
+def download(path: Route, size: int) -> float:
+    """MB/s."""
+    buffer = bytearray(_PIECE)
+    with path.open() as sock:
+        begin = time.perf_counter()
+        sock.sendall(path.head("GET", size))
+        count = 0
+        while many := sock.recv_into(buffer):
+            count += many
+        taken = time.perf_counter() - begin
+    if count < size:
+        raise RuntimeError(f"{count} of {size} bytes arrived")
+    return count / taken / 1e6
+
+
+def upload(path: Route, size: int) -> float:
+    zeros = bytes(_PIECE)
+    with path.open() as sock:
+        begin = time.perf_counter()
+        sock.sendall(path.head("PUT", size))
+        left = size
+        while left:
+            left -= sock.send(zeros if left >= _PIECE else zeros[:left])
+        if not sock.recv(1024).startswith(b"HTTP/1.1 204"):
+            raise RuntimeError("the server did not get it all")
+        return size / (time.perf_counter() - begin) / 1e6
+
+
+def first_byte(path: Route) -> float:
+    """Milliseconds."""
+    begin = time.perf_counter()
+    with path.open() as sock:
+        sock.sendall(path.head("GET", 1))
+        sock.recv(1)
+        taken = (time.perf_counter() - begin) * 1000
+        while sock.recv(4096):
+            pass  # to the end, so that nobody sees a reset
+        return taken
+
+
+async def crowd(path: Route, many: int, size: int) -> tuple[float, list[float]]:
+    """MB/s of all together, and when each had its first byte."""
+    loop = asyncio.get_running_loop()
+    buffers = [bytearray(1 << 18)] * many  # nobody looks at what is in them
+
+    async def one(buffer: bytearray) -> float:
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            begin = time.perf_counter()
+            await loop.sock_connect(sock, ("127.0.0.1", path.port))
+            await loop.sock_sendall(sock, path.head("GET", size))
+            count, first = 0, 0.0
+            while got := await loop.sock_recv_into(sock, buffer):
+                first = first or (time.perf_counter() - begin) * 1000
+                count += got
+        if count < size:
+            raise RuntimeError(f"{count} of {size} bytes arrived")
+        return first
+
+    begin = time.perf_counter()
+    firsts = await asyncio.gather(*(one(buffer) for buffer in buffers))
+    return many * size / (time.perf_counter() - begin) / 1e6, firsts
+
+
+# --- rows ---
+
+
+class Bench:
+    def __init__(self, server: int, proxy: int, size: Size) -> None:
+        self.direct = Route(server)
+        self.http = Route(proxy, absolute=True)
+        self.through = Route(proxy, tunnel=True)
+        self.size = size
+        self.samples: dict[str, dict[str, list[Sample]]] = {}
+
+    def add(self, row: str, side: str, value: float, **details: float) -> None:
+        self.samples.setdefault(row, {}).setdefault(side, []).append(Sample(value, details))
+
+    def tunnel(self) -> None:
+        self.add("tunnel", "reference", download(self.direct, self.size.bulk))
+        self.add("tunnel", "holdfast", download(self.through, self.size.bulk))
+
+    def upload(self) -> None:
+        self.add("upload", "reference", upload(self.direct, self.size.bulk))
+        self.add("upload", "holdfast", upload(self.through, self.size.bulk))
+
+    def plain(self) -> None:
+        self.add("http", "reference", download(self.direct, self.size.bulk))
+        self.add("http", "holdfast", download(self.http, self.size.bulk))
+
+    def first(self) -> None:
+        direct, ours = [], []
+        for _ in range(self.size.firsts):
+            direct.append(first_byte(self.direct))
+            ours.append(first_byte(self.http))
+        self.add("first", "reference", statistics.median(direct), p99=percentile(direct, 0.99))
+        self.add("first", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+        later = statistics.median(ours) - statistics.median(direct)
+        self.add("first-later", "holdfast", later, p99=percentile(ours, 0.99) - percentile(direct, 0.99))
+
+    def crowd(self) -> None:
+        for side, path in (("reference", self.direct), ("holdfast", self.http)):
+            speed, firsts = uvloop.run(crowd(path, self.size.crowd, self.size.crowd_bulk))
+            self.add(
+                "crowd", side, speed, **{"first byte p50 ms": statistics.median(firsts), "slowest ms": max(firsts)}
+            )
+
+
+_WORK: Final[dict[str, Callable[[Bench], None]]] = {
+    "tunnel": Bench.tunnel,
+    "upload": Bench.upload,
+    "http": Bench.plain,
+    "first": Bench.first,
+    "crowd": Bench.crowd,
+}
+_ALSO: Final = {"first-later": "first"}
+
+
+def measure(size: Size, only: Sequence[str]) -> list[Result]:
+    names = [_ALSO.get(name, name) for name in only] or list(_WORK)
+    with started("server") as server, started("proxy", "--server", str(server)) as proxy:
+        bench = Bench(server, proxy, size)
+        first_byte(bench.http)
+        for round_number in range(size.rounds):
+            for name in names:
+                print(f"{name} {round_number + 1}/{size.rounds}", file=sys.stderr)
+                _WORK[name](bench)
+    return [Result(row, bench.samples[row.name]) for row in ROWS if row.name in bench.samples]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="does it work? Not to be quoted")
+    parser.add_argument("--only", action="append", default=[], choices=[row.name for row in ROWS])
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--role", choices=("server", "proxy"), help=argparse.SUPPRESS)
+    parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.role == "server":
+        serve()
+    elif given.role == "proxy":
+        run_proxy(given.server)
+    else:
+        size = QUICK if given.quick else FULL
+        results = measure(replace(size, rounds=given.rounds or size.rounds), given.only)
+        if given.json:
+            rows = [result.to_json() for result in results]
+            print(json.dumps({"machine": describe_machine(), "rows": rows}, indent=2))
+        elif given.markdown:
+            print("\n\n".join((markdown_table(results, "direct"), describe_machine(), markdown_details(results))))
+        else:
+            print("\n\n".join((plain_table(results, "direct"), plain_details(results), describe_machine())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,500 @@
+"""The warm pool: boxes made ahead, per spec, and handed over as new to whoever asks for one.
+
+How many is decided by demand, within bounds: every create of a spec raises its score, which halves again and again.
+Whoever takes a box out of the pool, for whatever purpose, has it handed over by its provider, and only one can: a box
+is never given out twice, also where several processes know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.endings import to_the_end
+from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
+from holdfast.boxes.labels import NODE, POOL, POOL_HOLDER, POOL_OF, SPEC, TENANT
+from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.threads.ids import new_id
+
+if TYPE_CHECKING:
+    from holdfast.boxes.service import Boxes
+
+BEGIN: Final = 1.5
+"""The score from which on boxes of a spec are made ahead: it was asked for a second time, not long after the first."""
+END: Final = 0.25
+"""The score below which none is kept: nobody has asked for several half-lives."""
+MOST_SPECS: Final = 256
+"""Specs whose demand is remembered. The least wanted is forgotten."""
+TICK_SECONDS: Final = 5.0
+"""How often the pool looks around by itself: for what is out of date, or not wanted any more."""
+LONGEST_WAIT: Final = 2.0
+"""Seconds that live creates can hold up the making of one box of the pool."""
+LONGEST_PAUSE: Final = 60.0
+"""Between two tries, where boxes cannot be made."""
+CLOSE_SECONDS: Final = 5.0
+"""For removing what the pool has when the service ends. A later sweep removes what is left."""
+REMOVALS_AT_ONCE: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+def available_memory() -> float:
+    """The share of this machine's memory that is free to be used; 1 where nobody can tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        return sizes["MemAvailable"] / sizes["MemTotal"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    boxes: int = 0
+    """That are kept ready at most, over all specs. 0: no pool."""
+    per_spec: int | None = None
+    """Of one spec at most. None: all of them."""
+    half_life: float = 60.0
+    """Seconds after which past demand counts half."""
+    quiet_seconds: float = 0.1
+    """How long nobody may have made a box before one is made ahead."""
+    least_memory: float = 0.1
+    """Share of the machine's memory that has to be available for one more. With less than half of that, all go."""
+    memory: Callable[[], float] = available_memory
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    size: int
+    """Boxes that are ready."""
+    wanted: int
+    specs: int
+    """That have boxes ready, or being made."""
+    hits: int
+    misses: int
+    made: int
+    drained: int
+    """Removed without having been handed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How much boxes of one spec were asked for lately."""
+
+    score: float = 0.0
+    at: int = 0
+
+    def now(self, now: int, half_life: float) -> float:
+        return self.score * math.pow(0.5, max(0, now - self.at) / 1000 / half_life)
+
+    def taken(self, now: int, half_life: float) -> Demand:
+        return Demand(self.now(now, half_life) + 1.0, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is known of one spec when boxes are allotted."""
+
+    score: float
+    kept: int = 0
+    """So many in any case."""
+    warm: bool = False
+    """Boxes of it are made ahead already: less is needed to go on than to begin."""
+
+
+def allot(wishes: Mapping[str, Wish], settings: PoolSettings) -> dict[str, int]:
+    """How many boxes to have ready of each spec. The most wanted first, as far as the bounds go."""
+    left = settings.boxes
+    allotted = {}
+    for key, wish in sorted(wishes.items(), key=lambda item: (-item[1].kept, -item[1].score, item[0])):
+        by_demand = math.ceil(wish.score) if wish.score >= (END if wish.warm else BEGIN) else 0
+        most = left if settings.per_spec is None else min(left, settings.per_spec)
+        allotted[key] = min(most, max(wish.kept, by_demand))
+        left -= allotted[key]
+    return allotted
+
+
+def can_be_pooled(spec: BoxSpec, capabilities: Collection[Capability]) -> bool:
+    """What is mounted is found when a box is made: a folder that can be another one by now would be the wrong one."""
+    moves = bool(spec.mounts) or any(volume.subpath for volume in spec.volumes)
+    return Capability.POOL in capabilities and not moves
+
+
+def made_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> BoxSpec:
+    """The spec of a box before it is somebody's: without what it is told when it is handed over."""
+    closed = {Capability.NETWORK_LIVE, Capability.NETWORK_NONE} <= set(capabilities)
+    return replace(
+        spec,
+        labels={},
+        lifetime=Lifetime.SHARED,
+        idle_seconds=None,
+        on_idle=None,
+        network=NetworkPolicy() if closed else spec.network,
+    )
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The boxes of one spec."""
+
+    spec: BoxSpec
+    of: str
+    """What they are made with."""
+    ready: deque[str] = field(default_factory=deque)
+    demand: Demand = field(default_factory=Demand)
+    kept: int = 0
+
+
+class Pool:
+    """The pool of one service. Owns the task that fills and drains it, from its first use to `close`."""
+
+    def __init__(self, boxes: Boxes, settings: PoolSettings) -> None:
+        self.settings = settings
+        self._boxes = boxes
+        self._shelves: dict[str, _Shelf] = {}
+        self._in_hand: set[str] = set()
+        """Boxes of the pool that this process is making, handing over or removing right now."""
+        self._live = 0
+        self._last_live = -math.inf
+        self._wake = asyncio.Event()
+        self._calm = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._pause = 0.0
+        self._closed = False
+        self._hits = self._misses = self._made = self._drained = 0
+
+    @property
+    def on(self) -> bool:
+        return self.settings.boxes > 0 and not self._closed
+
+    def statistics(self) -> PoolStatistics:
+        wanted = self._allotted()
+        return PoolStatistics(
+            size=sum(len(shelf.ready) for shelf in self._shelves.values()),
+            wanted=sum(wanted.values()),
+            specs=sum(1 for key, shelf in self._shelves.items() if shelf.ready or wanted[key]),
+            hits=self._hits,
+            misses=self._misses,
+            made=self._made,
+            drained=self._drained,
+        )
+
+    # --- taking ---
+
+    @contextmanager
+    def live_create(self) -> Iterator[None]:
+        """While somebody waits for a box to be made, none is made ahead."""
+        self._live += 1
+        try:
+            yield
+        finally:
+            self._live -= 1
+            self._last_live = asyncio.get_running_loop().time()
+
+    async def take(self, spec: BoxSpec) -> str | None:
+        """A box to be handed over, which is nobody else's to give out in this process; None where there is none.
+
+        Whoever takes one says what became of it: `handed_over` or `lost`.
+        """
+        provider = self._boxes.provider(spec.provider)
+        if not self.on or not can_be_pooled(spec, provider.capabilities):
+            return None
+        shelf = await self._shelf_of(spec, provider)
+        if shelf is None:
+            return None
+        shelf.demand = shelf.demand.taken(self._boxes.clock(), self.settings.half_life)
+        self._start()
+        self._wake.set()
+        if not shelf.ready:
+            self._misses += 1
+            return None
+        id = shelf.ready.popleft()
+        self._in_hand.add(id)
+        return id
+
+    def handed_over(self, id: str) -> None:
+        self._hits += 1
+        self._in_hand.discard(id)
+
+    def lost(self, id: str) -> None:
+        """It was somebody else's by then, or dead."""
+        self._in_hand.discard(id)
+
+    async def _shelf_of(self, spec: BoxSpec, provider: Provider) -> _Shelf | None:
+        ahead = made_ahead(spec, provider.capabilities)
+        try:
+            of = await _made_with(ahead, provider)
+        except BoxError:
+            return None  # there is no such image, say: making one tells
+        key = _key(ahead)
+        shelf = self._shelves.get(key)
+        if shelf is None:
+            self._forget_least_wanted()
+            shelf = self._shelves[key] = _Shelf(ahead, of)
+        elif shelf.of != of:
+            await self._refresh(shelf)
+        return shelf
+
+    def _forget_least_wanted(self) -> None:
+        while len(self._shelves) >= MOST_SPECS:
+            empty = [key for key, shelf in self._shelves.items() if not shelf.ready and not shelf.kept]
+            if not empty:
+                return
+            del self._shelves[min(empty, key=lambda key: self._score(self._shelves[key]))]
+
+    async def keep(self, spec: BoxSpec, count: int) -> None:
+        """Have so many of a spec ready whatever the demand, within the bounds, until told otherwise."""
+        provider = self._boxes.making.check(spec)
+        if self.on and can_be_pooled(spec, provider.capabilities):
+            shelf = await self._shelf_of(spec, provider)
+            if shelf is not None:
+                shelf.kept = count
+                self._start()
+                self._wake.set()
+
+    # --- filling and draining ---
+
+    def _start(self) -> None:
+        if self._worker is None and self.on:
+            self._worker = asyncio.create_task(self._work(), name="box pool")
+
+    async def _work(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._boxes.join()
+                await self._drain_unwanted()
+                while (shelf := self._most_needy()) is not None:
+                    await self._until_calm()
+                    await self._make_one(shelf)
+                self._calm.set()
+            except Exception as error:  # a provider or the store fails: whoever needs a box gets one the slow way
+                self._pause = min(LONGEST_PAUSE, max(1.0, self._pause * 2))
+                log.warning("the pool of boxes is not filled, the next try is in %.0f s: %s", self._pause, error)
+                await asyncio.sleep(self._pause)
+
+    async def settled(self) -> None:
+        """Wait until there is what is wanted, and no more. For tests and measurements: put a timeout around it."""
+        for _ in range(2):  # the round that is under way may have begun before what is waited for was wanted
+            self._start()
+            self._calm.clear()
+            self._wake.set()
+            await self._calm.wait()
+
+    def _score(self, shelf: _Shelf) -> float:
+        return shelf.demand.now(self._boxes.clock(), self.settings.half_life)
+
+    def _allotted(self) -> dict[str, int]:
+        wishes = {key: Wish(self._score(shelf), shelf.kept, bool(shelf.ready)) for key, shelf in self._shelves.items()}
+        return allot(wishes, self.settings)
+
+    def _most_needy(self) -> _Shelf | None:
+        """The spec that has the least of what it should have, where there is room for one more."""
+        if self._closed or self.settings.memory() < self.settings.least_memory:
+            return None
+        wanted = self._allotted()
+        needy = [(len(self._shelves[key].ready) / count, key) for key, count in wanted.items() if count]
+        share, key = min(needy, default=(1.0, ""))
+        return self._shelves[key] if share < 1.0 else None
+
+    async def _until_calm(self) -> None:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + LONGEST_WAIT
+        while (now := loop.time()) < latest:
+            since = 0.0 if self._live else now - self._last_live
+            if since >= self.settings.quiet_seconds:
+                return
+            await asyncio.sleep(self.settings.quiet_seconds - since)
+
+    async def _make_one(self, shelf: _Shelf) -> None:
+        provider = self._boxes.provider(shelf.spec.provider)
+        id = new_id("b")
+        began = asyncio.get_running_loop().time()
+        self._in_hand.add(id)
+        try:
+            box = await provider.create(shelf.spec, id=id, labels=self._labels(shelf))
+            await box.close()
+            if await self._is_current(shelf):
+                shelf.ready.append(id)
+                self._made += 1
+            else:  # the image was replaced meanwhile
+                await to_the_end(self._remove(provider, id, shelf.spec))
+        except BoxError:
+            shelf.demand = Demand()  # it may be the spec's fault, and others want boxes too
+            raise
+        finally:
+            self._in_hand.discard(id)
+        self._pause = 0.0
+        # As much time for others as this took: it has all that they leave, and no more than half.
+        await asyncio.sleep(asyncio.get_running_loop().time() - began)
+
+    def _labels(self, shelf: _Shelf) -> dict[str, str]:
+        hash = shelf.spec.hash
+        return {
+            POOL: hash,
+            POOL_OF: shelf.of,
+            POOL_HOLDER: self._boxes.turns.holder,
+            SPEC: hash,
+            TENANT: self._boxes.tenant,
+            NODE: self._boxes.node,
+        }
+
+    async def _drain_unwanted(self) -> None:
+        hungry = self.settings.memory() < self.settings.least_memory / 2
+        wanted = self._allotted()
+        for key, shelf in list(self._shelves.items()):
+            await self._refresh(shelf)
+            while shelf.ready and (hungry or len(shelf.ready) > wanted[key]):
+                await self._drain([shelf.ready.popleft()], shelf)
+            if not shelf.ready and not wanted[key] and self._score(shelf) < END:
+                self._shelves.pop(key, None)
+
+    async def _refresh(self, shelf: _Shelf) -> None:
+        """Remove what is out of date. Of what cannot be made any more, nothing is wanted."""
+        try:
+            of = await _made_with(shelf.spec, self._boxes.provider(shelf.spec.provider))
+        except BoxError:
+            shelf.demand, shelf.kept = Demand(), 0
+            await self._empty(shelf)
+            return
+        if shelf.of != of:
+            shelf.of = of
+            await self._empty(shelf)
+
+    async def _is_current(self, shelf: _Shelf) -> bool:
+        try:
+            return shelf.of == await _made_with(shelf.spec, self._boxes.provider(shelf.spec.provider))
+        except BoxError:
+            return False
+
+    async def _empty(self, shelf: _Shelf) -> None:
+        ids = list(shelf.ready)
+        shelf.ready.clear()
+        await self._drain(ids, shelf)
+
+    async def _drain(self, ids: Sequence[str], shelf: _Shelf) -> None:
+        provider = self._boxes.provider(shelf.spec.provider)
+        turns = asyncio.Semaphore(REMOVALS_AT_ONCE)
+
+        async def drain(id: str) -> None:
+            self._in_hand.add(id)
+            try:
+                async with turns:
+                    await self._remove(provider, id, shelf.spec)
+            except BoxError as error:
+                log.warning("box %s of the pool could not be removed, the sweep will: %s", id, error)
+            finally:
+                self._in_hand.discard(id)
+
+        await asyncio.gather(*(drain(id) for id in ids))
+
+    async def _remove(self, provider: Provider, id: str, spec: BoxSpec) -> bool:
+        """Take a box out of the pool, and remove it: where somebody else has it by now, it is left alone."""
+        labels = {TENANT: self._boxes.tenant, NODE: self._boxes.node}
+        try:
+            box = await provider.hand_over(id, spec, labels=labels, created_at=self._boxes.clock())
+            await box.close()
+        except (BoxConflict, BoxGone, BoxNotFound):
+            return False
+        except (BoxStopped, BoxUnreachable):
+            pass  # ours, and dead
+        await provider.remove(id)
+        self._drained += 1
+        return True
+
+    async def drain(self) -> None:
+        """Remove all that is ready."""
+        for shelf in list(self._shelves.values()):
+            await self._empty(shelf)
+
+    async def drain_volume(self, provider: str, volume: str) -> None:
+        """Remove what mounts a volume: boxes that nobody has are no reason to keep it."""
+        for shelf in list(self._shelves.values()):
+            if shelf.spec.provider == provider and any(each.volume == volume for each in shelf.spec.volumes):
+                await self._empty(shelf)
+
+    async def close(self) -> None:
+        """End the filling, and remove what nobody took. Closing twice does nothing."""
+        self._closed = True
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.drain()
+
+    # --- what a sweep finds ---
+
+    async def tend(self, provider: Provider, found: Sequence[BoxInfo], rows: Mapping[str, BoxRow]) -> list[str]:
+        """Take up, or remove, boxes of the pool whose process died. Says what was removed."""
+        holders = await self._boxes.turns.holders() - {self._boxes.turns.holder}
+        known = self._in_hand.union(*(shelf.ready for shelf in self._shelves.values()))
+        removed = []
+        for info in found:
+            if info.labels.get(NODE) != self._boxes.node or info.labels.get(POOL_HOLDER) in holders or info.id in known:
+                continue
+            if (row := rows.get(info.id)) is not None:
+                await self._finish(provider, row)
+            elif not await self._take_up(provider, info) and await to_the_end(
+                self._remove(provider, info.id, info.spec)
+            ):
+                removed.append(info.id)
+        return removed
+
+    async def _finish(self, provider: Provider, row: BoxRow) -> None:
+        """The machine lost its power, and with it the record that this box was handed over. The row has it."""
+        with suppress(BoxConflict, BoxStopped, BoxUnreachable):
+            await provider.hand_over(row.id, row.spec, labels=row.labels, created_at=row.created_at)
+
+    async def _take_up(self, provider: Provider, info: BoxInfo) -> bool:
+        if not self.on or not can_be_pooled(info.spec, provider.capabilities):
+            return False
+        shelf = await self._shelf_of(info.spec, provider)
+        size = sum(len(each.ready) for each in self._shelves.values())
+        most = self.settings.boxes if self.settings.per_spec is None else self.settings.per_spec
+        if shelf is None or info.labels.get(POOL_OF) != shelf.of or size >= self.settings.boxes:
+            return False
+        if len(shelf.ready) >= most or info.labels.get(POOL) != shelf.spec.hash:
+            return False
+        self._in_hand.add(info.id)
+        try:
+            box = await provider.hand_over(info.id, shelf.spec, labels=self._labels(shelf), created_at=info.created_at)
+            await box.close()
+        except BoxError:
+            return False
+        finally:
+            self._in_hand.discard(info.id)
+        shelf.ready.append(info.id)
+        # Whoever died had a reason to make it. Nobody remembers how good a one: it lasts as if it were asked for once.
+        if self._score(shelf) < len(shelf.ready):
+            shelf.demand = Demand(float(len(shelf.ready)), self._boxes.clock())
+        self._start()
+        return True
+
+
+async def _made_with(spec: BoxSpec, provider: Provider) -> str:
+    """What a box of this spec would be made with now. Raises `ImageNotFound`."""
+    if spec.image is None or provider.images is None:
+        return provider.edition
+    return f"{provider.edition} {(await provider.images.get(spec.image)).digest}"
+
+
+def _key(ahead: BoxSpec) -> str:
+    network = ahead.network
+    return f"{ahead.hash} {network.mode} {network.allow} {network.bandwidth} {network.connections}"

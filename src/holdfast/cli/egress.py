@@ -1,0 +1,148 @@
+"""`holdfast egress`: what the boxes of an environment may reach, where they list nothing themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import Cell, write_field, write_json, write_table
+from holdfast.cli.network_options import (
+    AllowOption,
+    BandwidthOption,
+    ConnectionsOption,
+    NetworkName,
+    describe_policy,
+    parse_policy,
+)
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.egress import DefaultList, EnvironmentPolicy
+
+group = typer.Typer(
+    name="egress", help="Egress: what boxes may reach, by the environment that they serve.", no_args_is_help=True
+)
+
+EnvironmentArgument = Annotated[
+    str, typer.Argument(metavar="ENVIRONMENT", help="Name of the environment.", show_default=False)
+]
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.add_typer(group)
+
+
+@group.command("set")
+def set_(
+    environment: EnvironmentArgument,
+    mode: Annotated[NetworkName | None, typer.Option("--mode", help="What its boxes may reach.")] = None,
+    allow: AllowOption = None,
+    bandwidth: BandwidthOption = None,
+    connections: ConnectionsOption = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what the boxes of an environment may reach, from now on: also those that run.
+
+    It goes for boxes of network mode allow that list nothing themselves.
+
+    \b
+    holdfast egress set web --allow default --allow api.example.com
+    holdfast box create --environment web --network allow
+    """
+    policy = parse_policy(mode, allow, bandwidth, connections)
+
+    async def work(client: Client) -> EnvironmentPolicy:
+        return await client.egress.set(environment, policy)
+
+    made = ask(Where(server, api_key, home), work)
+    _print(made, as_json=as_json)
+
+
+@group.command("list")
+def list_(
+    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """List the environments that have a policy."""
+
+    async def work(client: Client) -> list[EnvironmentPolicy]:
+        return await client.egress.policies()
+
+    found = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"policies": [each.to_json() for each in found]})
+    elif not found:
+        write_field("no policies", Cell("holdfast egress set ENVIRONMENT --allow RULE makes one", "dim"))
+    else:
+        write_table(
+            ("environment", "network"),
+            [(Cell(each.environment, "bold"), describe_policy(each.network)) for each in found],
+        )
+
+
+@group.command("show")
+def show(
+    environment: EnvironmentArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the boxes of an environment may reach."""
+
+    async def work(client: Client) -> EnvironmentPolicy:
+        return await client.egress.get(environment)
+
+    _print(ask(Where(server, api_key, home), work), as_json=as_json)
+
+
+@group.command("remove")
+def remove(
+    environment: EnvironmentArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget the policy of an environment: its boxes fall back to the default list, at once."""
+
+    async def work(client: Client) -> None:
+        await client.egress.remove(environment)
+
+    ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"environment": environment, "removed": True})
+    else:
+        write_field("removed", environment)
+
+
+@group.command("default")
+def default(
+    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """Show what default stands for in a list of rules.
+
+    These are the package registries that pip, npm, apt and cargo use on the server's machine, and git hosts.
+    """
+
+    async def work(client: Client) -> DefaultList:
+        return await client.egress.default()
+
+    found = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(found.to_json())
+    else:
+        write_table(("rule", "of"), [(rule, Cell(source, "dim")) for rule, source in found.rules])
+
+
+def _print(found: EnvironmentPolicy, *, as_json: bool) -> None:
+    if as_json:
+        write_json(found.to_json())
+        return
+    write_field("environment", Cell(found.environment, "bold"))
+    write_field("network", describe_policy(found.network))

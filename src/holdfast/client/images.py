@@ -1,0 +1,140 @@
+"""Images that boxes begin with: `client.images`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from holdfast.boxes.images import Image, ImageConfig
+from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
+from holdfast.client.connection import Connection
+from holdfast.loop_thread import LoopThread
+
+T = TypeVar("T")
+
+
+class Images:
+    """The images of a server's providers. Raises `ImageNotFound` for names that there are not."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._images = BoxConnection(connection, "/v1/images")
+
+    async def get(self, name: str, *, provider: str = "local") -> Image:
+        """By name or digest."""
+        answer = await self._images.ask("GET", f"/{quote(name)}", parameters=[("provider", provider)])
+        return answer.read(image_of)
+
+    async def import_archive(
+        self, name: str, archive: AsyncIterable[bytes] | bytes, *, provider: str = "local"
+    ) -> Image:
+        """A root filesystem tarball, an OCI layout or what `docker save` writes, compressed or not.
+
+        Raises `HostileArchive`, `BadArchive`, `NoSpace`, and leaves nothing then.
+        """
+        async with self._images.exchange(
+            "POST", "/import", parameters=[("name", name), ("provider", provider)], body=archive, silence=LONG_SECONDS
+        ) as response:
+            await response.aread()
+            return image_of(response.json())
+
+    async def from_snapshot(
+        self,
+        snapshot: str,
+        name: str,
+        *,
+        config: ImageConfig | None = None,
+        labels: Mapping[str, str] | None = None,
+        provider: str = "local",
+    ) -> Image:
+        """Name a snapshot's files as an image. Without a config: that of the snapshot's own image."""
+        document: dict[str, Any] = {"snapshot": snapshot, "name": name, "provider": provider}
+        document["labels"] = dict(labels or {})
+        if config is not None:
+            document["config"] = config.to_json()
+        answer = await self._images.ask("POST", "", document, timeout=LONG_SECONDS)
+        return answer.read(image_of)
+
+    async def remove(self, name: str, *, provider: str = "local") -> int:
+        """Forget a name; says how many bytes that freed."""
+        parameters = [("provider", provider)]
+        answer = await self._images.ask(
+            "DELETE", f"/{quote(name)}", parameters=parameters, repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(lambda value: int(value["freed"]))
+
+    # Last, so that `list` means the builtin everywhere above.
+    async def list(self, *, provider: str = "local") -> list[Image]:
+        """All of them, by name."""
+        answer = await self._images.ask("GET", parameters=[("provider", provider)])
+        return answer.read(lambda value: [image_of(each) for each in value["images"]])
+
+
+class SyncImages:
+    """The same for code without `await`."""
+
+    def __init__(self, images: Images, loop: LoopThread) -> None:
+        self._images = images
+        self._loop = loop
+
+    def get(self, name: str, *, provider: str = "local") -> Image:
+        """By name or digest."""
+        return self._loop.run(self._images.get(name, provider=provider))
+
+    def import_archive(self, name: str, archive: Iterable[bytes] | bytes, *, provider: str = "local") -> Image:
+        """A root filesystem tarball, an OCI layout or what `docker save` writes, compressed or not."""
+        pieces = archive if isinstance(archive, bytes) else _later(archive)
+        return self._loop.run(self._images.import_archive(name, pieces, provider=provider))
+
+    def from_snapshot(
+        self,
+        snapshot: str,
+        name: str,
+        *,
+        config: ImageConfig | None = None,
+        labels: Mapping[str, str] | None = None,
+        provider: str = "local",
+    ) -> Image:
+        """Name a snapshot's files as an image. Without a config: that of the snapshot's own image."""
+        return self._loop.run(
+            self._images.from_snapshot(snapshot, name, config=config, labels=labels, provider=provider)
+        )
+
+    def remove(self, name: str, *, provider: str = "local") -> int:
+        """Forget a name; says how many bytes that freed."""
+        return self._loop.run(self._images.remove(name, provider=provider))
+
+    def list(self, *, provider: str = "local") -> list[Image]:
+        """All of them, by name."""
+        return self._loop.run(self._images.list(provider=provider))
+
+
+async def _later(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def image_of(value: dict[str, Any]) -> Image:
+    config = value["config"]
+    return Image(
+        value["name"],
+        value["digest"],
+        tuple(value["layers"]),
+        value["size"],
+        value["createdAt"],
+        ImageConfig(config["env"], config["workdir"], config["user"]),
+        value["labels"],
+    )
+
+
+def document_of(image: Image) -> dict[str, Any]:
+    """As the server has it."""
+    return {
+        "name": image.name,
+        "digest": image.digest,
+        "layers": list(image.layers),
+        "size": image.size,
+        "createdAt": image.created_at,
+        "config": image.config.to_json(),
+        "labels": dict(image.labels),
+    }

@@ -1,0 +1,37 @@
+"""The way out of boxes: a proxy on the host that lets through what a policy allows, and records what it decided."""
+
+from holdfast.egress.defaults import DefaultList, Source, git_hosts
+from holdfast.egress.limits import Limits
+from holdfast.egress.policies import SqlitePolicies
+from holdfast.egress.proxy import EgressProxy, Policies
+from holdfast.egress.records import Decision, DecisionPage, Records, SqliteRecords
+from holdfast.egress.seams import (
+    CannotConnect,
+    CannotResolve,
+    Connector,
+    NeverReached,
+    Resolver,
+    SystemConnector,
+    SystemResolver,
+)
+
+__all__ = [
+    "CannotConnect",
+    "CannotResolve",
+    "Connector",
+    "Decision",
+    "DecisionPage",
+    "DefaultList",
+    "EgressProxy",
+    "Limits",
+    "NeverReached",
+    "Policies",
+    "Records",
+    "Resolver",
+    "Source",
+    "SqlitePolicies",
+    "SqliteRecords",
+    "SystemConnector",
+    "SystemResolver",
+    "git_hosts",
+]

@@ -1,0 +1,62 @@
+"""Bodies on their way: by count, in chunks, or until the end. Chunks are read strictly and written anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.egress.head import BadHead, Body, parse_trailer
+from holdfast.egress.wire import Ended, Wire
+
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
+_LONGEST_LINE: Final = 4096
+_MOST_TRAILERS: Final = 50
+_GATHER: Final = 64 << 10
+
+
+async def relay_body(source: Wire, to: Wire, body: Body, allow: Callable[[int], None]) -> None:
+    """`allow` is told of every piece before it goes, and may raise. Raises `BadHead` and `Ended`."""
+    if body.chunked:
+        await _relay_chunks(source, to, allow)
+    elif body.length is None:
+        await source.pump(to)
+    elif body.length:
+        allow(body.length)
+        if await source.pump(to, body.length) < body.length:
+            raise Ended("the other end closed within a body")
+
+
+async def _relay_chunks(source: Wire, to: Wire, allow: Callable[[int], None]) -> None:
+    out = bytearray()
+    """Small chunks go on together, but never wait for others to come."""
+    while True:
+        if out and (len(out) >= _GATHER or not source.line_ready()):
+            await to.write(out)
+            out = bytearray()
+        found = _SIZE.fullmatch(await source.line(_LONGEST_LINE))
+        if found is None:
+            raise BadHead("a chunk has no size")
+        size = int(found[1], 16)
+        allow(size)
+        out += b"%x\r\n" % size
+        if size == 0:
+            break
+        data = source.take(size)
+        out += data
+        if len(data) < size:
+            await to.write(out)
+            out = bytearray()
+            if await source.pump(to, size - len(data)) < size - len(data):
+                raise Ended("the other end closed within a chunk")
+        if await source.line(0):
+            raise BadHead("a chunk is longer than its size")
+        out += b"\r\n"
+    for _ in range(_MOST_TRAILERS):
+        line = await source.line(_LONGEST_LINE)
+        if not line:
+            out += b"\r\n"
+            await to.write(out)
+            return
+        out += parse_trailer(line)
+    raise BadHead(f"more than {_MOST_TRAILERS} trailers")

@@ -1,0 +1,516 @@
+"""One connection of a box, from its first byte to its end: read what it asks for, judge that, and carry it.
+
+Every request is judged by itself, so redirects need nothing of their own. What goes out is written anew by us, to the
+address that was checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from holdfast.boxes.network import Network
+from holdfast.egress import addresses
+from holdfast.egress.chunks import relay_body
+from holdfast.egress.head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response
+from holdfast.egress.hello import TLS_BEGINS, NotTls, read_hello
+from holdfast.egress.policy import CONNECT, Target
+from holdfast.egress.records import Decision
+from holdfast.egress.seams import CannotConnect, CannotResolve, NeverReached
+from holdfast.egress.wire import Ended, ReadsNoMore, Wire
+
+if TYPE_CHECKING:
+    from holdfast.egress.way import Way
+
+_MOST_ADDRESSES: Final = 6
+"""Tried for one name."""
+_NEXT_SECONDS: Final = 4.0
+_DRAINED: Final = 1 << 20
+"""Bytes of a refused request that are read to its end, so that the box gets to see the answer."""
+_DRAIN_SECONDS: Final = 2.0
+_REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+_ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+class Denied(Exception):
+    """The policy, or what may never be reached, speaks against it."""
+
+
+class Failed(Exception):
+    """It was allowed, and did not come to anything."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Upstream:
+    target: Target
+    wire: Wire
+
+
+class Connection:
+    """Runs as one task, which its way owns. Whoever wants it to end cancels that, after saying why."""
+
+    def __init__(self, way: Way, client: socket.socket) -> None:
+        self._way = way
+        self._limits = way.limits
+        self._client = Wire(client, _Meter(self, self._sent))
+        self._upstream: _Upstream | None = None
+        self._answered = False
+        """Whether a byte of the answer to the present request has gone to the box."""
+        self.target: Target | None = None
+        """What it is at now, for who judges again when the policy changes."""
+        self._decision: Decision | None = None
+        self._began = monotonic()
+        self._sent_bytes = self._received_bytes = 0
+        self._moved_at = monotonic()
+        self._quiet = 0.0
+        self._ends_at = 0.0
+        self._ending = False
+        self._ended_why: str | None = None
+        self._resting = False
+        self.task: asyncio.Task[None] | None = None
+        self._expect(self._limits.head, self._limits.head)
+
+    # --- deadlines: kept by whoever sweeps ---
+
+    def overdue(self, now: float) -> str | None:
+        """Why this has to end now. None: it has time."""
+        if now - self._moved_at > self._quiet:
+            return f"nothing moved for {self._quiet:g} s"
+        if now > self._ends_at:
+            return "it took too long"
+        return None
+
+    def _expect(self, quiet: float, whole: float) -> None:
+        self._moved_at = monotonic()
+        self._quiet = quiet
+        self._ends_at = self._moved_at + whole
+
+    def end(self, why: str | None) -> None:
+        """The box sees a reset, and the record says why; None where nobody decided anything."""
+        if not self._ending and self.task is not None:
+            self._ending = True
+            self._ended_why = why
+            self.task.cancel()
+
+    def end_overdue(self, why: str) -> None:
+        """One that rests between two requests just closes, as servers do."""
+        if self._resting:
+            self._client.close()
+        self.end(None if self._resting else why)
+
+    # --- bytes ---
+
+    def moved(self, many: int) -> float:
+        self._moved_at = monotonic()
+        return self._way.spend(many)
+
+    @property
+    def piece(self) -> int:
+        return self._way.piece
+
+    def _sent(self, many: int) -> None:
+        self._sent_bytes += many
+        self._way.sent += many
+
+    def _received(self, many: int) -> None:
+        self._received_bytes += many
+        self._way.received += many
+
+    # --- the life of it ---
+
+    async def run(self) -> None:
+        try:
+            while await self._one_request():
+                pass
+            self._client.close()
+        except asyncio.CancelledError:
+            self._note_end(self._ended_why)
+            raise
+        except Ended:
+            pass
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Let go of everything. Also for a task that was cancelled before it began; twice does nothing."""
+        self._complete()
+        self._drop_upstream()
+        # A client that was not served to the end must not take what it got for the whole.
+        self._client.reset()
+
+    async def _one_request(self) -> bool:
+        """False: this was the last."""
+        self._begin()
+        self._expect(self._limits.between, self._limits.between)
+        try:
+            self._resting = True
+            if not self._client.ahead and not await self._client.more():
+                return False
+            self._resting = False
+            self._expect(self._limits.head, self._limits.head)
+            self._began = monotonic()
+            head = await self._client.head(self._limits.head_size)
+            if head is None:
+                return False
+            await self._way.pace()
+            self._expect(self._limits.idle, self._limits.lifetime)
+            request = parse_request(head)
+        except BadHead as problem:
+            self._note(False, f"bad request: {problem}")
+            await self._answer(400, f"this is no request that a proxy can carry: {problem}\n", drain=True)
+            return False
+        self.target = Target(request.host, request.port, request.method)
+        if request.method == CONNECT:
+            await self._connect(self.target)
+            return False
+        return await self._exchange(request, self.target)
+
+    def _begin(self) -> None:
+        self._complete()
+        self.target = None
+        self._answered = False
+        self._began = monotonic()
+        self._sent_bytes = self._received_bytes = 0
+
+    # --- what all have in common ---
+
+    async def _reach(self, target: Target) -> tuple[Wire, str]:
+        """A connection to the target, and the rule that allows it. Raises `Denied` and `Failed`."""
+        ruling = self._way.allowance.judge(target)
+        if not ruling.allowed:
+            raise Denied(ruling.why)
+        # Only now: the question itself would carry something out, to whoever answers for the name.
+        found = await self._addresses(target)
+        refused = [(address, addresses.refusal(address)) for address in found]
+        usable = [address for address, why in refused if why is None]
+        if not usable:
+            address, why = refused[0]
+            name = "" if address == target.host else f"{target.host} is at {address}: "
+            raise Denied(f"{name}{address} is {why}, which no box reaches")
+        problem: Exception | None = None
+        try:
+            async with asyncio.timeout(self._limits.connect):
+                tried = usable[:_MOST_ADDRESSES]
+                for address in tried:
+                    # One that swallows everything must not take the time of those behind it.
+                    patience = None if address == tried[-1] else _NEXT_SECONDS
+                    try:
+                        async with asyncio.timeout(patience):
+                            connected = await self._way.connector.connect(address, target.port)
+                        return Wire(connected, _Meter(self, self._received)), ruling.why
+                    except NeverReached as error:
+                        raise Denied(f"{error}, which no box reaches") from None
+                    except CannotConnect as error:
+                        problem = error
+                    except TimeoutError:
+                        problem = CannotConnect(f"{address} did not answer")
+        except TimeoutError:
+            problem = problem or CannotConnect(f"nobody answered within {self._limits.connect:g} s")
+        self._note(True, f"{ruling.why}; {problem}")
+        raise Failed(502, f"cannot connect to {target}: {problem}")
+
+    async def _addresses(self, target: Target) -> list[str]:
+        if addresses.refusal(target.host) != "no address":
+            return [target.host]
+        try:
+            async with asyncio.timeout(self._limits.resolve):
+                found = list(await self._way.resolve(target.host, target.port))
+            if not found:
+                raise CannotResolve(f"{target.host} has no address")
+        except CannotResolve as error:
+            problem = str(error)
+        except TimeoutError:
+            problem = f"nobody said the address of {target.host} within {self._limits.resolve:g} s"
+        else:
+            return found
+        self._note(True, problem)
+        raise Failed(502, problem)
+
+    async def _answer(self, status: int, text: str, *, drain: bool, keep: bool = False) -> None:
+        body = text.encode()
+        reason = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 502: "Bad Gateway"}[status]
+        head = (
+            f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            f"X-Holdfast-Egress: {'denied' if status == 403 else 'failed'}\r\n"
+            f"{'' if keep else 'Connection: close' + chr(13) + chr(10)}\r\n"
+        )
+        await self._client.write(head.encode() + body)
+        if drain:
+            self._client.finish()
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Closing with unread bytes would reset the connection, and the box would lose the answer."""
+        left = _DRAINED
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while left > 0 and await self._client.more():
+                    left -= len(self._client.take(_DRAINED))
+        except TimeoutError:
+            pass
+
+    # --- plain HTTP ---
+
+    async def _exchange(self, request: Request, target: Target) -> bool:
+        try:
+            return await self._carry(request, target)
+        except Denied as denied:
+            self._drop_upstream()
+            self._note(False, str(denied))
+            if self._answered:
+                return False
+            keep = request.body.empty and request.keep_alive
+            await self._answer(403, self._way.explain(target, str(denied)), drain=not request.body.empty, keep=keep)
+            return keep
+        except (Failed, BadHead) as failed:
+            self._drop_upstream()
+            if self._answered:
+                raise Ended(str(failed)) from None
+            status = failed.status if isinstance(failed, Failed) else 400
+            if isinstance(failed, BadHead):
+                self._note(False, f"bad request: {failed}")
+            keep = request.body.empty and request.keep_alive
+            await self._answer(status, f"{failed}\n", drain=not request.body.empty, keep=keep)
+            return keep
+
+    async def _carry(self, request: Request, target: Target) -> bool:
+        upstream, rule, used = await self._upstream_for(target)
+        self._note(True, rule)
+        try:
+            return await self._both_ways(request, upstream)
+        except _NoAnswer as nothing:
+            # A server may close a connection at rest just as we use it again. Nothing was answered: ask anew, once.
+            if not used or not request.body.empty or request.method not in _REPEATABLE:
+                raise Failed(502, f"{target}: {nothing}") from None
+        self._drop_upstream()
+        wire, _ = await self._reach(target)
+        self._upstream = _Upstream(target, wire)
+        try:
+            return await self._both_ways(request, wire)
+        except _NoAnswer as nothing:
+            raise Failed(502, f"{target}: {nothing}") from None
+
+    async def _upstream_for(self, target: Target) -> tuple[Wire, str, bool]:
+        """Connected, by which rule, and whether it was used before."""
+        before, self._upstream = self._upstream, None
+        if before is not None:
+            same = (before.target.host, before.target.port) == (target.host, target.port)
+            ruling = self._way.allowance.judge(target)
+            if same and ruling.allowed and not before.wire.stale():
+                self._upstream = before
+                return before.wire, ruling.why, True
+            before.wire.close()
+        wire, rule = await self._reach(target)
+        self._upstream = _Upstream(target, wire)
+        return wire, rule, False
+
+    async def _both_ways(self, request: Request, upstream: Wire) -> bool:
+        try:
+            await upstream.write(request.to_bytes())
+        except Ended as ended:
+            raise _NoAnswer(str(ended)) from None
+        if request.body.empty:
+            return await self._receive(request, upstream)
+        receiver = asyncio.create_task(self._receive(request, upstream))
+        sender = asyncio.create_task(self._send_body(request, upstream))
+        try:
+            await asyncio.wait((receiver, sender), return_when=asyncio.FIRST_COMPLETED)
+            if not receiver.done():
+                await sender  # what was wrong with the body ends it all
+            keep = await receiver
+            # An answer before the whole request was sent: what is left of that would be read as the next one.
+            return keep and sender.done() and sender.result()
+        finally:
+            for task in (receiver, sender):
+                task.cancel()
+            await asyncio.gather(receiver, sender, return_exceptions=True)
+
+    async def _send_body(self, request: Request, upstream: Wire) -> bool:
+        """Whether all of it was sent. Raises `Failed`, `BadHead` and `Ended`."""
+        limit, total = self._limits.request_body, 0
+        window_at, window_sent = monotonic(), self._sent_bytes
+
+        def allow(size: int) -> None:
+            nonlocal total
+            total += size
+            if total > limit:
+                self._note(False, f"the request's body is longer than {limit} bytes")
+                raise Failed(413, f"the request's body is longer than {limit} bytes\n")
+
+        async def watch() -> None:
+            nonlocal window_at, window_sent
+            while True:
+                await asyncio.sleep(self._limits.slow_window)
+                now, sent = monotonic(), self._sent_bytes
+                # Where the server or our own limit holds the box back, the box is not slow.
+                if sent - window_sent < self._limits.slowest * (now - window_at) and self._client.waiting:
+                    self.end("the request's body comes too slowly")
+                window_at, window_sent = now, sent
+
+        watching = asyncio.create_task(watch())
+        try:
+            await relay_body(self._client, upstream, request.body, allow)
+        except ReadsNoMore:
+            return False  # it may have answered: that it wants no more of this, most likely
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        return True
+
+    async def _receive(self, request: Request, upstream: Wire) -> bool:
+        while True:
+            try:
+                head = await upstream.head(self._limits.head_size)
+                if head is None:
+                    raise _NoAnswer("the server closed without an answer")
+                response = parse_response(head, request.method)
+            except BadHead as problem:
+                raise Failed(502, f"the server's answer makes no sense: {problem}") from None
+            except Ended as ended:
+                if self._answered:
+                    raise
+                raise _NoAnswer(str(ended)) from None
+            if response.status >= 200 or response.status == 101:
+                break
+            if request.version == b"HTTP/1.1":
+                await self._client.write(response.to_bytes(last=False))
+        if response.status == 101 and request.upgrade is None:
+            raise Failed(502, "the server changes the protocol unasked")
+        keep = request.keep_alive and response.body != UNTIL_CLOSE
+        self._answered = True
+        await self._client.write(response.to_bytes(last=not keep))
+        if response.status == 101:
+            await self._tunnel(upstream)
+            return False
+        try:
+            await relay_body(upstream, self._client, response.body, _anything)
+        except BadHead as problem:
+            raise Ended(str(problem)) from None
+        if not response.keep_alive:
+            self._drop_upstream()
+        return keep
+
+    # --- CONNECT ---
+
+    async def _connect(self, target: Target) -> None:
+        try:
+            upstream, rule = await self._reach(target)
+            self._upstream = _Upstream(target, upstream)
+            await self._client.write(_ESTABLISHED)
+            if self._way.allowance.mode is Network.ALLOW:
+                await self._check_name(target)
+                self._note(True, rule)
+                await self._tunnel(upstream)
+            else:
+                # Everything public is allowed, so this may be no TLS, and the server may have the first word.
+                self._note(True, rule)
+                await self._tunnel(upstream, before=lambda: self._check_name_of_tls(target))
+        except Denied as denied:
+            self._note(False, str(denied))
+            self._client.reset()
+        except Failed as failed:
+            await self._answer(failed.status, f"{failed}\n", drain=False)
+
+    async def _check_name(self, target: Target) -> None:
+        """What goes through has to be TLS, for the name that was allowed. Raises `Denied`."""
+        self._expect(self._limits.head, self._limits.head)
+        try:
+            while (hello := read_hello(self._client.ahead)) is None:
+                if not await self._client.more():
+                    raise NotTls("the connection ended before a ClientHello")
+            name = None if hello.name is None else host_name(hello.name)
+        except (NotTls, BadHead) as problem:
+            raise Denied(f"a tunnel to {target.host} is for TLS: {problem}") from None
+        self._expect(self._limits.idle, self._limits.lifetime)
+        literal = addresses.refusal(target.host) != "no address"
+        if name != (None if literal else target.host):
+            raise Denied(f"a tunnel to {target.host} asks for {name or 'no name'} inside (SNI)")
+
+    async def _check_name_of_tls(self, target: Target) -> None:
+        """Raises `Denied` where it is TLS, and for another name."""
+        if (self._client.ahead or await self._client.more()) and self._client.ahead[0] == TLS_BEGINS:
+            await self._check_name(target)
+
+    async def _tunnel(self, upstream: Wire, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Both ways until both have ended; `before` anything of the box's is sent."""
+
+        async def one_way(source: Wire, to: Wire) -> None:
+            await source.pump(to)
+            to.finish()
+
+        async def send() -> None:
+            if before is not None:
+                await before()
+            await one_way(self._client, upstream)
+
+        sending = asyncio.create_task(send())
+        try:
+            receiving = asyncio.create_task(one_way(upstream, self._client))
+            try:
+                await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_EXCEPTION)
+                for task in (sending, receiving):
+                    if task.done():
+                        task.result()
+            finally:
+                receiving.cancel()
+                await asyncio.gather(receiving, return_exceptions=True)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    # --- records ---
+
+    def _note(self, allowed: bool, why: str) -> None:
+        """Once for each request: what was decided last is what counts."""
+        self._complete()
+        host, port, method = (self.target.host, self.target.port, self.target.method) if self.target else ("", 0, "")
+        self._decision = self._way.record(host, port, method, allowed, why)
+
+    def _note_end(self, why: str | None) -> None:
+        if why is not None:
+            self._note(False, why)
+
+    def _complete(self) -> None:
+        decision, self._decision = self._decision, None
+        if decision is not None:
+            decision.sent, decision.received = self._sent_bytes, self._received_bytes
+            decision.ms = int((monotonic() - self._began) * 1000)
+            self._sent_bytes = self._received_bytes = 0
+            self._way.records.complete(decision)
+
+    def _drop_upstream(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.wire.close()
+
+
+class _NoAnswer(Exception):
+    """The server closed before it said anything."""
+
+
+class _Meter:
+    """Of what is read off one side of a connection."""
+
+    def __init__(self, connection: Connection, count: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._count = count
+
+    @property
+    def piece(self) -> int:
+        return self._connection.piece
+
+    def count(self, many: int) -> float:
+        self._count(many)
+        return self._connection.moved(many)
+
+
+def _anything(size: int) -> None:
+    """An answer may be as long as it likes: the lifetime ends it."""

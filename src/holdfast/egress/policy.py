@@ -1,0 +1,81 @@
+"""Whether a request may leave a box: pure decisions, on names. Addresses are judged later, by `addresses`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.boxes.network import DEFAULT_LIST, Network, NetworkPolicy, Rule
+
+WEB_PORTS: Final = (80, 443)
+"""Those of a rule that names none."""
+CONNECT: Final = "CONNECT"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a box asks for."""
+
+    host: str
+    """A name in lower case without a last dot, or an IP address as it is written canonically."""
+    port: int
+    method: str
+    """`CONNECT` for a tunnel: what goes on inside nobody can tell."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    allowed: bool
+    why: str
+    """The rule that allowed it, or what speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a box may reach, everything considered: its own policy, its environment's, the default list."""
+
+    mode: Network
+    rules: tuple[Rule, ...] = ()
+
+    def judge(self, target: Target) -> Ruling:
+        if self.mode is Network.NONE:
+            return Ruling(False, "this box has no network")
+        if self.mode is Network.OPEN:
+            return Ruling(True, "open")
+        nearly: str | None = None
+        for rule in self.rules:
+            if not host_matches(rule.host, target.host):
+                continue
+            if target.port not in (rule.ports or WEB_PORTS):
+                nearly = f"rule {rule} does not cover port {target.port}"
+            elif rule.methods and target.method == CONNECT:
+                nearly = f"rule {rule} is for some methods only, and inside HTTPS nobody can tell a method"
+            elif rule.methods and target.method not in rule.methods:
+                nearly = f"rule {rule} does not cover {target.method}"
+            else:
+                return Ruling(True, str(rule))
+        return Ruling(False, nearly or f"no rule covers {target.host}")
+
+
+def host_matches(pattern: str, host: str) -> bool:
+    """`*.example.com` covers all below example.com, not itself. An address is covered by itself alone."""
+    if pattern.startswith("*."):
+        return host.endswith(pattern[1:]) and len(host) > len(pattern) - 1
+    return pattern == host
+
+
+def allowance(policy: NetworkPolicy, environment: NetworkPolicy | None, defaults: Iterable[Rule]) -> Allowance:
+    """A policy of mode `allow` that lists nothing stands for the environment's, or else for the default list."""
+    if policy.mode is not Network.ALLOW:
+        return Allowance(policy.mode)
+    if not policy.allow:
+        if environment is not None and (environment.mode is not Network.ALLOW or environment.allow):
+            return allowance(environment, None, defaults)
+        return Allowance(Network.ALLOW, tuple(defaults))
+    rules = policy.rules()
+    return Allowance(Network.ALLOW, (*rules, *defaults) if DEFAULT_LIST in policy.allow else rules)

@@ -1,0 +1,178 @@
+"""The proxy on the host through which everything that leaves a box goes: `Egress`, as providers know it.
+
+It runs on the event loop of its owner. Which box a connection comes from is known by where it was accepted, so boxes
+need no tokens, and cannot speak for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Callable, Mapping
+from time import monotonic
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+from holdfast.boxes.labels import Owner
+from holdfast.boxes.network import PROXY_PORT, Network, NetworkPolicy, Traffic
+from holdfast.egress.connection import Connection
+from holdfast.egress.defaults import DefaultList
+from holdfast.egress.limits import Limits
+from holdfast.egress.policy import allowance
+from holdfast.egress.records import Decision, Records
+from holdfast.egress.seams import Connector, Resolver
+from holdfast.egress.way import Way
+from holdfast.egress.wire import reset
+
+Policies = Callable[[str], NetworkPolicy | None]
+"""The policy of an environment, where it has one."""
+
+_ADDRESS: Final = f"http://127.0.0.1:{PROXY_PORT}"
+_STOP_SECONDS: Final = 5.0
+
+_log = logging.getLogger("holdfast.egress")
+
+
+class EgressProxy:
+    """Owned by who made it: `async with` runs it, and ends every connection at the end. Not for other threads."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        connector: Connector,
+        records: Records,
+        *,
+        defaults: DefaultList | None = None,
+        policies: Policies = lambda environment: None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._resolver = resolver
+        self._connector = connector
+        self._records = records
+        self._defaults = defaults or DefaultList()
+        self._policies = policies
+        self._limits = limits or Limits()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Each takes two descriptors and sometimes four more. Others on this loop need theirs.
+        self._most = min(self._limits.all_connections, descriptors // 4)
+        self._ways: dict[str, Way] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._sweeper = asyncio.create_task(self._sweep(), name="egress deadlines")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for box in tuple(self._ways):
+            self.dismiss(box)
+        tasks = set(self._tasks)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            tasks.add(self._sweeper)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+
+    # --- for providers: the Egress protocol ---
+
+    def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
+        way = self._ways.get(box)
+        if way is None:
+            way = self._ways[box] = Way(
+                box,
+                limits=self._limits,
+                resolver=self._resolver,
+                connector=self._connector,
+                records=self._records,
+                room=self._has_room,
+                start=self._start,
+            )
+        owner = Owner.of(labels)
+        way.tenant, way.environment = owner.tenant, owner.environment
+        self._judge_anew(way, policy)
+
+    def listen(self, box: str, listener: socket.socket) -> None:
+        if (way := self._ways.get(box)) is None:
+            listener.close()
+        else:
+            way.listen(listener)
+
+    def take(self, box: str, connection: socket.socket) -> None:
+        if (way := self._ways.get(box)) is None:
+            reset(connection)
+            self._records.add(decision := Decision(box, "", 0, "", False, "this box has no network", ms=0))
+            self._records.complete(decision)
+        else:
+            way.take(connection)
+
+    def dismiss(self, box: str) -> None:
+        if (way := self._ways.pop(box, None)) is not None:
+            way.close()
+
+    def traffic(self, box: str) -> Traffic:
+        way = self._ways.get(box)
+        return Traffic() if way is None else Traffic(way.sent, way.received, len(way.connections))
+
+    def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
+        if policy.mode is Network.NONE:
+            return MappingProxyType({})
+        names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+        here = "localhost,127.0.0.1,::1"
+        proxy = {**dict.fromkeys(names, _ADDRESS), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
+        return MappingProxyType({**self._defaults.environment, **proxy})
+
+    # --- for who composes ---
+
+    @property
+    def defaults(self) -> DefaultList:
+        return self._defaults
+
+    def use(self, defaults: DefaultList) -> None:
+        """Another default list, for all boxes at once."""
+        self._defaults = defaults
+        self.refresh()
+
+    def refresh(self, environment: str | None = None) -> None:
+        """The policy of an environment has changed (None: of any): boxes that go by it do so from now on."""
+        for way in tuple(self._ways.values()):
+            if environment is None or way.environment == environment:
+                self._judge_anew(way, way.policy)
+
+    # --- connections ---
+
+    def _judge_anew(self, way: Way, policy: NetworkPolicy) -> None:
+        theirs = self._policies(way.environment) if way.environment is not None else None
+        way.use(policy, allowance(policy, theirs, self._defaults.rules), theirs)
+
+    def _has_room(self, own: int) -> bool:
+        """One more for a box that has so many."""
+        return own < self._limits.spared or len(self._tasks) < self._most
+
+    def _start(self, way: Way, connection: Connection) -> None:
+        task = asyncio.create_task(connection.run(), name=f"egress of {way.box}")
+        connection.task = task
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            way.connections.discard(connection)
+            connection.discard()
+            if not task.cancelled() and (problem := task.exception()) is not None:
+                _log.error("a connection of box %s ended badly", way.box, exc_info=problem)
+
+        task.add_done_callback(ended)
+
+    async def _sweep(self) -> None:
+        shortest = min(self._limits.head, self._limits.between, self._limits.idle, self._limits.lifetime)
+        pause = max(0.01, min(1.0, shortest / 4))
+        while True:
+            await asyncio.sleep(pause)
+            now = monotonic()
+            for way in tuple(self._ways.values()):
+                for connection in tuple(way.connections):
+                    if (why := connection.overdue(now)) is not None:
+                        connection.end_overdue(why)

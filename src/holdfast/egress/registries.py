@@ -1,0 +1,349 @@
+"""Which package registries this machine's own clients use: asked of pip, npm, apt and cargo themselves, at run time.
+
+So a company's mirror just works, and no registry is written down here. Boxes get the same settings, without secrets.
+A client that is missing, or has nothing to say, adds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import ssl
+import tempfile
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+import httpx
+
+from holdfast.boxes.errors import InvalidSpec
+from holdfast.boxes.network import Rule
+from holdfast.egress.defaults import DefaultList, Source, git_hosts
+
+_ASK_SECONDS: Final = 20.0
+_FETCH_SECONDS: Final = 10.0
+_MOST_OUTPUT: Final = 4 << 20
+_MOST_HOSTS: Final = 200
+_PIP_DEFAULT: Final = re.compile(r"--index-url.*?\(default:?\s+(https?://[^\s)]+)\)", re.DOTALL)
+_PIP_SETTING: Final = re.compile(r"(?:global|install|download|:env:)\.(extra-index-url|find-links|index-url)='(.*)'")
+_APT_URI: Final = re.compile(r"^'(https?://[^']+)'", re.MULTILINE)
+_LINK: Final = re.compile(r"""href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
+_REQUEST: Final = re.compile(rb"(?:CONNECT ([^\s:]+):(\d+)|[A-Z]+ (http://\S+)) HTTP/1\.[01]\r\n")
+
+Fetch = Callable[[str], Awaitable[bytes | None]]
+"""What is at a URL, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one client uses."""
+
+    urls: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+class Machine:
+    """The clients of this machine, as they would run with these variables. Reads none of its own process's."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+
+    def program(self, *names: str) -> str | None:
+        path = self.environment.get("PATH")
+        return next((found for name in names if (found := shutil.which(name, path=path))), None)
+
+    def without(self, prefix: str) -> Machine:
+        """As if no variable began so."""
+        kept = {name: value for name, value in self.environment.items() if not name.lower().startswith(prefix)}
+        return Machine(kept)
+
+    @property
+    def home(self) -> Path:
+        return Path(self.environment.get("HOME") or "/")
+
+    async def ask(self, command: Sequence[str], extra: Mapping[str, str]) -> str | None:
+        """What a program printed, with these variables beside. None where it did not work out."""
+        with tempfile.TemporaryDirectory(prefix="holdfast-ask-") as folder:  # a project's own settings are not ours
+            return await self.ask_in(folder, command, extra)
+
+    async def ask_in(self, folder: str, command: Sequence[str], extra: Mapping[str, str]) -> str | None:
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                cwd=folder,
+                env={**self.environment, **extra},
+                stdin=null,
+                stdout=pipe,
+                stderr=null,
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                output = bytearray()
+                while len(output) < _MOST_OUTPUT and (data := await process.stdout.read(1 << 16)):
+                    output += data
+                await process.wait()
+        except TimeoutError:
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has started: that would keep the pipe open
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    while await process.stdout.read(1 << 16):
+                        pass
+                    await process.wait()
+        return output.decode("utf-8", "replace") if process.returncode == 0 else None
+
+
+async def fetch(url: str) -> bytes | None:
+    """By the certificates that this machine trusts, without proxies, for as long as it is quick and small."""
+    try:
+        async with (
+            asyncio.timeout(_FETCH_SECONDS),
+            httpx.AsyncClient(
+                verify=ssl.create_default_context(), trust_env=False, follow_redirects=True, max_redirects=3
+            ) as client,
+            client.stream("GET", url, headers={"Accept": "application/vnd.pypi.simple.v1+json, */*;q=0.5"}) as answer,
+        ):
+            if answer.status_code != 200:
+                return None
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > _MOST_OUTPUT:
+                    return None
+            return bytes(body)
+    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+        return None
+
+
+async def find_defaults(machine: Machine, *, fetch: Fetch = fetch, more: Iterable[Source] = ()) -> DefaultList:
+    """The default list of this machine. `more` is what is known from elsewhere, such as the model gateway."""
+    names = ("pip", "npm", "apt", "cargo")
+    found = await asyncio.gather(
+        ask_pip(machine, fetch), ask_npm(machine, fetch), ask_apt(machine), ask_cargo(machine, fetch)
+    )
+    sources = [
+        Source(rule, name)
+        for name, each in zip(names, found, strict=True)
+        for rule in dict.fromkeys(_rules(each.urls[:_MOST_HOSTS]))
+    ]
+    environment = {name: value for each in found for name, value in each.environment}
+    return DefaultList((*sources, *git_hosts().sources, *more), environment)
+
+
+# --- pip ---
+
+
+async def ask_pip(machine: Machine, fetch: Fetch) -> Found:
+    """Its help says which index it would use, everything considered; its settings, which others beside."""
+    if (pip := machine.program("pip", "pip3")) is None:
+        return Found()
+    quiet = {"COLUMNS": "10000", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    help_text, settings = await asyncio.gather(
+        machine.ask((pip, "install", "--help"), quiet), machine.ask((pip, "config", "list"), quiet)
+    )
+    index = _PIP_DEFAULT.search(help_text or "")
+    given = dict[str, list[str]]()
+    for name, value in _PIP_SETTING.findall(settings or ""):
+        given.setdefault(name, []).extend(value.replace("\\n", " ").split())
+    main = [index[1]] if index else []
+    # The help shows no password, but stars for it: the settings have the URL as it was written.
+    indexes = [*(_web(given.get("index-url", ())) or _web(main)), *_web(given.get("extra-index-url", ()))]
+    links = _web(given.get("find-links", ()))
+    urls = [*indexes, *links]
+    for page in await asyncio.gather(*(fetch(urljoin(index.rstrip("/") + "/", "pip/")) for index in indexes)):
+        urls += _links(page)
+    environment: list[tuple[str, str]] = []
+    if given.get("index-url") and (own := _web(given["index-url"])):
+        environment += [("PIP_INDEX_URL", public(own[-1])), ("UV_DEFAULT_INDEX", public(own[-1]))]
+    if extra := [public(url) for url in _web(given.get("extra-index-url", ()))]:
+        environment += [("PIP_EXTRA_INDEX_URL", " ".join(extra)), ("UV_INDEX", " ".join(extra))]
+    return Found(tuple(dict.fromkeys(urls)), tuple(environment))
+
+
+def _links(page: bytes | None) -> list[str]:
+    """Where the files of an index are: mostly on a host of their own."""
+    if page is None:
+        return []
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        return _one_each(str(file["url"]) for file in json.loads(page)["files"])
+    return _one_each(html.unescape(link) for link in _LINK.findall(page.decode("utf-8", "replace")))
+
+
+# --- npm ---
+
+
+async def ask_npm(machine: Machine, fetch: Fetch) -> Found:
+    if (npm := machine.program("npm")) is None:
+        return Found()
+    quiet = {"NO_UPDATE_NOTIFIER": "1", "npm_config_update_notifier": "false"}
+    get = (npm, "config", "get", "registry")
+    settings, registry, built_in = await asyncio.gather(
+        machine.ask((npm, "config", "ls", "--json"), quiet),
+        machine.ask(get, quiet),
+        machine.without("npm_config_").ask(
+            get, {**quiet, "npm_config_userconfig": "no-user", "npm_config_globalconfig": "no-global"}
+        ),
+    )
+    known: dict[str, Any] = {}
+    with suppress(ValueError):
+        known = json.loads(settings or "{}")
+    main = _web((registry or "").split())[:1]
+    scoped = {
+        name: value
+        for name, value in known.items()
+        if name.startswith("@") and name.endswith(":registry") and isinstance(value, str) and _web([value])
+    }
+    urls = [*main, *scoped.values()]
+    for registry_url in main:
+        page = await fetch(urljoin(registry_url.rstrip("/") + "/", "semver/latest"))
+        with suppress(ValueError, TypeError, KeyError):
+            urls += _web([json.loads(page or b"")["dist"]["tarball"]])
+    # Only where somebody chose it: a variable would win over the settings of a project in the box.
+    environment = [("npm_config_registry", public(url)) for url in main if registry != built_in]
+    environment += [(f"npm_config_{scope}", public(url)) for scope, url in scoped.items()]
+    return Found(tuple(dict.fromkeys(urls)), tuple(environment))
+
+
+# --- apt ---
+
+
+async def ask_apt(machine: Machine) -> Found:
+    if (apt := machine.program("apt-get")) is None:
+        return Found()
+    # What it would download to know its packages. It prints that, and does nothing.
+    output = await machine.ask((apt, "update", "--print-uris"), {"LC_ALL": "C"})
+    return Found(tuple(_one_each(_APT_URI.findall(output or ""))))
+
+
+# --- cargo ---
+
+
+async def ask_cargo(machine: Machine, fetch: Fetch) -> Found:
+    """It tells nobody its index, so we see where it turns to: a proxy that notes that, and refuses."""
+    if (cargo := machine.program("cargo")) is None:
+        return Found()
+    configured = _cargo_settings(machine)
+    indexes = [url.removeprefix("sparse+") for _, url in configured]
+    indexes += await _watch_cargo(machine, cargo)
+    urls = _web(indexes)
+    for page in await asyncio.gather(*(fetch(urljoin(url.rstrip("/") + "/", "config.json")) for url in urls)):
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            settings = json.loads(page or b"")
+            urls += _web(str(settings[name]) for name in ("dl", "api") if settings.get(name))
+    environment = [
+        (f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_INDEX", kept)
+        for name, url in configured
+        if name and (kept := public(url))
+    ]
+    return Found(tuple(dict.fromkeys(urls)), tuple(environment))
+
+
+def _cargo_settings(machine: Machine) -> list[tuple[str, str]]:
+    """Registries by name, and what stands in for others under no name."""
+    folder = Path(machine.environment.get("CARGO_HOME") or machine.home / ".cargo")
+    for name in ("config.toml", "config"):
+        try:
+            text = (folder / name).read_text(encoding="utf-8")
+            settings = tomllib.loads(text)
+        except (OSError, ValueError):
+            continue
+        found = []
+        for group, key in (("registries", "index"), ("source", "registry")):
+            entries = settings.get(group)
+            for entry, values in entries.items() if isinstance(entries, dict) else ():
+                url = values.get(key) if isinstance(values, dict) else None
+                if isinstance(url, str) and _web([url.removeprefix("sparse+")]):
+                    found.append((entry if group == "registries" else "", url))
+        return found
+    return []
+
+
+async def _watch_cargo(machine: Machine, cargo: str) -> list[str]:
+    asked: list[str] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            if (found := _REQUEST.match(head)) is not None:
+                host, port, url = (each.decode("ascii", "replace") if each else "" for each in found.groups())
+                asked.append((url and urljoin(url, ".")) or f"https://{host}:{port}/")
+            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(note, "127.0.0.1", 0)
+    proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "CARGO_HTTP_PROXY"), proxy)
+    try:
+        with tempfile.TemporaryDirectory(prefix="holdfast-ask-") as folder:
+            project = Path(folder)
+            project.joinpath("src").mkdir()
+            project.joinpath("src", "lib.rs").touch()
+            project.joinpath("Cargo.toml").write_text(
+                '[package]\nname = "ask"\nversion = "0.0.0"\nedition = "2021"\n[dependencies]\ncfg-if = "1"\n'
+            )
+            extra = {**proxies, "no_proxy": "", "NO_PROXY": "", "CARGO_NET_RETRY": "0", "CARGO_NET_OFFLINE": "false"}
+            await machine.ask_in(folder, (cargo, "fetch", "--quiet"), extra)
+    finally:
+        server.close()
+        await server.wait_closed()
+    return asked[:1]
+
+
+# --- URLs ---
+
+
+def _web(urls: Iterable[str]) -> list[str]:
+    """Those by HTTP."""
+    return [url for url in urls if url.startswith(("http://", "https://"))]
+
+
+def _one_each(urls: Iterable[str]) -> list[str]:
+    """One URL for each host among them."""
+    found: dict[tuple[str, str], str] = {}
+    for url in _web(urls):
+        with suppress(ValueError):
+            parts = urlsplit(url)
+            found.setdefault((parts.scheme, parts.netloc.rpartition("@")[2]), f"{parts.scheme}://{parts.netloc}/")
+    return list(found.values())[:_MOST_HOSTS]
+
+
+def public(url: str) -> str:
+    """Without user and password, query and fragment: what of it a box may know."""
+    prefix = "sparse+" if url.startswith("sparse+") else ""
+    try:
+        parts = urlsplit(url.removeprefix("sparse+"))
+    except ValueError:
+        return ""
+    return prefix + urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _rules(urls: Iterable[str]) -> Iterable[Rule]:
+    """Without a port of its own, a host may be reached by HTTP and HTTPS."""
+    for url in urls:
+        with suppress(ValueError, InvalidSpec):
+            parts = urlsplit(url)
+            if parts.hostname is None:
+                continue
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            yield Rule.parse(host if parts.port in (None, 80, 443) else f"{host}:{parts.port}")

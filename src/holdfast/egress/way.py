@@ -1,0 +1,180 @@
+"""The way out of one box: its policy, its share of everything, and the connections it has now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.egress.connection import Connection
+from holdfast.egress.limits import Bucket, Limits
+from holdfast.egress.policy import Allowance, Target
+from holdfast.egress.records import Decision, Records
+from holdfast.egress.seams import Connector, Resolver
+from holdfast.egress.wire import reset
+
+_ACCEPTS: Final = 32
+"""At a time; then the other boxes get their turn."""
+_PAUSE_SECONDS: Final = 0.05
+"""For a box that makes more connections than it may have: what it spends is its own time."""
+_MOST_AT_ONCE: Final = 1 << 20
+_RESOLVES: Final = 8
+"""Names that one box waits for at once: a name server that never answers keeps nobody else waiting."""
+
+_log = logging.getLogger("holdfast.egress")
+
+
+class Way:
+    """Owned by the proxy, which tells it the policy and awaits the tasks that it starts."""
+
+    def __init__(
+        self,
+        box: str,
+        *,
+        limits: Limits,
+        resolver: Resolver,
+        connector: Connector,
+        records: Records,
+        room: Callable[[int], bool],
+        start: Callable[[Way, Connection], None],
+    ) -> None:
+        self.box = box
+        self.limits = limits
+        self.connector = connector
+        self.records = records
+        self.policy = NetworkPolicy()
+        self.allowance = Allowance(Network.NONE)
+        self.tenant = "default"
+        self.environment: str | None = None
+        self.connections: set[Connection] = set()
+        self.sent = self.received = 0
+        self.piece = _MOST_AT_ONCE
+        self._resolver = resolver
+        self._resolving = asyncio.Semaphore(_RESOLVES)
+        self._room = room
+        self._start = start
+        self._most = limits.connections
+        self._bandwidth: Bucket | None = None
+        self._requests = Bucket(limits.requests, burst=limits.requests)
+        self._listener: socket.socket | None = None
+        self._paused: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    # --- policy ---
+
+    def use(self, policy: NetworkPolicy, allowance: Allowance, environment: NetworkPolicy | None = None) -> None:
+        """From now on. Connections that are at something that is not allowed any more are ended."""
+        self.policy, self.allowance = policy, allowance
+        theirs = environment or NetworkPolicy()
+        self._most = policy.connections or theirs.connections or self.limits.connections
+        rate = policy.bandwidth or theirs.bandwidth or self.limits.bandwidth
+        if rate is None:
+            self._bandwidth, self.piece = None, _MOST_AT_ONCE
+        elif self._bandwidth is None or self._bandwidth.rate != rate:
+            self._bandwidth = Bucket(rate, burst=rate / 4)
+            self.piece = max(512, min(_MOST_AT_ONCE, rate // 64))
+        for connection in tuple(self.connections):
+            if connection.target is None:
+                if allowance.mode is Network.NONE:
+                    connection.end("the policy has changed: this box has no network")
+            elif not (ruling := allowance.judge(connection.target)).allowed:
+                connection.end(f"the policy has changed: {ruling.why}")
+
+    def explain(self, target: Target, why: str) -> str:
+        """For whoever reads the answer in the box."""
+        return (
+            f"{target.method} {target} is blocked by the network policy of this box ({self.box}): {why}.\n"
+            f"To allow a host, add a rule for it to the policy of the box (holdfast box network {self.box} --allow "
+            "HOST, with the rules that it keeps) or of its environment (holdfast egress set).\n"
+        )
+
+    # --- shares ---
+
+    def spend(self, many: int) -> float:
+        """Seconds to hold back, after so many bytes."""
+        return self._bandwidth.take(many) if self._bandwidth is not None else 0.0
+
+    async def pace(self) -> None:
+        if (delay := self._requests.take(1)) > 0:
+            await asyncio.sleep(delay)
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        async with self._resolving:
+            return await self._resolver.resolve(host, port)
+
+    def record(self, host: str, port: int, method: str, allowed: bool, why: str) -> Decision:
+        decision = Decision(self.box, host, port, method, allowed, why, self.tenant)
+        self.records.add(decision)
+        return decision
+
+    # --- connections ---
+
+    def listen(self, listener: socket.socket) -> None:
+        self._stop_listening()
+        listener.setblocking(False)
+        self._listener = listener
+        self._loop.add_reader(listener, self._accept)
+
+    def take(self, client: socket.socket) -> bool:
+        """Whether there is room for it. Takes it in any case."""
+        if self.allowance.mode is Network.NONE:
+            why = "this box has no network"
+        elif len(self.connections) >= self._most:
+            why = f"more than {self._most} connections of this box at once"
+        elif not self._room(len(self.connections)):
+            why = "more connections than there may be at once, of all boxes together"
+        else:
+            if client.family != socket.AF_UNIX:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(self, client)
+            self.connections.add(connection)
+            self._start(self, connection)
+            return True
+        reset(client)
+        decision = self.record("", 0, "", False, why)
+        decision.ms = 0
+        self.records.complete(decision)
+        return False
+
+    def close(self) -> None:
+        self._stop_listening()
+        for connection in tuple(self.connections):
+            connection.end(None)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        refused = 0
+        for _ in range(_ACCEPTS):
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                _log.warning("box %s: cannot accept: %s", self.box, error)
+                self._pause(_PAUSE_SECONDS * 10)
+                return
+            refused += not self.take(client)
+        if refused:
+            self._pause(_PAUSE_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        assert self._listener is not None
+        self._loop.remove_reader(self._listener)
+        self._paused = self._loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = None
+        if self._listener is not None:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _stop_listening(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener)
+            listener.close()

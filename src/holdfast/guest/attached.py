@@ -1,0 +1,33 @@
+"""Process 1 of a box whose first stream is its own stdin and stdout: the guest, and beside it a bridge on these.
+
+So that nothing more has to be started in a box before it is of use. Later streams are bridges alone: started with
+`join`. Says nothing of what guest and bridge do.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.guest import bridge
+else:
+    sys.path.insert(0, __file__.rpartition("/")[0])
+    import bridge
+
+
+def main(arguments: "list[str]") -> None:
+    if arguments[0] == "join":
+        bridge.main(arguments)
+    elif os.fork() == 0:
+        bridge.main(["join"] + [each for each in arguments if each.startswith("run=")])
+        os._exit(0)
+    else:
+        nothing = os.open("/dev/null", os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+        bridge.main(["start", *arguments])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,650 @@
+"""Joins one byte stream, its stdin and stdout, to the guest of a box: for boxes that no descriptor can be passed into.
+
+The guest (init) passes descriptors and relays nothing. This program runs beside it, asks it on the host's behalf, and
+carries the bytes of those descriptors over the stream, many at once, none ahead of the reader's credit. It keeps
+nothing: a lost stream ends it, and with it every command that was run over it. Spawned processes go on; their output is
+in files of the box, where the next bridge finds it. `frames` has the form of the stream, `carrying` what its calls
+are made of, `keeping` the kept processes.
+
+One thread. Started with `start` it becomes the guest instead, after making the place where bridges find it.
+"""
+
+import collections
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from holdfast.guest import codec, frames, keeping
+    from holdfast.guest.carrying import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+else:
+    sys.path.insert(0, __file__.rpartition("/")[0])
+    import codec
+    import frames
+    import keeping
+    from carrying import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+
+_LISTENER = 3
+"""Where the guest expects its listener."""
+_INPUT = 1 << 18
+_CHOKED = 1 << 20
+"""Bytes waiting for the host from which on nothing more is read for it."""
+_FULL = 8 << 20
+"""Bytes waiting for the host from which on its requests wait, too."""
+_BUFFERS = 64
+_MAX_OWN = 256
+"""Connections to the way out at once."""
+_TICK = 1.0
+_POLL = 0.02
+_UP_SECONDS = 10.0
+
+
+class Bridge:
+    """Everything of one stream."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self.epoll = select.epoll()
+        self.sources_epoll = select.epoll()
+        """Of its own: while the host does not keep up, all of it is left alone at once."""
+        self.watched: dict[int, Callable[[int], None]] = {}
+        self.watched_sources: dict[int, Callable[[], None]] = {}
+        self.steady: set[Source] = set()
+        self.calls: dict[int, Call] = {}
+        self.own = 0
+        self.last_own = frames.FIRST_OWN
+        self.unsent: collections.deque[Any] = collections.deque()
+        self.unsent_size = 0
+        self.blocked = False
+        self.choked = False
+        self.full = False
+        self.received = b""
+        self.heard = time.monotonic()
+        self.idle_since = time.monotonic()
+        self.changes = Changes(self)
+        os.set_blocking(incoming, False)
+        os.set_blocking(outgoing, False)
+        self.watch(self.sources_epoll.fileno(), select.EPOLLIN, self.on_sources)
+        self.watch(incoming, select.EPOLLIN, self.on_input)
+
+    # --- the loop ---
+
+    def watch(self, descriptor: int, events: int, react: "Callable[[int], None]") -> None:
+        if descriptor in self.watched:
+            self.epoll.modify(descriptor, events)
+        else:
+            self.epoll.register(descriptor, events)
+        self.watched[descriptor] = react
+
+    def unwatch(self, descriptor: int) -> None:
+        if self.watched.pop(descriptor, None) is not None:
+            self.epoll.unregister(descriptor)
+
+    def watch_source(self, descriptor: int, react: "Callable[[], None]") -> None:
+        self.watched_sources[descriptor] = react
+        self.sources_epoll.register(descriptor, select.EPOLLIN)
+
+    def unwatch_source(self, descriptor: int) -> None:
+        del self.watched_sources[descriptor]
+        self.sources_epoll.unregister(descriptor)
+
+    def on_sources(self, events: int) -> None:
+        for descriptor, _ in self.sources_epoll.poll(0, 64):
+            react = self.watched_sources.get(descriptor)
+            if react is not None:
+                react()
+
+    def run(self) -> None:
+        """Returns when the host has hung up."""
+        self.put(frames.GREETING)
+        register = Asking(self, {"op": "bridge", "looks": True}, (), lambda message, given: None, self.without_guest)
+        next_tick = time.monotonic() + _TICK
+        try:
+            while True:
+                busy = self.steady and not self.choked
+                wait = 0.0 if busy else _POLL if self.changes.polls else _TICK
+                for descriptor, events in self.epoll.poll(wait):
+                    react = self.watched.get(descriptor)
+                    if react is not None:
+                        react(events)
+                for source in list(self.steady):
+                    if self.choked:
+                        break
+                    source.pump()
+                self.flush()
+                self.changes.poll()
+                now = time.monotonic()
+                if now >= next_tick:
+                    next_tick = now + _TICK
+                    self.on_tick(now)
+        except Lost:
+            pass
+        finally:
+            register.close()
+
+    def without_guest(self) -> None:
+        raise Lost("the guest has gone")
+
+    def on_tick(self, now: float) -> None:
+        if now - self.heard > frames.SILENCE_SECONDS:
+            raise Lost("silence")
+        for call in list(self.calls.values()):
+            if call.deadline and now > call.deadline:
+                call.drop()
+            elif call.abandoned:
+                call.answer({"unreachable": "the guest hung up"})
+
+    # --- to the host ---
+
+    def put(self, data: bytes) -> None:
+        self.unsent.append(data)
+        self.unsent_size += len(data)
+        if self.unsent_size >= _CHOKED and not self.choked:
+            self.flush()
+
+    def send(self, kind: int, number: int, payload: bytes = b"") -> None:
+        self.put(frames.HEAD.pack(kind, number, len(payload)))
+        if payload:
+            self.put(payload)
+
+    def send_message(self, call: int, message: bytes) -> None:
+        self.put(frames.message_frames(call, message))
+
+    def flush(self) -> None:
+        """Write what can be written; the rest waits, and what reads for it."""
+        blocked = False
+        while self.unsent:
+            buffers = [self.unsent[index] for index in range(min(len(self.unsent), _BUFFERS))]
+            try:
+                written = os.writev(self.outgoing, buffers)
+            except BlockingIOError:
+                blocked = True
+                break
+            except OSError:
+                raise Lost("the host has gone") from None
+            self.unsent_size -= written
+            while written:
+                size = len(self.unsent[0])
+                if written < size:
+                    self.unsent[0] = memoryview(self.unsent[0])[written:]
+                    break
+                self.unsent.popleft()
+                written -= size
+        if blocked != self.blocked:
+            self.blocked = blocked
+            if blocked:
+                self.watch(self.outgoing, select.EPOLLOUT, lambda events: self.flush())
+            else:
+                self.unwatch(self.outgoing)
+        choked = self.unsent_size >= _CHOKED
+        if choked != self.choked:
+            self.choked = choked
+            self.watch(self.sources_epoll.fileno(), 0 if choked else select.EPOLLIN, self.on_sources)
+        full = self.unsent_size >= _FULL
+        if full != self.full:
+            self.full = full
+            self.watch(self.incoming, 0 if full else select.EPOLLIN, self.on_input)
+
+    # --- from the host ---
+
+    def on_input(self, events: int) -> None:
+        try:
+            data = os.read(self.incoming, _INPUT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise Lost("the host has hung up")
+        self.heard = time.monotonic()
+        data = self.received + data if self.received else data
+        head, size = frames.HEAD, frames.HEAD.size
+        start = 0
+        while len(data) - start >= size:
+            kind, number, length = head.unpack_from(data, start)
+            if length > frames.LONGEST:
+                raise Lost("a frame of %d bytes" % length)
+            if len(data) - start - size < length:
+                break
+            self.on_frame(kind, number, data[start + size : start + size + length])
+            start += size + length
+        self.received = data[start:]
+
+    def on_frame(self, kind: int, number: int, payload: bytes) -> None:
+        if kind in (frames.DATA, frames.END, frames.CREDIT, frames.STOP):
+            call = self.calls.get(number // frames.STREAMS)
+            if call is not None:
+                self.on_stream(call, kind, number % frames.STREAMS, payload)
+        elif kind in (frames.PART, frames.MESSAGE):
+            call = self.calls.get(number) or (Call(self, number) if number < frames.FIRST_OWN else None)
+            if call is not None:
+                call.parts += payload
+                if len(call.parts) > codec.LIMIT:
+                    raise Lost("a request of more than %d bytes" % codec.LIMIT)
+                if kind == frames.MESSAGE:
+                    message, call.parts = codec.decode(bytes(call.parts)), bytearray()
+                    self.begin(call, message)
+        elif kind == frames.CLOSE:
+            call = self.calls.get(number)
+            if call is not None:
+                call.hang_up()
+        elif kind == frames.PING:
+            self.send(frames.PONG, number)
+        else:
+            raise Lost("a frame of kind %d" % kind)
+
+    def on_stream(self, call: Call, kind: int, stream: int, payload: bytes) -> None:
+        if kind in (frames.DATA, frames.END):
+            sink = call.sinks.get(stream)
+            if sink is None:
+                return
+            if kind == frames.DATA:
+                sink.take(payload)
+            else:
+                sink.complete_now()
+        else:
+            source = call.sources.get(stream)
+            if source is None:
+                return
+            if kind == frames.CREDIT:
+                source.granted(int.from_bytes(payload, "big"))
+            else:
+                source.end(0)
+
+    # --- what is asked for ---
+
+    def begin(self, call: Call, request: "Any") -> None:
+        if call.begun:
+            raise Lost("one request too many")
+        call.begun = True
+        operation = _OPERATIONS.get(request["op"])
+        try:
+            if operation is None:
+                call.ask(request)
+            else:
+                operation(self, call, request)
+        except OSError as error:
+            call.refuse(error.errno or errno.EIO, str(error.filename or ""))
+
+    def pipe(self, ours: int) -> "tuple[int, int]":
+        """A pipe with as much room as an ordinary user gets; our end, 0 or 1, does not block."""
+        ends = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ends[ours], False)
+        widen(ends[0])
+        return ends
+
+    def exec(self, call: Call, request: "Any") -> None:
+        """A command that is run to its end, or (`acknowledge`) talked to until somebody hangs up."""
+        talk = bool(request.get("acknowledge"))
+        theirs: list[int] = []
+        try:
+            theirs.append((ends := self.pipe(1))[0])
+            call.sink(0).attach(ends[1])
+            for stream in (1, 2):
+                theirs.append((ends := self.pipe(0))[1])
+                call.source(stream, ends[0])
+
+            def on_message(message: bytes, given: "list[int]") -> None:
+                close_all(given)
+                if talk and b"3:pids" in message[:16]:
+                    self.send_message(call.number, message)
+                    return
+                call.asked()
+                if talk:  # what it left behind may print on, until the host hangs up
+                    self.after(call, (2,), lambda: self.send_message(call.number, message))
+                else:
+                    self.after(call, (1, 2), lambda: call.answer_raw(message, []))
+
+            call.ask(request, theirs, on_message)
+        finally:
+            close_all(theirs)
+
+    def after(self, call: Call, streams: "Sequence[int]", then: "Callable[[], None]") -> None:
+        """Do something when all that these streams hold now has gone to the host."""
+        waiting = [call.sources[stream] for stream in streams if not call.sources[stream].ended]
+
+        def one_ended(number: int) -> None:
+            if all(source.ended for source in waiting):
+                then()
+
+        if not waiting:
+            then()
+        for source in waiting:
+            source.on_end = one_ended
+        for source in waiting:
+            source.cut_off()
+
+    def pack(self, call: Call, request: "Any") -> None:
+        ours, theirs = self.pipe(0)
+
+        def on_message(message: bytes, given: "list[int]") -> None:
+            close_all(given)
+            call.asked()
+            self.after(call, (0,), lambda: call.answer_raw(message, []))
+
+        try:
+            call.source(0, ours)
+            call.ask(request, (theirs,), on_message)
+        finally:
+            os.close(theirs)
+
+    def unpack(self, call: Call, request: "Any") -> None:
+        theirs, ours = self.pipe(1)
+        try:
+            call.sink(0).attach(ours)
+            call.ask(request, (theirs,))
+        finally:
+            os.close(theirs)
+
+    # --- files ---
+
+    def open(self, call: Call, request: "Any") -> None:
+        """A file, or the part of it from `offset` on, `length` bytes at most."""
+
+        def on_file(descriptor: int, message: bytes) -> None:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                call.refuse(errno.EINVAL, request["path"])
+                return
+            call.asked()
+            os.lseek(descriptor, request["offset"], os.SEEK_SET)
+            self.send_message(call.number, message)
+            self.stream_file(call, descriptor, request["length"])
+            if request.get("looks"):
+                call.counts = False  # who only looks how the box is does not keep it awake
+
+        self.ask_for_one(call, request, on_file)
+
+    def stream_file(self, call: Call, descriptor: int, length: "int | None", follow: bool = False) -> Source:
+        """A file to the host; the last word says how that went."""
+
+        def on_end(number: int) -> None:
+            call.answer({"error": number, "about": ""} if number else {})
+
+        call.counts = True
+        source = call.source(0, descriptor, on_end, follow)
+        source.left = length
+        if length == 0:
+            source.end(0)
+        return source
+
+    def write(self, call: Call, request: "Any") -> None:
+        """A new file, which takes the place of the old one when the stream has ended."""
+
+        def on_end(number: int) -> None:
+            if number:
+                call.refuse(number, request["path"])
+            elif call.asking is not None:
+                call.asking.on_message = call.answer_raw
+                call.asking.send({"op": "commit"})
+
+        sink = call.sink(0, on_end)
+        self.ask_for_one(call, request, lambda descriptor, message: sink.attach(descriptor))
+
+    def stdin(self, call: Call, request: "Any") -> None:
+        """Input for a spawned process."""
+
+        def on_end(number: int) -> None:
+            if number:
+                call.refuse(errno.EPIPE, request["id"])
+            else:
+                call.answer({})
+
+        def on_input(descriptor: int, message: bytes) -> None:
+            call.asked()
+            os.set_blocking(descriptor, False)
+            sink.attach(descriptor)
+
+        call.counts = True
+        sink = call.sink(0, on_end)
+        self.ask_for_one(call, request, on_input)
+
+    def ask_for_one(self, call: Call, request: "Any", then: "Callable[[int, bytes], None]") -> None:
+        """Ask the guest for a descriptor."""
+
+        def on_message(message: bytes, given: "list[int]") -> None:
+            answer = codec.decode(message)
+            if "error" in answer or "unreachable" in answer:
+                call.answer_raw(message, given)
+            elif len(given) != 1:  # too many are on their way in this kernel: the guest cannot hand it out
+                close_all(given)
+                call.refuse(errno.ETOOMANYREFS, "")
+            else:
+                then(given[0], message)
+
+        call.ask(request, (), on_message)
+
+    # --- ports ---
+
+    def connect(self, call: Call, request: "Any") -> None:
+        """To a port in the box; IPv6 where nobody listens on IPv4."""
+
+        def on_socket(descriptor: int, message: bytes) -> None:
+            call.asked()
+            connection = socket.socket(fileno=descriptor)
+            call.on_close = lambda: self.close_socket(connection)
+            self.watch(descriptor, select.EPOLLOUT, lambda events: connected(connection))
+
+        def connected(connection: socket.socket) -> None:
+            self.unwatch(connection.fileno())
+            number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number == 0:
+                call.say({})
+                self.relay(call, connection)
+            elif request["ipv6"]:
+                call.refuse(number, "")
+            else:
+                connection.close()
+                call.on_close = None
+                request["ipv6"] = True
+                self.ask_for_one(call, request, on_socket)
+
+        request["ipv6"] = False
+        call.sink(0)
+        self.ask_for_one(call, request, on_socket)
+
+    def close_socket(self, connection: socket.socket) -> None:
+        if connection.fileno() >= 0:
+            self.unwatch(connection.fileno())
+            connection.close()
+
+    def relay(self, call: Call, connection: socket.socket) -> None:
+        """Both ways until the host hangs up."""
+        connection.setblocking(False)
+        call.on_close = lambda: self.close_socket(connection)
+        call.counts = True
+        sink = call.sinks.get(0) or call.sink(0)
+        call.source(0, os.dup(connection.fileno()))
+        sink.attach(os.dup(connection.fileno()), connection)
+
+    def listen(self, call: Call, request: "Any") -> None:
+        """Connections to the way out, from now on: a call of its own for each."""
+
+        def on_listener(descriptor: int, message: bytes) -> None:
+            call.asked()
+            listener = socket.socket(fileno=descriptor)
+            listener.setblocking(False)
+            call.on_close = lambda: self.close_socket(listener)
+            call.say({"port": listener.getsockname()[1]})
+            self.watch(listener.fileno(), select.EPOLLIN, lambda events: self.accept(listener))
+
+        self.ask_for_one(call, request, on_listener)
+
+    def accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        self.own += 1
+        if self.own >= _MAX_OWN:
+            self.watch(listener.fileno(), 0, lambda events: None)
+        self.last_own = frames.FIRST_OWN + (self.last_own + 1 - frames.FIRST_OWN) % (frames.LAST - frames.FIRST_OWN)
+        call = Call(self, self.last_own)
+        call.begun = True
+        self.send(frames.OPEN, call.number)
+        self.relay(call, connection)
+
+        def closed() -> None:
+            self.close_socket(connection)
+            self.own -= 1
+            if self.own < _MAX_OWN and listener.fileno() >= 0:
+                self.watch(listener.fileno(), select.EPOLLIN, lambda events: self.accept(listener))
+
+        call.on_close = closed
+
+    # --- processes that go on by themselves ---
+
+    def spawn(self, call: Call, request: "Any") -> None:
+        descriptors = keeping.make(request)
+
+        def on_message(message: bytes, given: "list[int]") -> None:
+            if "error" in codec.decode(message):
+                keeping.forget(request["id"])
+            call.answer_raw(message, given)
+
+        try:
+            call.ask(request, descriptors, on_message)
+        finally:
+            close_all(descriptors)
+
+    def kept(self, call: Call, request: "Any") -> None:
+        """What is known of one process, or of all."""
+        call.answer({"processes": keeping.describe(request["id"])})
+
+    def output(self, call: Call, request: "Any") -> None:
+        """What a process printed, from `offset` on; with `follow`, until it has ended and all was read."""
+        descriptor = keeping.open_output(request["id"], request["stream"])
+        os.lseek(descriptor, request["offset"], os.SEEK_SET)
+        source = self.stream_file(call, descriptor, request["length"], request["follow"])
+        if isinstance(source, Follow) and not source.ended:
+            # The guest answers when it has ended, or at once where it knows no such process: either way, that was all.
+            completed = source.completed
+            call.asking = Asking(
+                self,
+                {"op": "wait", "id": request["id"], "looks": True},
+                (),
+                lambda message, given: completed(),
+                completed,
+            )
+
+    # --- looking at it ---
+
+    def activity(self, call: Call, request: "Any") -> None:
+        """What goes on in the box, with what this bridge holds open in its name."""
+
+        def on_message(message: bytes, given: "list[int]") -> None:
+            close_all(given)
+            answer = codec.decode(message)
+            held = sum([each.counts for each in self.calls.values()])
+            if "idle" in answer:
+                answer["connections"] += held
+                since = 0 if held else int((time.monotonic() - self.idle_since) * 1000)
+                answer["idle"] = min(answer["idle"], since)
+            call.answer(answer)
+
+        call.ask(request, (), on_message)
+
+
+_OPERATIONS = {
+    "exec": Bridge.exec,
+    "pack": Bridge.pack,
+    "unpack": Bridge.unpack,
+    "open": Bridge.open,
+    "write": Bridge.write,
+    "stdin": Bridge.stdin,
+    "connect": Bridge.connect,
+    "listen": Bridge.listen,
+    "spawn": Bridge.spawn,
+    "kept": Bridge.kept,
+    "output": Bridge.output,
+    "activity": Bridge.activity,
+}
+
+
+def widen(pipe: int) -> None:
+    """Fewer turns for the same bytes."""
+    try:
+        fcntl.fcntl(pipe, 1031, 1 << 18)  # F_SETPIPE_SZ
+    except OSError:
+        pass  # no pipe, or the user's share of pipe memory is taken: slower, not wrong
+
+
+def join(run: str) -> None:
+    """Be the bridge."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # what ends a box's processes politely needs us to say so
+    wait_for_guest(run)
+    incoming, outgoing = os.dup(0), os.dup(1)
+    widen(incoming)
+    widen(outgoing)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)  # what anything prints by mistake is no frame
+    os.close(nothing)
+    Bridge(incoming, outgoing).run()
+
+
+def wait_for_guest(run: str) -> None:
+    """Find the guest, which may be about to come up."""
+    deadline = time.monotonic() + _UP_SECONDS
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.chdir(run)  # a path to a socket is short
+            connection.connect(SOCKET)
+            return
+        except OSError as error:
+            gone = select.select([0], [], [], 0.01)[0]  # the host says nothing before it is greeted
+            if gone or time.monotonic() > deadline:
+                sys.exit("bridge: there is no guest: %s" % error.strerror)
+        finally:
+            connection.close()
+
+
+def start(box: str, options: "list[str]") -> None:
+    """Be the guest: process 1."""
+    keeping.belong_to(box)
+    try:
+        os.unlink(SOCKET)
+    except FileNotFoundError:
+        pass
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(SOCKET)
+    os.chmod(SOCKET, 0o600)
+    if listener.fileno() != _LISTENER:
+        os.dup2(listener.fileno(), _LISTENER)
+        listener.close()
+    else:
+        listener.detach()
+    os.chdir("/")
+    import init  # type: ignore[import-not-found]
+
+    init.main(options)
+
+
+def main(arguments: "list[str]") -> None:
+    mode, *rest = arguments
+    told = dict([each.partition("=")[::2] for each in rest])
+    run = told.pop("run")
+    if mode == "start":
+        os.makedirs(run, mode=0o700, exist_ok=True)
+        os.chdir(run)
+        box = told.pop("box")
+        start(box, [name + "=" + value if value else name for name, value in told.items()])
+    else:
+        join(run)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

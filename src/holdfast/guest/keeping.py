@@ -1,0 +1,112 @@
+"""Where the output and the end of spawned processes are kept inside a box, for whoever asks after them later.
+
+A folder each, below `processes` in the current folder: `process.json` (what it is), `stdout`, `stderr` and `exit`,
+which the guest writes its exit code to. For boxes whose host cannot keep these outside. Standard library only.
+"""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FOLDER = "processes"
+_OWNER = "box"
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_MOST = 10_000
+"""Processes that are told of at once."""
+_LONGEST = 1 << 20
+"""Bytes of a description."""
+
+
+def belong_to(box: str) -> None:
+    """Forget the processes of another box: one that this one's files were copied from."""
+    try:
+        with open(_OWNER) as file:
+            owner = file.read()
+    except FileNotFoundError:
+        owner = ""
+    if owner != box:
+        import shutil
+
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        with open(_OWNER, "w") as file:
+            file.write(box)
+    os.makedirs(FOLDER, mode=0o700, exist_ok=True)
+
+
+def make(request: "Any") -> "list[int]":
+    """A place for a process that is about to start: descriptors for stdout, stderr and its end."""
+    import json
+
+    os.makedirs(FOLDER, mode=0o700, exist_ok=True)
+    folder = _folder(request["id"])
+    os.mkdir(folder, 0o700)
+    descriptors: list[int] = []
+    try:
+        for name in ("stdout", "stderr", "exit"):
+            descriptors.append(os.open(folder + "/" + name, _FLAGS, 0o600))
+        told = {
+            "argv": request["argv"],
+            "pty": bool(request["pty"]),
+            "stdin": bool(request["stdin"]),
+            "startedAt": request.pop("startedAt"),
+        }
+        with open(folder + "/.new", "w", errors="surrogateescape") as file:
+            json.dump(told, file)
+        os.rename(folder + "/.new", folder + "/process.json")
+    except BaseException:
+        for each in descriptors:
+            os.close(each)
+        forget(request["id"])
+        raise
+    return descriptors
+
+
+def forget(id: str) -> None:
+    """One that was not started after all."""
+    import shutil
+
+    shutil.rmtree(_folder(id), ignore_errors=True)
+
+
+def describe(id: "str | None") -> "list[Any]":
+    """One, or all, the oldest first; what cannot be read is left out."""
+    import json
+
+    try:
+        names = sorted(os.listdir(FOLDER))[-_MOST:] if id is None else [id]
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        folder = _folder(name)
+        try:
+            with open(folder + "/process.json", errors="surrogateescape") as file:
+                told = json.loads(file.read(_LONGEST))
+            with open(folder + "/exit", "rb") as file:
+                code = file.read(32)
+            ended = os.stat(folder + "/exit").st_mtime_ns // 1_000_000
+            known = code.endswith(b"\n") and code.strip().isdigit()
+            found.append(
+                {
+                    "id": name,
+                    "argv": told["argv"],
+                    "pty": told["pty"],
+                    "stdin": told["stdin"],
+                    "startedAt": told["startedAt"],
+                    "code": int(code) if known else None,
+                    "endedAt": ended if known else None,
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def open_output(id: str, stream: str) -> int:
+    return os.open(_folder(id) + "/" + stream, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _folder(id: str) -> str:
+    return FOLDER + "/" + id

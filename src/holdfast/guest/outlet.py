@@ -1,0 +1,29 @@
+"""Where what leaves a box begins: a listener that the guest makes and the host serves. Loaded where a box has one."""
+
+import _socket
+import errno
+
+
+def make_listener(port: int, isolated: bool) -> "_socket.socket":
+    """On IPv4 and IPv6 at once, where the kernel has both: an isolated box has no address but those of its loopback.
+
+    Raises OSError where something else has the port.
+    """
+    number = errno.EAFNOSUPPORT
+    for family in (_socket.AF_INET6, _socket.AF_INET) if isolated else (_socket.AF_INET,):
+        try:
+            socket = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            if family == _socket.AF_INET6:
+                socket.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+            socket.bind(("::" if family == _socket.AF_INET6 else "127.0.0.1", port))
+            socket.listen(1024)
+            return socket
+        except OSError as error:
+            socket.close()
+            number = error.errno or errno.EIO
+            if number == errno.EADDRINUSE:
+                break
+    raise OSError(number, "no listener", str(port))

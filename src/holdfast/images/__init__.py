@@ -1,0 +1,40 @@
+"""Building images: from a recipe, step by step in a box, or a Debian system from its packages.
+
+Knows boxes, images and snapshots by their contracts only: a `Workshop` gives them.
+"""
+
+from holdfast.images.base import BASE
+from holdfast.images.builder import build
+from holdfast.images.errors import (
+    BadPackage,
+    InvalidRecipe,
+    MirrorFailed,
+    NoSources,
+    NotVerified,
+    StepFailed,
+    Unresolvable,
+)
+from holdfast.images.plan import Plan, make_plan
+from holdfast.images.progress import Progress, Silent
+from holdfast.images.recipe import Recipe, parse_recipe, read_recipe
+from holdfast.images.workshop import Workshop
+
+__all__ = [
+    "BASE",
+    "BadPackage",
+    "InvalidRecipe",
+    "MirrorFailed",
+    "NoSources",
+    "NotVerified",
+    "Plan",
+    "Progress",
+    "Recipe",
+    "Silent",
+    "StepFailed",
+    "Unresolvable",
+    "Workshop",
+    "build",
+    "make_plan",
+    "parse_recipe",
+    "read_recipe",
+]

@@ -1,0 +1,132 @@
+"""Builds an image by a plan: in a box, step by step, with a snapshot after each, which is the cache.
+
+A build begins after the last step that was done before. A step that fails leaves nothing: the box is deleted, the
+snapshots of the steps before it stay, and the next build goes on there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from typing import Final
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, ExecTimeout, SnapshotInUse, SnapshotNotFound
+from holdfast.boxes.images import Image
+from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.images.errors import StepFailed
+from holdfast.images.plan import INSTALL, CommandStep, FilesStep, PackagesStep, Plan, Step
+from holdfast.images.progress import Progress
+from holdfast.images.workshop import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
+
+_STEP_SECONDS: Final = 4 * 3600.0
+
+
+async def build(
+    workshop: Workshop, plan: Plan, name: str, network: NetworkPolicy, progress: Progress, *, cache: bool = True
+) -> Image:
+    """The image, under this name. Without the cache every step is done, and its snapshot replaces the one there was."""
+    if cache and (image := await image_or_none(workshop, name)) and image.labels.get(BUILD) == plan.hash:
+        for step in plan.steps:
+            progress.skip(step.kind, step.what)
+        return image
+    known = _by_hash(await workshop.snapshots()) if cache else {}
+    done = next((number for number in range(len(plan.steps), 0, -1) if plan.steps[number - 1].hash in known), 0)
+    for step in plan.steps[:done]:
+        progress.skip(step.kind, step.what)
+    snapshot = known[plan.steps[done - 1].hash].id if done else None
+    if snapshot is None or done < len(plan.steps):
+        snapshot = await _work(workshop, plan, done, snapshot, name, network, progress)
+    labels = {BUILD: plan.hash, BUILD_OF: name}
+    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=labels)
+    await forget(workshop, name, keep={step.hash for step in plan.steps}, latest=snapshot)
+    return image
+
+
+async def forget(workshop: Workshop, name: str, *, keep: set[str], latest: str | None = None) -> None:
+    """Snapshots of steps that the recipe does not have any more, and doubles of those that it has."""
+    newest = {hash: snapshot.id for hash, snapshot in _by_hash(await workshop.snapshots()).items()}
+    for snapshot in await workshop.snapshots():
+        hash = snapshot.labels.get(BUILD, "")
+        if snapshot.labels.get(BUILD_OF) != name or snapshot.id == latest:
+            continue
+        if hash not in keep or newest.get(hash) != snapshot.id:
+            with contextlib.suppress(SnapshotNotFound, SnapshotInUse):
+                await workshop.delete_snapshot(snapshot.id)
+
+
+async def _work(
+    workshop: Workshop,
+    plan: Plan,
+    done: int,
+    snapshot: str | None,
+    name: str,
+    network: NetworkPolicy,
+    progress: Progress,
+) -> str:
+    """Do the steps that are left; the id of the last one's snapshot."""
+    spec = build_spec(workshop, plan.base.name, network, name)
+    begun = workshop.create(spec) if snapshot is None else workshop.restore(snapshot, spec)
+    async with for_a_while(await begun) as box:
+        for step in plan.steps[done:]:
+            progress.begin(step.kind, step.what)
+            await _perform(box, step, plan, network, progress)
+            snapshot = (await box.snapshot(labels={BUILD: step.hash, BUILD_OF: name})).id
+            progress.end()
+        if snapshot is None:  # a recipe without steps: another name, or other variables
+            snapshot = (await box.snapshot(labels={BUILD: plan.hash, BUILD_OF: name})).id
+    return snapshot
+
+
+async def _perform(box: Box, step: Step, plan: Plan, network: NetworkPolicy, progress: Progress) -> None:
+    match step:
+        case FilesStep():
+            for target, source in step.files.items():
+                await box.files.upload(source, target)
+        case PackagesStep():
+            await _run(box, ("/bin/sh", "-c", INSTALL, "install", *step.packages), step, plan, network, progress, "/")
+        case CommandStep():
+            workdir = plan.config.workdir
+            if workdir is not None:
+                await box.files.mkdir(workdir)
+            await _run(box, step.command, step, plan, network, progress, workdir or "/")
+
+
+async def _run(
+    box: Box,
+    command: tuple[str, ...],
+    step: Step,
+    plan: Plan,
+    network: NetworkPolicy,
+    progress: Progress,
+    workdir: str,
+) -> None:
+    output = LastOutput()
+
+    def take(data: bytes) -> None:
+        output.take(data)
+        progress.output(data)
+
+    hint = "mend it, and build again: the steps before it are kept"
+    if network.mode is Network.NONE:
+        hint += '. The recipe says network = "none": what it does must need no network'
+    try:
+        done = await box.exec(command, env=plan.env, cwd=workdir, timeout=_STEP_SECONDS, on_stdout=take, on_stderr=take)
+    except ExecTimeout:
+        raise StepFailed(
+            f"this did not end within {_STEP_SECONDS / 3600:.0f} hours: {step.what}", output=output.data, hint=hint
+        ) from None
+    except BoxError as error:
+        if error.code != "cannot_execute":
+            raise
+        raise StepFailed(
+            f"this cannot be run: {shlex.join(command)[:200]}: {error.message}", output=output.data, hint=hint
+        ) from None
+    if not done.ok:
+        raise StepFailed(f"this ended with {done.exit_code}: {step.what}", output=output.data, hint=hint)
+
+
+def _by_hash(snapshots: list[Snapshot]) -> dict[str, Snapshot]:
+    """The newest of each."""
+    return {snapshot.labels[BUILD]: snapshot for snapshot in snapshots if BUILD in snapshot.labels}

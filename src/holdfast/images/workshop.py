@@ -1,0 +1,136 @@
+"""Where images are built: boxes, snapshots and images of one provider, as a build needs them.
+
+A provider in this process is one, and so is a server, by its client (`holdfast.client.image_build`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from typing import Final, Protocol
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, ImageNotFound, SnapshotNotFound, Unsupported
+from holdfast.boxes.images import Image, ImageConfig
+from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.threads.ids import new_id
+
+BUILD: Final = "image-build"
+"""Label of what a build makes: the hash of the step that a snapshot is the end of, or of all that made an image."""
+BUILD_OF: Final = "image-build-of"
+"""Label: the name of the image."""
+_IDLE_SECONDS: Final = 900
+"""A build that was killed leaves a box: after so long it ends by itself."""
+_OUTPUT: Final = 64 * 1024
+
+
+class Workshop(Protocol):
+    provider: str
+
+    async def image(self, name: str) -> Image:
+        """Raises `ImageNotFound`."""
+
+    async def import_image(self, name: str, archive: AsyncIterable[bytes]) -> Image: ...
+
+    async def name_snapshot(
+        self, snapshot: str, name: str, *, config: ImageConfig, labels: Mapping[str, str]
+    ) -> Image: ...
+
+    async def remove_image(self, name: str) -> None: ...
+
+    async def create(self, spec: BoxSpec) -> Box: ...
+
+    async def restore(self, snapshot: str, spec: BoxSpec) -> Box: ...
+
+    async def snapshots(self) -> list[Snapshot]: ...
+
+    async def delete_snapshot(self, id: str) -> None: ...
+
+
+def build_spec(workshop: Workshop, image: str, network: NetworkPolicy, name: str) -> BoxSpec:
+    """The box that an image is built in."""
+    return BoxSpec(
+        provider=workshop.provider,
+        image=image,
+        network=network,
+        lifetime=Lifetime.EPHEMERAL,
+        idle_seconds=_IDLE_SECONDS,
+        labels={BUILD_OF: name},
+    )
+
+
+@contextlib.asynccontextmanager
+async def for_a_while(box: Box) -> AsyncIterator[Box]:
+    """A box that is deleted in the end, however it ends."""
+    try:
+        yield box
+    except BaseException:
+        # What failed matters more than a box that is left: it ends by itself when idle.
+        with contextlib.suppress(BoxError):
+            await box.delete()
+        raise
+    else:
+        await box.delete()
+    finally:
+        await box.close()
+
+
+async def image_or_none(workshop: Workshop, name: str) -> Image | None:
+    with contextlib.suppress(ImageNotFound):
+        return await workshop.image(name)
+    return None
+
+
+class LastOutput:
+    """The end of what a command printed, both streams as they came."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def take(self, data: bytes) -> None:
+        self._kept += data
+        del self._kept[:-_OUTPUT]
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self._kept)
+
+
+class ProviderWorkshop:
+    """A provider in this process. Owns nothing: whoever opened the provider closes it."""
+
+    def __init__(self, provider: Provider) -> None:
+        if provider.images is None:
+            raise Unsupported(f"provider {provider.name} keeps no images")
+        self.provider = provider.name
+        self._provider = provider
+        self._images = provider.images
+
+    async def image(self, name: str) -> Image:
+        return await self._images.get(name)
+
+    async def import_image(self, name: str, archive: AsyncIterable[bytes]) -> Image:
+        return await self._images.import_archive(name, archive)
+
+    async def name_snapshot(self, snapshot: str, name: str, *, config: ImageConfig, labels: Mapping[str, str]) -> Image:
+        return await self._images.from_snapshot(snapshot, name, config=config, labels=labels)
+
+    async def remove_image(self, name: str) -> None:
+        with contextlib.suppress(ImageNotFound):
+            await self._images.remove(name)
+
+    async def create(self, spec: BoxSpec) -> Box:
+        return await self._provider.create(spec, id=new_id("b"))
+
+    async def restore(self, snapshot: str, spec: BoxSpec) -> Box:
+        return await self._provider.restore(snapshot, spec, id=new_id("b"))
+
+    async def snapshots(self) -> list[Snapshot]:
+        return await self._provider.snapshots()
+
+    async def delete_snapshot(self, id: str) -> None:
+        with contextlib.suppress(SnapshotNotFound):
+            await self._provider.delete_snapshot(id)

@@ -1,0 +1,36 @@
+"""Commands for a guest: checked before it is asked, and what its refusal means."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.boxes.errors import BoxUnreachable, CannotExecute, InvalidSpec
+from holdfast.providers.answers import GuestRefused
+
+
+def start_request(
+    operation: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, **more: object
+) -> dict[str, Any]:
+    """Checked here, since what the guest is asked must make sense."""
+    if isinstance(argv, (str, bytes)) or not argv or not all(isinstance(each, str) for each in argv) or not argv[0]:
+        raise InvalidSpec("a command is a list of strings that begins with a program, say ['ls', '-l']")
+    for each in (*argv, *env, *env.values(), cwd):
+        if "\0" in each:
+            raise InvalidSpec("a command, its environment and its folder cannot hold a NUL character")
+    if any("=" in name or not name for name in env):
+        raise InvalidSpec("the name of an environment variable cannot be empty or hold a =")
+    return {"op": operation, "argv": list(argv), "env": dict(env), "cwd": cwd, **more}
+
+
+def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exception:
+    reason = os.strerror(refused.number).lower()
+    if refused.number in (errno.EPROTO, errno.EEXIST):
+        return BoxUnreachable(f"the guest did not understand a request: {refused}")
+    if refused.about == cwd != argv[0]:
+        return CannotExecute(f"the command cannot start in {cwd}: {reason}", hint="give another folder")
+    if refused.number in (errno.EAGAIN, errno.ENOMEM):
+        return CannotExecute(f"{argv[0]} cannot be started: the box is at its limit of processes or memory")
+    return CannotExecute(f"{argv[0]} cannot be started: {reason}")

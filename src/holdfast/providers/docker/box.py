@@ -1,0 +1,104 @@
+"""A box at Docker: its guest is asked over a stream, its life is the daemon's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.boxes.box import Box, BoxInfo, Deleted, Power
+from holdfast.boxes.errors import BoxUnreachable
+from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import WORKSPACE, BoxSpec, check_labels
+from holdfast.providers.answers import GuestRefused
+from holdfast.providers.docker import containers
+from holdfast.providers.stream import StreamBox, StreamLink, Usage
+
+if TYPE_CHECKING:
+    from holdfast.providers.docker.provider import DockerProvider
+
+_PEEK: Final = 4096
+_DEFAULT_ENVIRONMENT: Final = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "USER": "root",
+    "LOGNAME": "root",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+
+
+def environment_of(found: Mapping[str, Any]) -> dict[str, str]:
+    pairs = ((found.get("Config") or {}).get("Env")) or ()
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def workdir_of(found: Mapping[str, Any], spec: BoxSpec) -> str:
+    """Where commands start: where the spec leaves it open, the image's own folder."""
+    asked = str((found.get("Config") or {}).get("WorkingDir") or "")
+    return asked if spec.workdir == WORKSPACE and asked.startswith("/") and asked != "/" else spec.workdir
+
+
+async def used_inside(link: StreamLink) -> containers.Usage | None:
+    """What a box uses, as its own control group says; None where it sees none. The daemon takes a second to tell."""
+    found = await asyncio.gather(*(_peek(link, path) for path in containers.ACCOUNTS))
+    return containers.read_accounts(dict(zip(containers.ACCOUNTS, found, strict=True)))
+
+
+async def _peek(link: StreamLink, path: str) -> bytes:
+    """The start of a small file, without keeping the box awake by it; empty where it is not there."""
+    request = {"op": "open", "path": path, "cwd": "/", "offset": 0, "length": _PEEK, "looks": True}
+    data = b""
+    try:
+        with await link.call(request) as call:
+            await call.answer()
+            while len(data) <= _PEEK and (piece := await call.streams[0].read()):
+                data += piece
+    except (GuestRefused, BoxUnreachable):
+        return b""
+    return data
+
+
+class DockerBox(StreamBox):
+    def __init__(self, provider: DockerProvider, info: BoxInfo, found: Mapping[str, Any]) -> None:
+        """`found` is what the daemon says of its container, or of its image."""
+        environment = environment_of(found)
+        whole = {**_DEFAULT_ENVIRONMENT, **environment, **provider.egress_environment(info.spec.network)}
+        super().__init__(info, provider.link(info.id), environment=whole, workdir=workdir_of(found, info.spec))
+        self._provider = provider
+        self._of_image = environment
+
+    async def power(self) -> Power:
+        return await self._provider.power(self.id)
+
+    async def stop(self) -> None:
+        await self._provider.stop_box(self.id)
+
+    async def start(self) -> None:
+        await self._provider.start_box(self.id)
+
+    async def pause(self) -> None:
+        await self._provider.pause_box(self.id)
+
+    async def delete(self) -> Deleted:
+        return Deleted(await self._provider.remove(self.id))
+
+    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        check_labels(labels or {})
+        return await self._provider.snapshot_box(self.id, labels or {})
+
+    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
+        return await self._provider.fork_box(self.id, id, labels or {})
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._provider.set_network(self.id, policy)
+        self.environment = {
+            **_DEFAULT_ENVIRONMENT, **self._of_image, **self._provider.egress_environment(policy)
+        }  # fmt: skip
+
+    async def usage(self) -> Usage:
+        used = await used_inside(self.link) or await self._provider.usage(self.id)
+        sent, received = self._provider.traffic(self.id)
+        disk = await self._provider.disk_use(self.id)
+        return Usage(used.memory, used.cpu_seconds, disk, used.out_of_memory, sent, received)

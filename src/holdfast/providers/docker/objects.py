@@ -1,0 +1,222 @@
+"""What Holdfast's objects at a Docker daemon are called, and what their labels say: plain values, and their reading.
+
+Docker's labels never change. What can change of a box is in the labels of a volume that is there for nothing else, one
+per change: the latest counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from holdfast.boxes.errors import InvalidSpec
+from holdfast.boxes.snapshots import Holding, Snapshot
+from holdfast.boxes.spec import BoxSpec
+
+GROUND: Final = "holdfast.docker.ground"
+"""Whose it is: a home of Holdfast's has a ground of its own, and leaves that of others alone."""
+KIND: Final = "holdfast.docker.kind"
+BOX: Final = "holdfast.docker.box"
+RECORD: Final = "holdfast.docker.record"
+MAKER: Final = "holdfast.docker.maker"
+"""Who is making it: while they live, it is not for others to clear away."""
+NONCE: Final = "holdfast.docker.nonce"
+"""Docker gives a volume that is there to whoever asks to make one: this tells whose it is."""
+FORSAKEN_SECONDS: Final = 900.0
+"""After this, what a maker on another machine has not finished is taken for forsaken."""
+SNAPSHOT_KIND: Final = "docker-image"
+
+
+class Kind:
+    BOX = "box"
+    HELPER = "helper"
+    """A container that does something for a moment."""
+    CHANGE = "change"
+    """A volume whose labels say what a box has become."""
+    PART = "part"
+    """A volume that is a folder of another one, for one box."""
+    VOLUME = "volume"
+    SNAPSHOT = "snapshot"
+    FORK = "fork"
+    """An image between a box and its fork."""
+    IMAGE = "image"
+    GUEST = "guest"
+    """A volume with the guest and its interpreter."""
+
+
+# --- makers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """A process that makes something."""
+
+    machine: str
+    """Boot and process namespace."""
+    pid: int
+    began: int
+    """When the process did, in the kernel's ticks: ids of processes are used again."""
+    at: int
+    """Seconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"{self.machine}/{self.pid}/{self.began}/{self.at}"
+
+    @classmethod
+    def parse(cls, text: str) -> Maker | None:
+        parts = text.split("/")
+        try:
+            return cls(parts[0], int(parts[1]), int(parts[2]), int(parts[3]))
+        except (IndexError, ValueError):
+            return None
+
+    @classmethod
+    def this(cls) -> Maker:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+        return cls(f"{boot}.{namespace}", os.getpid(), _began(os.getpid()) or 0, int(time.time()))
+
+
+def _began(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def is_forsaken(label: str | None, me: Maker, now: float) -> bool:
+    """Whether whoever was making something will not finish it."""
+    maker = Maker.parse(label or "")
+    if maker is None:
+        return True
+    if maker.machine == me.machine:
+        return _began(maker.pid) != maker.began
+    return now - maker.at > FORSAKEN_SECONDS
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    ground: str
+
+    def labels(self, kind: str, **more: str) -> dict[str, str]:
+        return {GROUND: self.ground, KIND: kind, **more}
+
+    def box(self, id: str) -> str:
+        return f"holdfast-{self.ground}-{id}"
+
+    def helper(self, nonce: str) -> str:
+        return f"holdfast-{self.ground}.helper.{nonce}"
+
+    def change(self, id: str, number: int) -> str:
+        return f"{self.box(id)}.change.{number}"
+
+    def part(self, id: str, number: int) -> str:
+        return f"{self.box(id)}.part.{number}"
+
+    def volume(self, name: str) -> str:
+        return f"holdfast-{self.ground}.volume.{name}"
+
+    def kept(self, nonce: str) -> str:
+        """An image that is nobody's any more, while a box is made of it."""
+        return f"{self.kept_prefix}{nonce}"
+
+    @property
+    def kept_prefix(self) -> str:
+        return f"holdfast-{self.ground}/kept:"
+
+    def snapshot(self, id: str) -> str:
+        return f"holdfast-{self.ground}/snapshot:{id}"
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRecord:
+    """What a box is, as its labels say."""
+
+    id: str
+    spec: BoxSpec
+    labels: Mapping[str, str]
+    created_at: int
+    snapshot: str | None = None
+    change: int = 0
+    """How often it was changed."""
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {
+                "id": self.id,
+                "spec": self.spec.to_json(),
+                "labels": dict(self.labels),
+                "createdAt": self.created_at,
+                "snapshot": self.snapshot,
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        try:
+            told = json.loads(text)
+            return cls(
+                str(told["id"]),
+                BoxSpec.from_json(told["spec"]),
+                {str(name): str(value) for name, value in told["labels"].items()},
+                int(told["createdAt"]),
+                None if told["snapshot"] is None else str(told["snapshot"]),
+            )
+        except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
+            return None
+
+
+def latest(record: BoxRecord, changes: Iterable[Mapping[str, Any]]) -> BoxRecord:
+    """What a box has become, given the volumes that say so."""
+    for change in changes:
+        labels = change.get("Labels") or {}
+        number = str(change.get("Name", "")).rpartition(".")[2]
+        if labels.get(BOX) != record.id or not number.isdigit() or int(number) <= record.change:
+            continue
+        told = BoxRecord.from_text(labels.get(RECORD, ""))
+        if told is not None and told.id == record.id:
+            record = replace(told, change=int(number))
+    return record
+
+
+def snapshot_to_text(snapshot: Snapshot) -> str:
+    """In a form that Docker takes in a list of changes to an image, too: without quotes or spaces."""
+    told = {
+        "id": snapshot.id,
+        "box": snapshot.box,
+        "size": snapshot.size,
+        "createdAt": snapshot.created_at,
+        "labels": dict(snapshot.labels),
+    }
+    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+
+
+def snapshot_from_text(provider: str, text: str) -> Snapshot | None:
+    try:
+        told = json.loads(base64.urlsafe_b64decode(text.encode()))
+        return Snapshot(
+            str(told["id"]),
+            provider,
+            SNAPSHOT_KIND,
+            Holding.VALUE,
+            str(told["box"]),
+            None,
+            int(told["size"]),
+            int(told["createdAt"]),
+            {str(name): str(value) for name, value in told["labels"].items()},
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
+        return None

@@ -1,0 +1,254 @@
+"""What every box at a daemon is given, put there once: the guest and an interpreter for it, on a volume.
+
+The volume has a version in its name and never changes. It is filled under a name of its own first; only then does a
+second one, which is there for its labels alone, say that it is complete: what died halfway is nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import json
+import platform
+import secrets
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+from holdfast.boxes.errors import BoxError, BoxUnreachable, CannotIsolate
+from holdfast.providers.docker import interpreter
+from holdfast.providers.docker.engine import Engine, EngineProblem, told
+from holdfast.providers.docker.objects import GROUND, KIND, MAKER, NONCE, RECORD, Kind, Maker, Names, is_forsaken
+
+PLACE: Final = interpreter.PLACE
+"""Where the volume is in a box."""
+_GUEST: Final = f"{PLACE}/guest"
+EMPTY_IMAGE: Final = "holdfast/empty:1"
+"""For containers that have only volumes."""
+_HELP_SECONDS: Final = 120.0
+_LARGEST_TOLD: Final = 1 << 20
+_VERSION: Final = 1
+_OLD_SECONDS: Final = 30 * 24 * 3600.0
+_COMMON: Final = "common"
+"""The ground of what all homes at a daemon share."""
+_MACHINES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What is mounted into boxes, and what is run there."""
+
+    volume: str
+    python: tuple[str, ...]
+
+    @property
+    def mount(self) -> dict[str, Any]:
+        return {
+            "Type": "volume", "Source": self.volume, "Target": PLACE, "ReadOnly": True,
+            "VolumeOptions": {"NoCopy": True},
+        }  # fmt: skip
+
+    def first(self, box: str, run: str) -> list[str]:
+        """Process 1 of a box: the guest, and beside it a bridge on the container's own stdin and stdout."""
+        return [*self.python, "-I", "-S", "-B", "-X", "utf8", f"{_GUEST}/attached.py", f"run={run}", f"box={box}"]
+
+    def bridge(self, run: str) -> list[str]:
+        return [*self.python, "-I", "-S", "-B", "-X", "utf8", f"{_GUEST}/attached.py", "join", f"run={run}"]
+
+
+def same_machine(info: Mapping[str, Any]) -> bool:
+    """Whether programs of this machine run at the daemon's."""
+    there = _MACHINES.get(str(info.get("Architecture")), str(info.get("Architecture")))
+    return info.get("OSType") == "linux" and there == _MACHINES.get(platform.machine(), platform.machine())
+
+
+async def prepare(engine: Engine) -> Runtime:
+    """Find the volume at the daemon, or put it there: a second or two, once for each version."""
+    identity = await asyncio.to_thread(_identity)
+    marker = f"holdfast-guest-{identity}"
+    with told("the guest cannot be put on a volume"):
+        await _make_empty_image(engine)
+        found = await _find(engine, marker)
+        return found if found is not None else await _make(engine, marker)
+
+
+async def _find(engine: Engine, marker: str) -> Runtime | None:
+    try:
+        labels = (await engine.volume(marker)).get("Labels") or {}
+        record = json.loads(labels[RECORD])
+        runtime = Runtime(str(record["volume"]), tuple(map(str, record["python"])))
+        filled = (await engine.volume(runtime.volume)).get("Labels") or {}
+        # One that the daemon made by itself, in place of one that somebody removed, is empty.
+        return runtime if filled.get(KIND) == Kind.GUEST else None
+    except EngineProblem as problem:
+        if problem.missing:
+            return None
+        raise
+    except (KeyError, TypeError, ValueError):
+        raise CannotIsolate(
+            f"the volume {marker} at the Docker daemon is not one of Holdfast's", hint=f"docker volume rm {marker}"
+        ) from None
+
+
+async def sweep(engine: Engine, me: Maker) -> list[str]:
+    """What was cut short while a volume was filled, and volumes of versions that nobody uses any more."""
+    removed = []
+    now = time.time()
+    common = Names(_COMMON)
+    for each in await engine.containers(common.labels(Kind.HELPER)):
+        if is_forsaken((each.get("Labels") or {}).get(MAKER), me, now):
+            await engine.remove_container(str(each["Id"]))
+            removed.append(f"container {str(each['Id'])[:12]}: what it was for was cut short")
+    found = {str(each["Name"]): each.get("Labels") or {} for each in await engine.volumes(common.labels(Kind.GUEST))}
+    for name, labels in found.items():
+        maker = Maker.parse(labels.get(MAKER, ""))
+        marker = name.rpartition(".")[0] if RECORD not in labels else name
+        if maker is not None and now - maker.at > _OLD_SECONDS:
+            why = "no box used it for long"
+        elif marker not in found and is_forsaken(labels.get(MAKER), me, now):
+            why = "its filling was cut short"
+        else:
+            continue
+        with contextlib.suppress(EngineProblem):  # something uses it
+            await engine.remove_volume(name)
+            removed.append(f"volume {name}: {why}")
+    return removed
+
+
+async def _make(engine: Engine, marker: str) -> Runtime:
+    nonce = secrets.token_hex(8)
+    labels = {GROUND: _COMMON, KIND: Kind.GUEST, MAKER: str(Maker.this())}
+    archive, python = await asyncio.to_thread(interpreter.pack, _sources(), "guest")
+    runtime = Runtime(f"{marker}.{nonce}", python)
+    await engine.create_volume(runtime.volume, labels)
+    mount = {**runtime.mount, "ReadOnly": False}
+    config = {
+        "Image": EMPTY_IMAGE, "Cmd": ["nothing"], "Labels": {**labels, KIND: Kind.HELPER},
+        "HostConfig": {"Mounts": [mount], "NetworkMode": "none"},
+    }  # fmt: skip
+    filling = await engine.create_container(f"holdfast-{_COMMON}.helper.{nonce}", config)
+    try:
+        await engine.send(f"containers/{filling}/archive", archive, params={"path": PLACE}, put=True)
+    finally:
+        await engine.remove_container(filling)
+    record = json.dumps({"volume": runtime.volume, "python": list(runtime.python)})
+    # A marker whose volume somebody removed by hand is taken down first: it would be given to us again.
+    try:
+        await engine.remove_volume(marker) if await _find(engine, marker) is None else None
+    except EngineProblem as problem:
+        if not problem.conflict:
+            raise
+    made = await engine.create_volume(marker, {**labels, RECORD: record, NONCE: nonce})
+    if (made.get("Labels") or {}).get(NONCE) == nonce:
+        return runtime
+    await engine.remove_volume(runtime.volume)  # another process was quicker
+    found = await _find(engine, marker)
+    if found is None:
+        raise BoxUnreachable("the volume with the guest was removed while it was made", hint="try again")
+    return found
+
+
+async def _make_empty_image(engine: Engine) -> None:
+    try:
+        await engine.image(EMPTY_IMAGE)
+        return
+    except EngineProblem as problem:
+        if not problem.missing:
+            raise
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        folder = tarfile.TarInfo(PLACE.strip("/"))
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(folder)
+    name, _, tag = EMPTY_IMAGE.partition(":")
+    await engine.send("images/create", buffer.getvalue(), params={"fromSrc": "-", "repo": name, "tag": tag})
+
+
+def _sources() -> dict[str, bytes]:
+    """Every module of the guest, by name."""
+    files = [each for each in resources.files("holdfast.guest").iterdir() if each.name.endswith(".py")]
+    return {each.name[:-3]: each.read_bytes() for each in files if each.name != "__init__.py"}
+
+
+def _identity() -> str:
+    """Of everything that goes onto the volume."""
+    about = interpreter.python_here().stat()
+    digest = hashlib.sha256(f"{_VERSION} {sys.version} {about.st_size} {platform.machine()}".encode())
+    for name, source in sorted(_sources().items()):
+        digest.update(name.encode() + source)
+    return digest.hexdigest()[:16]
+
+
+# --- containers that do something for a moment ------------------------------------------------------------------------
+
+
+class Help:
+    """A running container of ours with volumes in it, and a short program that tells what it sees there, in JSON.
+
+    It stays until it is let go: what is mounted in it stays mounted.
+    """
+
+    def __init__(self, engine: Engine, container: str, answer: Any) -> None:
+        self._engine = engine
+        self._container = container
+        self.answer = answer
+
+    async def let_go(self) -> None:
+        await self._engine.remove_container(self._container)
+
+
+async def ask_help(
+    engine: Engine,
+    names: Names,
+    runtime: Runtime,
+    program: str,
+    arguments: Sequence[str],
+    mounts: Sequence[Mapping[str, Any]],
+) -> Help:
+    """Run a program in a container of ours, where nothing of a user's runs. Its last line of output is its answer."""
+    nonce = secrets.token_hex(8)
+    config = {
+        "Image": EMPTY_IMAGE,
+        "Cmd": [*runtime.python, "-I", "-S", "-B", "-c", program, *arguments],
+        "Labels": names.labels(Kind.HELPER, **{MAKER: str(Maker.this())}),
+        "OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdout": True, "AttachStderr": True,
+        "WorkingDir": "/", "StopSignal": "SIGKILL",
+        "HostConfig": {
+            "Mounts": [runtime.mount, *mounts], "NetworkMode": "none", "LogConfig": {"Type": "none"},
+            "SecurityOpt": ["no-new-privileges"], "ReadonlyRootfs": True,
+            "CapDrop": ["ALL"], "CapAdd": ["DAC_OVERRIDE", "FOWNER", "CHOWN"],
+        },
+    }  # fmt: skip
+    container = await engine.create_container(names.helper(nonce), config)
+    try:
+        stream = await engine.attach(container)
+        try:
+            async with asyncio.timeout(_HELP_SECONDS):
+                await engine.ask("POST", f"containers/{container}/start")
+                heard = b""
+                while not heard.endswith(b"\n"):
+                    message = await stream.read_out()
+                    if message is None:
+                        raise BoxUnreachable(f"a container of ours gave no answer: {heard[-500:]!r}")
+                    heard += message.data
+                    if len(heard) > _LARGEST_TOLD:
+                        raise BoxUnreachable("a container of ours told too much")
+        except TimeoutError:
+            raise BoxUnreachable(f"a container of ours gave no answer in {_HELP_SECONDS:g} s") from None
+        finally:
+            await stream.close()
+        try:
+            return Help(engine, container, json.loads(heard.splitlines()[-1]))
+        except ValueError:
+            raise BoxUnreachable(f"a container of ours made no sense: {heard[-500:]!r}") from None
+    except BaseException as error:
+        await asyncio.shield(engine.remove_container(container))
+        if isinstance(error, EngineProblem) and not isinstance(error, BoxError):
+            raise
+        raise

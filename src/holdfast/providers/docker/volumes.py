@@ -1,0 +1,207 @@
+"""Volumes of Holdfast's at a Docker daemon, and how boxes get them: whole, or a folder of one.
+
+A folder of a volume is a volume of its own, for one box, that binds it. The daemon follows links on the way there, and
+another box may have put one: so before a box starts, a container of ours, in which nobody else is, gets both, sees
+whether they are the same folder, and keeps what is mounted until the box has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
+from holdfast.boxes.provider import Volume
+from holdfast.boxes.spec import BoxSpec, VolumeMount, check_name
+from holdfast.providers.docker.engine import Engine, EngineProblem
+from holdfast.providers.docker.objects import BOX, MAKER, NONCE, RECORD, BoxRecord, Kind, Maker, Names
+from holdfast.providers.docker.runtime import Runtime, ask_help
+from holdfast.threads.ids import now_ms
+
+_NAME: Final = "holdfast.docker.volume"
+_CREATED: Final = "holdfast.docker.created"
+_WHOLE: Final = "/whole"
+_PARTS: Final = "/parts"
+_MEASURE: Final = """
+import json, os
+size = 0
+for folder, names, files in os.walk("/whole"):
+    for name in files:
+        try:
+            size += os.lstat(folder + "/" + name).st_blocks * 512
+        except OSError:
+            pass
+print(json.dumps(size), flush=True)
+"""
+_OPEN: Final = """
+import json, os, sys
+def below(root, subpath):
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for part in subpath.split("/"):
+        try:
+            os.mkdir(part, 0o777, dir_fd=here)
+            os.chmod(part, 0o777, dir_fd=here)
+        except FileExistsError:
+            pass
+        here = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+    return os.fstat(here)
+answers = []
+for each in json.loads(sys.argv[1]):
+    try:
+        found = below("/whole/%d" % each["whole"], each["subpath"])
+        if each["part"] is not None:
+            part = os.stat("/parts/%d" % each["part"])
+            if (part.st_dev, part.st_ino) != (found.st_dev, found.st_ino):
+                raise OSError(0, "it leads elsewhere")
+        answers.append(None)
+    except OSError as error:
+        answers.append(error.strerror or "?")
+print(json.dumps(answers), flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    whole: tuple[dict[str, Any], ...]
+    """As Docker wants them."""
+    folders: tuple[tuple[VolumeMount, str], ...]
+    """Of which only a folder is wanted, and where the volume is on the daemon's machine."""
+
+
+async def create(engine: Engine, names: Names, name: str) -> Volume:
+    check_name(name, "volume")
+    nonce, created = secrets.token_hex(8), now_ms()
+    labels = names.labels(Kind.VOLUME, **{_NAME: name, NONCE: nonce, _CREATED: str(created)})
+    made = await engine.create_volume(names.volume(name), labels)
+    if (made.get("Labels") or {}).get(NONCE) != nonce:
+        raise VolumeExists(f"there is a volume {name} already")
+    return Volume(name, created)
+
+
+async def all_volumes(engine: Engine, names: Names) -> list[Volume]:
+    found = []
+    for each in await engine.volumes(names.labels(Kind.VOLUME)):
+        labels = each.get("Labels") or {}
+        with contextlib.suppress(KeyError, ValueError):
+            found.append(Volume(labels[_NAME], int(labels[_CREATED])))
+    return sorted(found, key=lambda volume: volume.name)
+
+
+async def delete(engine: Engine, names: Names, runtime: Runtime, name: str) -> int:
+    try:
+        check_name(name, "volume")
+        await engine.volume(names.volume(name))
+    except (EngineProblem, InvalidSpec):
+        raise VolumeNotFound(f"there is no volume {name}") from None
+    await _refuse_used(engine, names, name)
+    help = await ask_help(engine, names, runtime, _MEASURE, [], [_mount(names.volume(name), _WHOLE, read_only=True)])
+    await help.let_go()
+    try:
+        if not await engine.remove_volume(names.volume(name)):
+            raise VolumeNotFound(f"there is no volume {name}")
+    except EngineProblem as problem:
+        if problem.conflict:
+            raise VolumeInUse(f"a box mounts volume {name}") from None
+        raise
+    return int(help.answer)
+
+
+async def _refuse_used(engine: Engine, names: Names, name: str) -> None:
+    """The daemon knows who mounts a volume, and not who mounts a folder of one."""
+    for each in await engine.containers(names.labels(Kind.BOX)):
+        record = BoxRecord.from_text((each.get("Labels") or {}).get(RECORD, ""))
+        if record is not None and any(mount.volume == name for mount in record.spec.volumes):
+            raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"holdfast box delete {record.id}")
+
+
+def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
+    return {
+        "Type": "volume", "Source": volume, "Target": path, "ReadOnly": read_only, "VolumeOptions": {"NoCopy": True}
+    }  # fmt: skip
+
+
+async def mounts(engine: Engine, names: Names, spec: BoxSpec) -> Mounts:
+    """What a box is to mount. Raises `VolumeNotFound`: the daemon would make one that is missing."""
+    whole, folders = [], []
+    for each in spec.volumes:
+        try:
+            found = await engine.volume(names.volume(each.volume))
+        except EngineProblem as problem:
+            if problem.missing:
+                raise VolumeNotFound(
+                    f"there is no volume {each.volume}", hint=f"holdfast volume create {each.volume} --provider docker"
+                ) from None
+            raise
+        if each.subpath:
+            folders.append((each, str(found["Mountpoint"])))
+        else:
+            whole.append(_mount(names.volume(each.volume), each.path, read_only=each.read_only))
+    return Mounts(tuple(whole), tuple(folders))
+
+
+async def make_parts(engine: Engine, names: Names, id: str, wanted: Mounts, me: Maker) -> list[dict[str, Any]]:
+    """The volumes that are folders of others. Nothing is mounted yet: the folders may be missing still."""
+    made = []
+    for number, (mount, place) in enumerate(wanted.folders):
+        name = names.part(id, number)
+        labels = names.labels(Kind.PART, **{BOX: id, MAKER: str(me)})
+        await engine.create_volume(name, labels, type="none", o="bind", device=f"{place}/{mount.subpath}")
+        made.append(_mount(name, mount.path, read_only=mount.read_only))
+    return made
+
+
+@contextlib.asynccontextmanager
+async def verified_parts(
+    engine: Engine, names: Names, runtime: Callable[[], Awaitable[Runtime]], record: BoxRecord
+) -> AsyncIterator[None]:
+    """While a box starts: its folders of volumes are what they are meant to be, and stay it."""
+    folders = [each for each in record.spec.volumes if each.subpath]
+    if not folders:
+        yield
+        return
+    made = await runtime()
+    first = [{"whole": number, "part": None, "subpath": each.subpath} for number, each in enumerate(folders)]
+    whole = [
+        _mount(names.volume(each.volume), f"{_WHOLE}/{number}", read_only=False) for number, each in enumerate(folders)
+    ]
+    # Once to make what is missing, as the daemon mounts only what is there; and once to see what it mounted.
+    await (await _checked(engine, names, made, first, whole, record)).let_go()
+    second = [{**each, "part": each["whole"]} for each in first]
+    parts = [
+        _mount(names.part(record.id, number), f"{_PARTS}/{number}", read_only=True) for number in range(len(folders))
+    ]
+    help = await _checked(engine, names, made, second, [*whole, *parts], record)
+    try:
+        yield
+    finally:
+        await help.let_go()
+
+
+async def _checked(
+    engine: Engine,
+    names: Names,
+    runtime: Runtime,
+    asked: list[dict[str, Any]],
+    mounted: list[dict[str, Any]],
+    record: BoxRecord,
+) -> Any:
+    try:
+        help = await ask_help(engine, names, runtime, _OPEN, [json.dumps(asked)], mounted)
+    except EngineProblem as problem:
+        raise Refused(f"the volumes of box {record.id} cannot be mounted: {problem.message}") from None
+    for each, answer in zip(asked, help.answer, strict=True):
+        if answer is not None:
+            await help.let_go()
+            raise Refused(f"folder {each['subpath']} of a volume cannot be mounted: {answer}")
+    return help
+
+
+async def remove_parts(engine: Engine, names: Names, id: str) -> None:
+    for each in await engine.volumes(names.labels(Kind.PART, **{BOX: id})):
+        with contextlib.suppress(EngineProblem):
+            await engine.remove_volume(str(each["Name"]))

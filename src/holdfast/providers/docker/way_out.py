@@ -1,0 +1,41 @@
+"""The ways out of boxes at Docker: known to the egress while they run, and carried over their streams."""
+
+from __future__ import annotations
+
+from holdfast.boxes.network import Egress, Network
+from holdfast.providers.docker.objects import BoxRecord
+from holdfast.providers.stream import StreamLink, let_out
+
+
+class WayOut:
+    """Of all boxes of a provider. The egress is whoever's composed them."""
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+        self._open: set[str] = set()
+
+    def knows(self, id: str) -> bool:
+        return id in self._open
+
+    async def open(self, link: StreamLink, record: BoxRecord) -> None:
+        """Admit a box that runs, or its new policy. One that may reach nothing is not asked for anything."""
+        if record.id not in self._open and record.spec.network.mode is Network.NONE:
+            return
+        self._egress.admit(record.id, record.spec.network, record.labels)
+        if record.id in self._open:
+            return
+        self._open.add(record.id)
+        try:
+            await let_out(link, self._egress)
+        except BaseException:
+            self.close(record.id)
+            raise
+
+    def close(self, id: str) -> None:
+        if id in self._open:
+            self._open.discard(id)
+            self._egress.dismiss(id)
+
+    def close_all(self) -> None:
+        for id in list(self._open):
+            self.close(id)

@@ -1,0 +1,330 @@
+"""What an archive of an image holds: a root filesystem as it is, an OCI layout, or what `docker save` writes.
+
+Blocks, and reads a stream once. A root filesystem is unpacked as it comes. The parts of the other two come in any
+order: they are put aside on disk, and nothing in them is believed that does not agree with its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import platform
+import posixpath
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
+from holdfast.providers.local.ground import Ground
+from holdfast.providers.local.images.compression import Measured, decompressed
+from holdfast.providers.local.images.limits import ArchiveLimits, Budget
+from holdfast.providers.local.images.tar import Entry, Kind, Source, TarReader, components, shown
+from holdfast.providers.local.images.unpack import unpack_layer
+from holdfast.providers.local.layers import unfinished_layer
+
+_LAYOUT: Final = frozenset({b"blobs", b"index.json", b"manifest.json", b"oci-layout", b"repositories"})
+_LAYOUT_NAME: Final = re.compile(rb"[0-9a-f]{64}(\.json|\.tar)?")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_MOST_PARTS: Final = 4096
+_MOST_LINKS: Final = 8
+_DEEPEST_INDEX: Final = 3
+_ARCHITECTURES: Final = {"x86_64": ("amd64",), "aarch64": ("arm64",)}
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PIECE: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    digest: str
+    """Of its tar stream, uncompressed."""
+    made: Path | None
+    """Where it was unpacked. None where it was not: there is such a layer already, or it is one of this image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    layers: tuple[Layer, ...]
+    """The lowest first."""
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def layer_name(digest: str) -> str:
+    """What the folder of a layer is called."""
+    return digest.replace(":", "-")
+
+
+class Importing:
+    """One import. Layers that it unpacked are removed when `stack` is left, unless they were renamed."""
+
+    def __init__(self, ground: Ground, source: Source, stack: ExitStack, limits: ArchiveLimits) -> None:
+        self._ground = ground
+        self._stack = stack
+        self._limits = limits
+        self._budget = Budget(limits)
+        self._source = Measured(source, limits.archive)
+
+    def contents(self) -> Contents:
+        stream = Measured(decompressed(self._source, self._limits), self._longest)
+        reader = TarReader(stream, self._budget)
+        entries = iter(reader)
+        seen = []
+        for entry in entries:
+            seen.append(entry)
+            if entry.parts:
+                break
+        if not seen or not seen[-1].parts:
+            raise BadArchive("the archive is empty")
+        first = seen[-1].parts
+        if first[0] in _LAYOUT or _LAYOUT_NAME.fullmatch(first[0]):
+            return self._layout(reader, itertools.chain(seen, entries))
+        made = self._stack.enter_context(unfinished_layer(self._ground))
+        unpack_layer(reader, itertools.chain(seen, entries), made / "files", self._ground, self._limits)
+        return Contents((Layer(stream.digest, made),))
+
+    @property
+    def _longest(self) -> int:
+        """Of a tar stream: its files, and a few blocks for each entry."""
+        return self._limits.unpacked + self._limits.entries * 4096
+
+    # --- layouts ---
+
+    def _layout(self, reader: TarReader, entries: Iterator[Entry]) -> Contents:
+        folder = self._stack.enter_context(unfinished_layer(self._ground)) / "parts"
+        folder.mkdir(mode=0o700)
+        parts = _Parts(folder, self._limits)
+        for entry in entries:
+            parts.take(entry, reader)
+        if parts.has("index.json"):
+            manifest = _choose(parts, parts.document("index.json"), 0)
+            config = parts.described(manifest.get("config"))
+            blobs = [parts.blob(each) for each in _list(manifest.get("layers"), "layers")]
+        elif parts.has("manifest.json"):
+            config, blobs = _saved_by_docker(parts)
+        else:
+            raise BadArchive("the archive has neither index.json nor manifest.json")
+        return self._layered(config, blobs)
+
+    def _layered(self, config: Any, blobs: list[Path]) -> Contents:
+        if not isinstance(config, dict):
+            raise HostileArchive("the configuration of the image is none")
+        _check_platform(config)
+        rootfs = config.get("rootfs")
+        told = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None, "diff_ids")
+        if len(told) != len(blobs):
+            raise HostileArchive(f"the image says that it has {len(told)} layers, and has {len(blobs)}")
+        if not blobs or len(blobs) > self._limits.layers:
+            raise HostileArchive(f"an image of {len(blobs)} layers: at least 1, at most {self._limits.layers}")
+        made: dict[str, Layer] = {}
+        for blob, digest in zip(blobs, told, strict=True):
+            if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+                raise HostileArchive("a layer of the image has no digest")
+            layer = self._layer(blob, digest, known=digest in made)
+            # One that comes twice covers all that it was below.
+            made[digest] = made.pop(digest, layer)
+        inner = config.get("config")
+        return _configured(tuple(made.values()), inner if isinstance(inner, dict) else {})
+
+    def _layer(self, blob: Path, digest: str, *, known: bool) -> Layer:
+        with blob.open("rb") as file:
+            stream = Measured(decompressed(file, self._limits), self._longest)
+            # One that is here is read all the same: who names a digest must show that they have what it is of.
+            if known or (self._ground.layers / layer_name(digest) / "files").is_dir():
+                while stream.read(_PIECE):
+                    pass
+                made = None
+            else:
+                made = self._stack.enter_context(unfinished_layer(self._ground))
+                reader = TarReader(stream, self._budget)
+                unpack_layer(reader, reader, made / "files", self._ground, self._limits)
+        if stream.digest != digest:
+            raise HostileArchive(f"a layer is {stream.digest}, and the image says {digest}")
+        return Layer(digest, made)
+
+
+class _Parts:
+    """The files of a layout, by name, put aside under numbers."""
+
+    def __init__(self, folder: Path, limits: ArchiveLimits) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._files: dict[tuple[bytes, ...], Path] = {}
+        self._links: dict[tuple[bytes, ...], bytes] = {}
+
+    def take(self, entry: Entry, reader: TarReader) -> None:
+        if entry.kind is Kind.FOLDER:
+            return
+        if len(self._files) + len(self._links) >= _MOST_PARTS:
+            raise HostileArchive(f"the archive has more than {_MOST_PARTS} parts")
+        if entry.parts in self._files or entry.parts in self._links:
+            raise HostileArchive(f"{entry.shown}: twice in the archive")
+        if entry.kind is Kind.FILE:
+            self._files[entry.parts] = self._put_aside(reader)
+        elif entry.kind is Kind.LINK:
+            self._links[entry.parts] = entry.target
+        elif entry.kind is Kind.HARD_LINK:
+            there = self._files.get(components(entry.target, self._limits))
+            if there is None:
+                raise HostileArchive(f"{entry.shown}: a hard link to what is not in the archive")
+            self._files[entry.parts] = there
+        else:
+            raise HostileArchive(f"{entry.shown}: a device or a pipe has no place in an image")
+
+    def _put_aside(self, reader: TarReader) -> Path:
+        path = self._folder / str(len(self._files))
+        with path.open("xb") as file:
+            while piece := reader.content():
+                about = os.fstatvfs(file.fileno())
+                if about.f_bavail * about.f_frsize < self._limits.spare:
+                    raise NoSpace("the disk is nearly full: the image is not imported")
+                file.write(piece)
+        return path
+
+    def has(self, name: str) -> bool:
+        return self._resolved(name) is not None
+
+    def path(self, name: str) -> Path:
+        found = self._resolved(name)
+        if found is None:
+            raise HostileArchive(f"the archive speaks of {shown(name.encode())}, and does not have it")
+        return found
+
+    def _resolved(self, name: str) -> Path | None:
+        """By names alone: `docker save` once wrote links between layers. They are never followed on disk."""
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            return None
+        for _ in range(_MOST_LINKS):
+            parts = components(encoded, self._limits)
+            if parts in self._files:
+                return self._files[parts]
+            if parts not in self._links:
+                return None
+            encoded = posixpath.normpath(b"/".join((*parts[:-1], self._links[parts])))
+        return None
+
+    def document(self, name: str) -> Any:
+        return self._parsed(self.path(name), name)
+
+    def _parsed(self, path: Path, name: str) -> Any:
+        if path.stat().st_size > self._limits.document:
+            raise HostileArchive(f"{name} is more than {self._limits.document} bytes long")
+        try:
+            return json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            raise HostileArchive(f"{shown(name.encode())} is no JSON") from None
+
+    def blob(self, descriptor: Any) -> Path:
+        """What a descriptor describes, which has the size and the digest that it says."""
+        digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise HostileArchive("the archive describes a part without a digest of sha256")
+        path = self.path(f"blobs/sha256/{digest.removeprefix('sha256:')}")
+        size = path.stat().st_size
+        if descriptor.get("size") != size:
+            raise HostileArchive(f"{digest} is {size} bytes long, and its descriptor says {descriptor.get('size')!r}")
+        if _digest_of(path) != digest:
+            raise HostileArchive(f"the content of {digest} has another digest")
+        return path
+
+    def described(self, descriptor: Any) -> Any:
+        return self._parsed(self.blob(descriptor), "a part of the archive")
+
+
+def _digest_of(path: Path) -> str:
+    file: BinaryIO
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _choose(parts: _Parts, index: Any, depth: int) -> dict[str, Any]:
+    """The manifest of the image for this machine."""
+    if depth > _DEEPEST_INDEX:
+        raise HostileArchive("indexes in indexes without end")
+    found = [each for each in _list(index.get("manifests") if isinstance(index, dict) else None, "manifests")
+             if isinstance(each, dict) and _fits(each.get("platform"))]  # fmt: skip
+    if len({each.get("digest") for each in found if isinstance(each.get("digest"), str)}) != 1:
+        raise BadArchive(
+            f"the archive holds {len(found)} images for this machine, and one is needed",
+            hint="save one alone: docker save NAME, or skopeo copy --override-arch",
+        )
+    document = parts.described(found[0])
+    if not isinstance(document, dict):
+        raise HostileArchive("a manifest that is none")
+    return _choose(parts, document, depth + 1) if "manifests" in document else document
+
+
+def _fits(about: Any) -> bool:
+    if not isinstance(about, dict):
+        return True
+    return about.get("os", "linux") == "linux" and about.get("architecture") in (None, *_own_architectures())
+
+
+def _own_architectures() -> tuple[str, ...]:
+    machine = platform.machine()
+    return (*_ARCHITECTURES.get(machine, ()), machine)
+
+
+def _check_platform(config: dict[str, Any]) -> None:
+    system, architecture = config.get("os", "linux"), config.get("architecture")
+    if system not in ("linux", "") or architecture not in (None, "", *_own_architectures()):
+        raise BadArchive(
+            f"this is an image for {str(system)[:40]} on {str(architecture)[:40]}",
+            hint=f"this machine is linux on {_own_architectures()[0]}: get the image for it",
+        )
+
+
+def _saved_by_docker(parts: _Parts) -> tuple[Any, list[Path]]:
+    saved = _list(parts.document("manifest.json"), "images")
+    if len(saved) != 1 or not isinstance(saved[0], dict):
+        raise BadArchive(
+            f"the archive holds {len(saved)} images, and one is needed", hint="docker save NAME, one alone"
+        )
+    name, layers = saved[0].get("Config"), _list(saved[0].get("Layers"), "Layers")
+    if not isinstance(name, str) or not all(isinstance(each, str) for each in layers):
+        raise HostileArchive("manifest.json does not say where the image is")
+    told = re.search(r"[0-9a-f]{64}", name)
+    if told is not None and _digest_of(parts.path(name)) != f"sha256:{told[0]}":
+        raise HostileArchive("the configuration of the image has another digest than its name says")
+    return parts.document(name), [parts.path(each) for each in layers]
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) > _MOST_PARTS:
+        raise HostileArchive(f"the archive has no list of {what} that could be read")
+    return value
+
+
+def _configured(layers: tuple[Layer, ...], told: dict[str, Any]) -> Contents:
+    """What of an image's configuration makes sense; the rest is let go, since a box can do without."""
+    env: dict[str, str] = {}
+    for each in told.get("Env") or () if isinstance(told.get("Env"), list | None) else ():
+        name, equals, value = each.partition("=") if isinstance(each, str) else ("", "", "")
+        if equals and _VARIABLE.fullmatch(name) and "\0" not in value and len(value) <= 65536 and len(env) < 1024:
+            env[name] = value
+    workdir, user, labels = told.get("WorkingDir"), told.get("User"), told.get("Labels")
+    return Contents(
+        layers,
+        env,
+        checked_workdir(workdir) if isinstance(workdir, str) else None,
+        user if isinstance(user, str) and 0 < len(user) <= 128 and user.isprintable() else None,
+        {
+            name: value
+            for name, value in itertools.islice((labels if isinstance(labels, dict) else {}).items(), 64)
+            if isinstance(value, str) and 0 < len(name) <= 128 and len(value) <= 512 and ":" not in name
+        },
+    )
+
+
+def checked_workdir(workdir: str) -> str | None:
+    if not workdir.startswith("/") or len(workdir.encode("utf-8", "replace")) >= 4096 or not workdir.isprintable():
+        return None
+    return "/" + posixpath.normpath(workdir).strip("/")

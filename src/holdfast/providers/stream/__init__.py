@@ -1,0 +1,34 @@
+"""Boxes whose guest is reached over one byte stream: what every provider of such boxes builds on.
+
+A provider gives a `Dial`, which starts `bridge_command` in its box and returns the bytes there and back as a
+`Transport`, and fills in what `StreamBox` leaves open: the box's life. It keeps one `StreamLink` per box and closes it
+with itself; handles on a box share it. Not a provider by itself.
+"""
+
+from __future__ import annotations
+
+from holdfast.providers.stream.box import StreamBox, Usage
+from holdfast.providers.stream.files import StreamFiles
+from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
+from holdfast.providers.stream.link import StreamLink, Verdict
+from holdfast.providers.stream.process import StreamProcesses
+from holdfast.providers.stream.transport import Dial, PipeTransport, Transport
+from holdfast.providers.stream.way_out import let_out
+
+__all__ = [
+    "MODULES",
+    "RUN",
+    "Dial",
+    "PipeTransport",
+    "StreamBox",
+    "StreamFiles",
+    "StreamLink",
+    "StreamProcesses",
+    "Transport",
+    "Usage",
+    "Verdict",
+    "bridge_command",
+    "guest_command",
+    "guest_files",
+    "let_out",
+]

@@ -1,0 +1,684 @@
+"""The host's side of one byte stream to a box: many calls at once, each with byte streams of its own.
+
+What comes back is the box's, and may be anything: every length, number and amount is checked against what was granted,
+and a bridge that breaks the rules is hung up on. Nothing here waits for the box without a bound, or keeps more of its
+bytes than it was allowed to send. Not for what calls mean: `process` and `files` ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from holdfast.boxes.endings import to_the_end
+from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
+from holdfast.guest import codec, frames
+from holdfast.providers.answers import ArchiveRefused, GuestRefused, check_refused, read_answer
+from holdfast.providers.stream.transport import Dial, Transport
+
+log = logging.getLogger(__name__)
+
+DEFAULT_SECONDS: Final = 30.0
+_DIAL_SECONDS: Final = 60.0
+_GREET_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 5.0
+_VERDICT_SECONDS: Final = 5.0
+_ROOM: Final = 1 << 20
+"""Bytes on their way to the box from which on whoever has more waits."""
+_FLOOD: Final = 16 << 20
+"""Bytes on their way to the box, those that nobody waits with included, from which on it is not worth serving."""
+_MAX_UNREAD: Final = 8
+"""Messages of one call that nobody has read yet."""
+_MAX_PARTS: Final = 2 * codec.LIMIT
+"""Bytes of all messages together that have not come to their end."""
+_MAX_CREDIT: Final = 16 << 20
+_MAX_OPENED: Final = 512
+"""Calls that the box began, at once."""
+_LATE: Final = 4096
+"""Bytes that may still be on their way for a call that was closed here, beside its answer and what it was granted."""
+_MOST_LATE: Final = 256 << 20
+_REDIAL_FIRST: Final = 0.1
+_REDIAL_MOST: Final = 10.0
+
+Verdict = Callable[[], Awaitable[BoxError | None]]
+"""Whether a box whose stream was lost is gone or stopped; None where it runs."""
+Opened = Callable[["Call"], Coroutine[Any, Any, None]]
+"""Takes a call that the box began, and is done with it when it returns."""
+
+
+class Stream:
+    """One byte stream of a call, both ways. Read by one at a time, and written by one."""
+
+    def __init__(self, call: Call, number: int) -> None:
+        self._call = call
+        self._number = number
+        self._pieces: collections.deque[bytes] = collections.deque()
+        self._window = frames.Window()
+        self._ended = False
+        """Nothing more comes."""
+        self._stopped = False
+        """Nobody there takes what we send."""
+        self._finished = False
+        """We send no more."""
+        self._credit = frames.FIRST_CREDIT
+        self._arrival: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def outstanding(self) -> int:
+        return 0 if self._ended else self._window.outstanding
+
+    async def read(self, limit: int = 1 << 16) -> bytes:
+        """Some bytes; empty at the end. Raises `BoxUnreachable` where it was cut short. Cancelled, it loses nothing."""
+        while not self._pieces:
+            if self._ended:
+                return b""
+            self._call.check_open()
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
+        data = self._pieces.popleft()
+        if len(data) > limit:
+            self._pieces.appendleft(data[limit:])
+            data = data[:limit]
+        more = self._window.taken(len(data))
+        if more and not self._ended:
+            self._call.post(frames.frame(frames.CREDIT, self._number, more.to_bytes(4, "big")))
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """All of it, as fast as the other side takes it. Raises `BrokenPipeError` where it does not any more."""
+        view = memoryview(data)
+        while view:
+            if self._stopped or self._finished:
+                raise BrokenPipeError("nobody reads this any more")
+            self._call.check_open()
+            if self._credit <= 0:
+                self._room = asyncio.get_running_loop().create_future()
+                await self._room
+                continue
+            await self._call.room()
+            size = min(len(view), self._credit, frames.LONGEST)
+            if size > 0 and not self._stopped:
+                self._credit -= size
+                self._call.post(frames.frame(frames.DATA, self._number, bytes(view[:size])))
+                view = view[size:]
+
+    def finish(self) -> None:
+        """Nothing more comes from us."""
+        if not self._finished:
+            self._finished = True
+            self._call.post(frames.frame(frames.END, self._number))
+
+    # --- what the box sends ---
+
+    def on_data(self, data: bytes) -> None:
+        if not data or self._ended or not self._window.arrived(len(data)):
+            raise _Nonsense("bytes that it was not granted")
+        self._pieces.append(data)
+        _wake(self._arrival)
+
+    def on_end(self) -> None:
+        if self._ended:
+            raise _Nonsense("an end after the end")
+        self._ended = True
+        _wake(self._arrival)
+
+    def on_stop(self) -> None:
+        self._stopped = True
+        _wake(self._room)
+
+    def on_credit(self, payload: bytes) -> None:
+        count = int.from_bytes(payload, "big")
+        if len(payload) != 4 or not count or self._credit + count > _MAX_CREDIT:
+            raise _Nonsense("a credit that makes no sense")
+        self._credit += count
+        _wake(self._room)
+
+    def on_close(self) -> None:
+        _wake(self._arrival)
+        _wake(self._room)
+
+
+class Call:
+    """One request that the bridge is at. Closing it before its end ends what it started."""
+
+    def __init__(self, wire: _Wire, number: int) -> None:
+        self._wire = wire
+        self.number = number
+        self.streams = [Stream(self, number * frames.STREAMS + each) for each in range(frames.STREAMS)]
+        self._messages: collections.deque[bytes] = collections.deque()
+        self._parts = bytearray()
+        self._waiting: asyncio.Future[None] | None = None
+        self._over: BoxError | None = None
+        """Why nothing more comes."""
+        self._closed = False
+        self._answered = False
+
+    async def answer(self, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
+        """The next message. Raises `GuestRefused`, `ArchiveRefused`; `BoxUnreachable` where none comes."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._messages:
+                    self.check_open()
+                    self._waiting = asyncio.get_running_loop().create_future()
+                    await self._waiting
+        except TimeoutError:
+            raise BoxUnreachable(
+                f"box {self._wire.box} did not answer in {seconds:.0f} s",
+                hint=f"see what it is busy with: holdfast box diagnose {self._wire.box}",
+            ) from None
+        message = read_answer(self._messages.popleft(), self._wire.box)
+        check_refused(message)
+        if "unreachable" in message:
+            raise BoxUnreachable(f"box {self._wire.box}: {str(message['unreachable'])[:200]}")
+        return message
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether a message waits to be read, also where the call is over."""
+        return bool(self._messages)
+
+    def check_open(self) -> None:
+        if self._over is not None:
+            raise type(self._over)(self._over.message, hint=self._over.hint)
+
+    def post(self, data: bytes) -> None:
+        if self._over is None and not self._closed:
+            self._wire.post(data)
+
+    async def room(self) -> None:
+        await self._wire.room()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self._over is None:
+            self.post(frames.frame(frames.CLOSE, self.number))
+            late = _LATE if self._answered else codec.LIMIT + _LATE
+            self._wire.forget(self, late=late + sum(stream.outstanding for stream in self.streams))
+            self.end(BoxUnreachable(f"the call to box {self._wire.box} was closed"))
+        self._closed = True
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- what the box sends ---
+
+    def on_part(self, payload: bytes) -> int:
+        """A piece of a message; says how much is kept of it."""
+        self._parts += payload
+        if len(self._parts) > codec.LIMIT:
+            raise _Nonsense("a message without an end")
+        return len(payload)
+
+    def on_message(self, payload: bytes) -> int:
+        """The last piece of a message; says how much was kept of it before."""
+        self._answered = True
+        kept = len(self._parts)
+        if len(self._messages) >= _MAX_UNREAD:
+            raise _Nonsense("more messages than anybody asked for")
+        self._messages.append(bytes(self._parts + payload))
+        self._parts = bytearray()
+        _wake(self._waiting)
+        return kept
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._parts)
+
+    def end(self, why: BoxError) -> None:
+        """Nothing more comes."""
+        if self._over is None:
+            self._over = why
+            _wake(self._waiting)
+            for stream in self.streams:
+                stream.on_close()
+
+
+class _Nonsense(Exception):
+    """The bridge does not keep to the rules."""
+
+
+class _Wire:
+    """One transport and the calls on it, from its first byte to its loss."""
+
+    def __init__(
+        self,
+        box: str,
+        transport: Transport,
+        verdict: Verdict,
+        opened: Callable[[], Opened | None],
+        held: Callable[[], bool],
+    ) -> None:
+        self.box = box
+        self._transport = transport
+        self._opened = opened
+        """Who takes calls that the box begins, now."""
+        self._held = held
+        self._verdict = verdict
+        self._calls: dict[int, Call] = {}
+        self._last = 0
+        self._late = 0
+        self._kept = 0
+        self._buffer = b""
+        self._queue: list[bytes] = []
+        self._queued = 0
+        self._queue_ready = asyncio.Event()
+        self._room_ready = asyncio.Event()
+        self._room_ready.set()
+        self._heard = 0.0
+        self._pinged = 0
+        """Pings that were not answered yet."""
+        self._serving: set[asyncio.Task[None]] = set()
+        self.lost: str | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Wait for the greeting, then serve."""
+        async with asyncio.timeout(_GREET_SECONDS):
+            while len(self._buffer) < len(frames.GREETING):
+                if not frames.GREETING.startswith(self._buffer):
+                    raise _Nonsense("no greeting")
+                data = await self._transport.read()
+                if not data:
+                    raise ConnectionResetError("it hung up before it said a word")
+                self._buffer += data
+        if not self._buffer.startswith(frames.GREETING):
+            raise _Nonsense("no greeting")
+        self._buffer = self._buffer[len(frames.GREETING) :]
+        self._heard = asyncio.get_running_loop().time()
+        self._tasks = [
+            asyncio.create_task(self._guarded(work)) for work in (self._read(), self._write(), self._keep_alive())
+        ]
+
+    async def close(self, why: str) -> None:
+        self._lose(why)
+        for task in self._tasks:
+            task.cancel()
+        everything = [*self._tasks, *([self._ending] if self._ending is not None else [])]
+        await asyncio.gather(*everything, return_exceptions=True)
+        await self._end()
+
+    def _lose(self, why: str) -> None:
+        """Tell everybody who waits. Whoever owns this closes it."""
+        if self.lost is not None:
+            return
+        self.lost = why
+        self._queue.clear()
+        self._room_ready.set()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        """Whoever waits is told what has become of the box, where its provider knows; a lost stream says nothing."""
+        found: BoxError | None = None
+        if self._calls:
+            with contextlib.suppress(OSError, BoxError, TimeoutError):
+                async with asyncio.timeout(_VERDICT_SECONDS):
+                    found = await self._verdict()
+        for call in list(self._calls.values()):
+            call.end(found or BoxUnreachable(self.lost or f"the stream to box {self.box} was lost"))
+        self._calls.clear()
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        with contextlib.suppress(OSError, BoxError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._transport.close()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except _Nonsense as error:
+            log.warning("box %s: its bridge sends %s; hung up", self.box, error)
+            self._lose(f"box {self.box} sends what makes no sense: {error}")
+        except (OSError, BoxError) as error:
+            self._lose(f"the stream to box {self.box} was lost ({error})")
+        except Exception as error:  # a transport's own errors: a loss like any other
+            log.warning("the stream to box %s failed: %r", self.box, error)
+            self._lose(f"the stream to box {self.box} was lost ({error!r})")
+
+    # --- to the box ---
+
+    def call(self, message: dict[str, Any]) -> Call:
+        data = codec.frame(message)[4:]
+        for _ in range(frames.FIRST_OWN):
+            self._last = (self._last + 1) % frames.FIRST_OWN
+            if self._last not in self._calls:
+                break
+        call = Call(self, self._last)
+        self._calls[call.number] = call
+        self.post(frames.message_frames(call.number, data))
+        return call
+
+    def post(self, data: bytes) -> None:
+        """Send, without waiting: what may be much asks for room first."""
+        if self.lost is not None:
+            return
+        self._queue.append(data)
+        self._queued += len(data)
+        if self._queued > _ROOM:
+            self._room_ready.clear()
+        self._queue_ready.set()
+
+    async def room(self) -> None:
+        await self._room_ready.wait()
+
+    def forget(self, call: Call, *, late: int) -> None:
+        if self._calls.pop(call.number, None) is not None:
+            self._kept -= call.unfinished
+            self._late = min(self._late + late, _MOST_LATE)
+
+    async def _write(self) -> None:
+        while True:
+            await self._queue_ready.wait()
+            self._queue_ready.clear()
+            queue, self._queue = self._queue, []
+            data = b"".join(queue)
+            await self._transport.write(data)
+            self._queued -= len(data)
+            if self._queued <= _ROOM:
+                self._room_ready.set()
+
+    async def _keep_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(frames.PING_SECONDS)
+            self._pinged += 1
+            self.post(frames.frame(frames.PING, 0))
+            if self._held():
+                self._heard = loop.time()
+            if loop.time() - self._heard > frames.SILENCE_SECONDS:
+                raise ConnectionAbortedError(f"it was silent for {frames.SILENCE_SECONDS:.0f} s")
+
+    # --- from the box ---
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        head, size = frames.HEAD, frames.HEAD.size
+        while True:
+            data = self._buffer
+            start = 0
+            while len(data) - start >= size:
+                kind, number, length = head.unpack_from(data, start)
+                if length > frames.LONGEST:
+                    raise _Nonsense(f"a frame of {length} bytes")
+                if len(data) - start - size < length:
+                    break
+                self._on_frame(kind, number, data[start + size : start + size + length])
+                start += size + length
+            self._buffer = data[start:]
+            data = await self._transport.read()
+            if not data:
+                raise ConnectionResetError("it hung up")
+            self._heard = loop.time()
+            self._buffer = self._buffer + data if self._buffer else data
+
+    def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == frames.PONG:
+            if not self._pinged:
+                raise _Nonsense("an answer that nobody asked for")
+            self._pinged -= 1
+            return
+        if kind == frames.OPEN:
+            self._on_open(number)
+            return
+        on_stream = kind in (frames.DATA, frames.END, frames.STOP, frames.CREDIT)
+        call = self._calls.get(number // frames.STREAMS if on_stream else number)
+        if call is None:
+            self._late -= len(payload) + frames.HEAD.size
+            if self._late < 0:
+                raise _Nonsense("what belongs to nothing")
+        elif on_stream:
+            stream = call.streams[number % frames.STREAMS]
+            if kind == frames.DATA:
+                stream.on_data(payload)
+            elif kind == frames.END:
+                stream.on_end()
+            elif kind == frames.STOP:
+                stream.on_stop()
+            else:
+                stream.on_credit(payload)
+        elif kind == frames.PART:
+            self._kept += call.on_part(payload)
+            if self._kept > _MAX_PARTS:
+                raise _Nonsense("messages without an end")
+        elif kind == frames.MESSAGE:
+            self._kept -= call.on_message(payload)
+        elif kind == frames.CLOSE:
+            self.forget(call, late=0)
+            call.end(BoxUnreachable(f"box {self.box} closed the call"))
+        else:
+            raise _Nonsense(f"a frame of kind {kind}")
+
+    def _on_open(self, number: int) -> None:
+        opened = self._opened()
+        if opened is None or not frames.FIRST_OWN <= number <= frames.LAST or number in self._calls:
+            raise _Nonsense("a call that nobody takes")
+        if len(self._serving) >= _MAX_OPENED:
+            self.post(frames.frame(frames.CLOSE, number))
+            self._late = min(self._late + frames.FIRST_CREDIT + 1024, _MOST_LATE)
+            if self._queued > _FLOOD:
+                raise _Nonsense("more calls than can be refused")
+            return
+        call = Call(self, number)
+        self._calls[number] = call
+        task = asyncio.create_task(self._serve(call, opened))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, call: Call, opened: Opened) -> None:
+        with call:
+            try:
+                await opened(call)
+            except (OSError, BoxError) as error:
+                log.debug("a connection of box %s ended: %s", self.box, error)
+
+
+class Asking(ABC):
+    """Where a box is asked for something."""
+
+    box: str
+
+    @abstractmethod
+    async def call(self, message: dict[str, Any]) -> Call:
+        """Begin a request; the caller closes it."""
+
+    async def ask(self, message: dict[str, Any], *, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
+        with await self.call(message) as call:
+            return await call.answer(seconds)
+
+    async def ask_path(self, message: dict[str, Any], path: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """A request about a path: refusals are its file problems."""
+        try:
+            return await self.ask(message, seconds=seconds)
+        except ArchiveRefused:
+            raise
+        except GuestRefused as refused:
+            raise file_problem(refused.number, refused.about or path) from None
+
+
+class StreamLink(Asking):
+    """The way to one box. Dials when it is needed, and again when the last stream was lost.
+
+    Owned by a provider, shared by all handles on the box. What was pending on a stream that is lost fails with what the
+    provider's `verdict` says of the box, and with `BoxUnreachable` where it lives, or nobody can say.
+    """
+
+    def __init__(self, box: str, dial: Dial, verdict: Verdict | None = None) -> None:
+        self.box = box
+        self._dial = dial
+        self._verdict = verdict or _no_verdict
+        self._wire: _Wire | None = None
+        self._attempt: asyncio.Task[_Wire] | None = None
+        self.held = False
+        """Set by the provider while the box is paused: whoever asks is told so, and its silence says nothing."""
+        self._opened: Opened | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a stream now. There may be a box without one."""
+        return self._wire is not None and self._wire.lost is None
+
+    async def open(self) -> None:
+        """Dial, unless there is a stream. Raises what the dialling raises, or `BoxUnreachable`."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """Hang up: commands that run over it end; spawned processes go on. It may be opened again."""
+        await self.stop_serving()
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.gather(self._attempt, return_exceptions=True)
+            self._attempt = None
+        await self._drop("the link was closed")
+
+    async def _drop(self, why: str) -> None:
+        if self._wire is not None:
+            wire, self._wire = self._wire, None
+            await wire.close(f"the stream to box {self.box} is gone: {why}")
+
+    async def _connected(self) -> _Wire:
+        if self._wire is not None and self._wire.lost is None:
+            return self._wire
+        if self._attempt is None or self._attempt.done():
+            self._attempt = asyncio.create_task(self._connect())
+            self._attempt.add_done_callback(_looked_at)
+        attempt = self._attempt
+        try:
+            return await asyncio.shield(attempt)  # others may wait for the same
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if attempt.cancelled() and (task is None or not task.cancelling()):
+                raise BoxUnreachable(f"the link to box {self.box} was closed") from None
+            raise
+
+    async def _connect(self) -> _Wire:
+        await self._drop("it was lost")
+        try:
+            async with asyncio.timeout(_DIAL_SECONDS):
+                transport = await self._dial()
+        except TimeoutError:
+            raise BoxUnreachable(f"box {self.box} could not be dialled in {_DIAL_SECONDS:.0f} s") from None
+        wire = _Wire(self.box, transport, self._verdict, lambda: self._opened, lambda: self.held)
+        try:
+            await wire.open()
+        except BaseException as error:
+            await to_the_end(wire.close("it did not come up"))
+            if isinstance(error, TimeoutError):
+                raise BoxUnreachable(f"box {self.box} did not greet in {_GREET_SECONDS:.0f} s") from None
+            if isinstance(error, (OSError, _Nonsense)):
+                raise (
+                    await self._what_became() or BoxUnreachable(f"box {self.box} cannot be talked to: {error}")
+                ) from None
+            raise
+        self._wire = wire
+        return wire
+
+    async def _what_became(self) -> BoxError | None:
+        with contextlib.suppress(OSError, BoxError, TimeoutError):
+            async with asyncio.timeout(_VERDICT_SECONDS):
+                return await self._verdict()
+        return None
+
+    async def call(self, message: dict[str, Any]) -> Call:
+        if self.held:
+            raise BoxStopped(f"box {self.box} is paused", hint=f"let it go on: holdfast box start {self.box}")
+        wire = await self._connected()
+        await wire.room()
+        if wire.lost is not None:
+            raise BoxUnreachable(wire.lost)
+        return wire.call(message)
+
+    # --- the way out ---
+
+    async def serve(self, port: int, opened: Opened) -> int:
+        """Have every connection that the box makes to its own `port` served from now on; says the port.
+
+        Also over the streams that come after this one: a lost one is dialled again, until the box does not run.
+        """
+        await self.stop_serving()
+        self._opened = opened
+        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._listening = asyncio.create_task(self._keep_listening(port, ready))
+        try:
+            return await asyncio.shield(ready)
+        except BaseException:
+            await self.stop_serving()
+            raise
+
+    async def stop_serving(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+            self._listening = None
+
+    async def _keep_listening(self, port: int, ready: asyncio.Future[int]) -> None:
+        pause = _REDIAL_FIRST
+        while True:
+            try:
+                with await self.call({"op": "listen", "port": port, "looks": True}) as call:
+                    told = (await call.answer()).get("port")
+                    if not ready.done():
+                        ready.set_result(told if isinstance(told, int) else port)
+                    pause = _REDIAL_FIRST
+                    await call.answer(None)  # none comes: until the stream is lost
+            except (BoxStopped, BoxGone) as error:
+                if not ready.done():
+                    ready.set_exception(error)
+                return
+            except (BoxError, GuestRefused, OSError) as error:
+                if not ready.done():
+                    ready.set_exception(error)
+                    return
+                log.info("the way out of box %s is dialled again: %s", self.box, error)
+            except asyncio.CancelledError:
+                if not ready.done():
+                    ready.cancel()
+                raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _REDIAL_MOST)
+
+
+class WakingLink(Asking):
+    """A handle's own way to a box: one that sleeps is woken for what is asked, where somebody can do that."""
+
+    def __init__(self, link: StreamLink, wake: Callable[[], Awaitable[bool]]) -> None:
+        self.box = link.box
+        self._link = link
+        self._wake = wake
+
+    async def call(self, message: dict[str, Any]) -> Call:
+        try:
+            return await self._link.call(message)
+        except BoxStopped:
+            if not await self._wake():
+                raise
+        return await self._link.call(message)
+
+
+async def _no_verdict() -> BoxError | None:
+    return None
+
+
+def _looked_at(attempt: asyncio.Task[_Wire]) -> None:
+    """Whoever waited for it may have gone: its failure is nobody's then."""
+    if not attempt.cancelled():
+        attempt.exception()
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

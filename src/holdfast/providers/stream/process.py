@@ -1,0 +1,477 @@
+"""Processes of a box at the end of a stream: exec and channel over it, and spawned ones, which are kept in the box."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import errno
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast.boxes.errors import (
+    BoxConflict,
+    BoxGone,
+    BoxStopped,
+    BoxUnreachable,
+    ExecTimeout,
+    InvalidSpec,
+    OutputTooLarge,
+    ProcessLost,
+    ProcessNotFound,
+    Unsupported,
+)
+from holdfast.boxes.process import (
+    MAX_OUTPUT,
+    Channel,
+    Chunk,
+    Completed,
+    Process,
+    ProcessInfo,
+    ProcessState,
+    Sink,
+)
+from holdfast.boxes.process import Stream as StreamName
+from holdfast.providers.answers import GuestRefused, many, number_in, number_of, text_of
+from holdfast.providers.commands import cannot_execute, start_request
+from holdfast.providers.stream.link import Asking, Call, Stream
+from holdfast.threads.ids import new_id, now_ms
+
+_PIECE: Final = 1 << 18
+_TAIL: Final = 64 * 1024
+_ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
+_MAX_SIZE: Final = 10_000
+_MAX_READ: Final = 16 << 20
+_MAX_MOMENT: Final = 1 << 50
+_AGAIN: Final = (0.1, 0.5, 2.0)
+"""Seconds before a wait or a follower whose stream was lost asks again: the process goes on without it."""
+_INPUT, _OUTPUT, _ERRORS = 0, 1, 2
+
+
+class StreamProcesses:
+    """Starts processes in a box, and finds those that were spawned there."""
+
+    def __init__(self, link: Asking) -> None:
+        self._link = link
+
+    # --- while somebody listens ---
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        timeout: float | None = None,
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        max_output: int = MAX_OUTPUT,
+        looks: bool = False,
+    ) -> Completed:
+        """`looks`: only to see that the box works, which is no work."""
+        request = start_request("exec", argv, env, cwd, looks=looks)
+        output, errors = _Drain(on_stdout, max_output), _Drain(on_stderr, max_output)
+        with await self._link.call(request) as call:
+            if not stdin:
+                call.streams[_INPUT].finish()
+            try:
+                async with asyncio.timeout(timeout):
+                    code = await _attend(call, output, errors, stdin)
+            except TimeoutError:
+                raise ExecTimeout(
+                    f"{argv[0]} did not end in {timeout} s and was killed",
+                    stdout=output.collected,
+                    stderr=errors.collected,
+                ) from None
+            except GuestRefused as refused:
+                raise cannot_execute(refused, argv, cwd) from None
+        return Completed(code, output.collected, errors.collected)
+
+    async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> StreamChannel:
+        """Returns once the command runs."""
+        call = await self._link.call(start_request("exec", argv, env, cwd, acknowledge=True))
+        try:
+            await call.answer()
+        except GuestRefused as refused:
+            call.close()
+            raise cannot_execute(refused, argv, cwd) from None
+        except BaseException:
+            call.close()
+            raise
+        return StreamChannel(call)
+
+    # --- for good ---
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        stdin: bool,
+        size: tuple[int, int] | None,
+    ) -> KeptProcess:
+        """`size` is that of its terminal, rows and columns; None for none."""
+        if size is not None and not all(0 < each <= _MAX_SIZE for each in size):
+            raise InvalidSpec(f"a terminal of {size[0]} rows and {size[1]} columns makes no sense")
+        id = new_id("p")
+        pty = None if size is None else list(size)
+        request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty, startedAt=now_ms())
+        try:
+            await self._link.ask(request)
+        except GuestRefused as refused:
+            raise cannot_execute(refused, argv, cwd) from None
+        return KeptProcess(
+            self._link, _Kept(id, tuple(argv), size is not None, stdin, request["startedAt"], None, None)
+        )
+
+    async def get(self, id: str) -> KeptProcess:
+        """Raises `ProcessNotFound`."""
+        return KeptProcess(self._link, await _read_kept(self._link, id))
+
+    async def all(self) -> list[ProcessInfo]:
+        """All that were spawned, the oldest first."""
+        found = await _read_all_kept(self._link)
+        return list(await asyncio.gather(*(KeptProcess(self._link, each).info_of(each) for each in found)))
+
+
+class _Drain:
+    """Takes one stream of a command into a sink or a buffer."""
+
+    def __init__(self, sink: Sink | None, limit: int) -> None:
+        self._sink = sink
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    @property
+    def collected(self) -> bytes:
+        return b"".join(self._pieces)
+
+    async def run(self, stream: Stream) -> None:
+        while data := await stream.read(_PIECE):
+            if self._sink is not None:
+                if (taking := self._sink(data)) is not None:
+                    await taking
+                continue
+            self._size += len(data)
+            if self._size > self._limit:
+                raise OutputTooLarge(
+                    f"the command printed more than {self._limit} bytes",
+                    hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
+                )
+            self._pieces.append(data)
+
+
+async def _attend(call: Call, output: _Drain, errors: _Drain, stdin: bytes | AsyncIterable[bytes]) -> int:
+    """Feed, read and wait, all at once; the first failure ends it all. Its end comes after all that it printed."""
+    ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
+    tasks: list[asyncio.Task[Any]] = [
+        asyncio.create_task(output.run(call.streams[_OUTPUT])),
+        asyncio.create_task(errors.run(call.streams[_ERRORS])),
+        ending,
+    ]
+    feeding = [asyncio.create_task(_feed(call.streams[_INPUT], stdin))] if stdin else []
+    try:
+        waiting: set[asyncio.Task[Any]] = {*tasks, *feeding}
+        while not all(task.done() for task in tasks):
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if ending in done:
+                ending.result()  # says why, where the streams only know that they were cut short
+            for task in done:
+                task.result()
+        return ending.result()
+    finally:
+        for task in (*tasks, *feeding):
+            task.cancel()
+        await asyncio.gather(*tasks, *feeding, return_exceptions=True)
+
+
+async def _exit_code(call: Call) -> int:
+    return number_in(await call.answer(None), "code")
+
+
+async def _feed(stream: Stream, data: bytes | AsyncIterable[bytes]) -> None:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        await _taken(stream, bytes(data))
+    else:
+        async for piece in data:
+            if not await _taken(stream, piece):
+                return
+    stream.finish()
+
+
+async def _taken(stream: Stream, data: bytes) -> bool:
+    """Whether a command took its input. It need not care for all of it, and where it has ended, its end tells more."""
+    try:
+        await stream.write(data)
+    except (BrokenPipeError, BoxUnreachable, BoxStopped, BoxGone):
+        return False
+    return True
+
+
+class StreamChannel(Channel):
+    """Stdin and stdout of a process as streams of one call. The process ends with the call."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._tail: collections.deque[bytes] = collections.deque()
+        self._tail_size = 0
+        self._listening = asyncio.create_task(self._listen())
+        self._ending = asyncio.create_task(self._wait())
+
+    async def _listen(self) -> None:
+        while data := await self._call.streams[_ERRORS].read(_TAIL):
+            self._tail.append(data)
+            self._tail_size += len(data)
+            while self._tail_size - len(self._tail[0]) >= _TAIL:
+                self._tail_size -= len(self._tail.popleft())
+
+    async def _wait(self) -> int:
+        code = await _exit_code(self._call)
+        with contextlib.suppress(BoxUnreachable):
+            await asyncio.shield(self._listening)  # what it printed there came before its end
+        return code
+
+    @property
+    def stderr(self) -> bytes:
+        return b"".join(self._tail)[-_TAIL:]
+
+    async def read(self, limit: int = 1 << 16) -> bytes:
+        return await self._call.streams[_OUTPUT].read(limit)
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._call.streams[_INPUT].write(data)
+        except BrokenPipeError:
+            raise BoxConflict("the process does not read its stdin any more") from None
+
+    async def close_write(self) -> None:
+        self._call.streams[_INPUT].finish()
+
+    async def wait(self) -> int:
+        try:
+            return await asyncio.shield(self._ending)
+        except GuestRefused as refused:
+            raise BoxUnreachable(f"the process ended in a way that makes no sense: {refused}") from None
+
+    async def close(self) -> None:
+        self._call.close()
+        for task in (self._listening, self._ending):
+            task.cancel()
+        await asyncio.gather(self._listening, self._ending, return_exceptions=True)
+
+
+# --- kept in the box --------------------------------------------------------------------------------------------------
+
+
+class _Kept:
+    """What the box says of a process."""
+
+    __slots__ = ("argv", "code", "ended_at", "id", "pty", "started_at", "stdin")
+
+    def __init__(
+        self,
+        id: str,
+        argv: tuple[str, ...],
+        pty: bool,
+        stdin: bool,
+        started_at: int,
+        code: int | None,
+        ended_at: int | None,
+    ) -> None:
+        self.id = id
+        self.argv = argv
+        self.pty = pty
+        self.stdin = stdin
+        self.started_at = started_at
+        self.code = code
+        self.ended_at = ended_at
+
+
+def _kept(told: Any) -> _Kept:
+    """Raises `TypeError` or `KeyError` where it makes no sense."""
+    code, ended_at = told["code"], told["endedAt"]
+    id, started_at = text_of(told["id"]), number_of(told["startedAt"])
+    argv = tuple(text_of(each) for each in told["argv"])
+    if not _ID.fullmatch(id) or not argv or not 0 <= started_at < _MAX_MOMENT:
+        raise TypeError("not a process")
+    if code is not None and not 0 <= number_of(code) <= 255:
+        raise TypeError("not an exit code")
+    if ended_at is not None and not 0 <= number_of(ended_at) < _MAX_MOMENT:
+        raise TypeError("not a time")
+    return _Kept(id, argv, told["pty"] is True, told["stdin"] is True, started_at, code, ended_at)
+
+
+async def _read_kept(link: Asking, id: str) -> _Kept:
+    if not _ID.fullmatch(id):
+        raise ProcessNotFound(f"there is no process {id!r}")
+    try:
+        found = many(await link.ask({"op": "kept", "id": id}), "processes", _kept)
+    except GuestRefused as refused:
+        raise BoxUnreachable(f"process {id}: {refused}") from None
+    if len(found) != 1 or found[0].id != id:
+        raise ProcessNotFound(f"there is no process {id}")
+    return found[0]
+
+
+async def _read_all_kept(link: Asking) -> list[_Kept]:
+    try:
+        return many(await link.ask({"op": "kept", "id": None}), "processes", _kept)
+    except GuestRefused as refused:
+        raise BoxUnreachable(f"the processes of box {link.box} cannot be listed: {refused}") from None
+
+
+class KeptProcess(Process):
+    """A spawned process: its output and its end are files in the box."""
+
+    def __init__(self, link: Asking, kept: _Kept) -> None:
+        self._link = link
+        self.id = kept.id
+        self.argv = kept.argv
+        self.pty = kept.pty
+        self._has_stdin = kept.stdin or kept.pty
+
+    def __repr__(self) -> str:
+        return f"<Process {self.id} {self.argv[0]}>"
+
+    # --- how it ended ---
+
+    async def info(self) -> ProcessInfo:
+        return await self.info_of(await _read_kept(self._link, self.id))
+
+    async def info_of(self, kept: _Kept) -> ProcessInfo:
+        """Of what is known already, completed by asking whether it runs."""
+        state = ProcessState.EXITED
+        if kept.code is None and not await self._runs():
+            kept = await _read_kept(self._link, self.id)  # it may have ended in between
+            state = ProcessState.LOST if kept.code is None else ProcessState.EXITED
+        elif kept.code is None:
+            state = ProcessState.RUNNING
+        # The clock of files is coarse, and the box's own.
+        ended_at = None if kept.ended_at is None else max(kept.started_at, kept.ended_at)
+        return ProcessInfo(kept.id, kept.argv, kept.pty, state, kept.code, kept.started_at, ended_at)
+
+    async def _runs(self) -> bool:
+        try:
+            await self._link.ask({"op": "signal", "id": self.id, "number": 0, "looks": True})
+        except GuestRefused:
+            return False
+        return True
+
+    async def wait(self, timeout: float | None = None) -> int:
+        async with asyncio.timeout(timeout):
+            for pause in (*_AGAIN, None):
+                try:
+                    return await self._wait()
+                except BoxUnreachable:
+                    if pause is None:
+                        raise
+                await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def _wait(self) -> int:
+        try:
+            return number_in(await self._link.ask({"op": "wait", "id": self.id}, seconds=None), "code")
+        except GuestRefused:
+            code = (await _read_kept(self._link, self.id)).code
+            if code is None:
+                raise ProcessLost(
+                    f"process {self.id} ended with its box: nobody saw how", hint="its output is kept"
+                ) from None
+            return code
+
+    # --- what it printed ---
+
+    def _request(self, stream: StreamName, offset: int, length: int | None, *, follow: bool) -> dict[str, Any]:
+        if stream not in ("stdout", "stderr"):
+            raise InvalidSpec(f"a process has no stream {stream!r}: stdout or stderr")
+        if offset < 0 or (length is not None and length < 0):
+            raise InvalidSpec("offset and limit cannot be negative")
+        name = "stdout" if self.pty and stream == "stdout" else stream
+        return {"op": "output", "id": self.id, "stream": name, "offset": offset, "length": length, "follow": follow}
+
+    async def read(self, stream: StreamName = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
+        request = self._request(stream, offset, min(limit, _MAX_READ), follow=False)
+        return b"".join([data async for data in self._pieces(request)])
+
+    async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        left = request["length"]
+        try:
+            with await self._link.call(request) as call:
+                while data := await call.streams[0].read(_PIECE):
+                    if left is not None and (left := left - len(data)) < 0:
+                        raise BoxUnreachable(f"box {self._link.box} sends more than it was asked for")
+                    yield data
+                await call.answer()
+        except GuestRefused as refused:
+            if refused.number == errno.ENOENT:
+                raise ProcessNotFound(f"the output of process {self.id} is gone") from None
+            raise BoxUnreachable(f"the output of process {self.id} cannot be read: {refused}") from None
+
+    async def output(self, stream: StreamName = "stdout", offset: int = 0) -> AsyncGenerator[Chunk, None]:
+        failed = 0
+        while True:
+            request = self._request(stream, offset, None, follow=True)
+            try:
+                async with contextlib.aclosing(self._pieces(request)) as pieces:
+                    async for data in pieces:
+                        failed = 0
+                        yield Chunk(offset, data)
+                        offset += len(data)
+                return
+            except BoxUnreachable:
+                if failed >= len(_AGAIN):
+                    raise
+            await asyncio.sleep(_AGAIN[failed])
+            failed += 1
+
+    # --- what it is told ---
+
+    async def _tell(self, operation: str, **more: object) -> None:
+        try:
+            await self._link.ask({"op": operation, "id": self.id, **more})
+        except GuestRefused as refused:
+            raise self._conflict(refused) from None
+
+    def _conflict(self, refused: GuestRefused) -> Exception:
+        if refused.number == errno.ESRCH:
+            return BoxConflict(f"process {self.id} has ended")
+        if refused.number == errno.EPIPE:
+            return BoxConflict(f"process {self.id} does not read its stdin, or it is closed")
+        if refused.number == errno.ENOTTY:
+            return Unsupported(f"process {self.id} has no terminal: spawn it with pty=True")
+        return BoxUnreachable(f"process {self.id}: {refused}")
+
+    async def write(self, data: bytes) -> None:
+        self._check_stdin()
+        with await self._link.call({"op": "stdin", "id": self.id}) as call:
+            with contextlib.suppress(BrokenPipeError, BoxUnreachable):  # its answer says why
+                await call.streams[0].write(data)
+            call.streams[0].finish()
+            try:
+                await call.answer(None)
+            except GuestRefused as refused:
+                raise self._conflict(refused) from None
+
+    async def close_stdin(self) -> None:
+        self._check_stdin()
+        with contextlib.suppress(BoxConflict):
+            await self._tell("close_stdin")
+
+    def _check_stdin(self) -> None:
+        if not self._has_stdin:
+            raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
+
+    async def signal(self, number: int) -> None:
+        if not 0 <= number <= 64:
+            raise InvalidSpec(f"there is no signal {number}")
+        with contextlib.suppress(BoxConflict):
+            await self._tell("signal", number=number)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
+            raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
+        await self._tell("resize", rows=rows, columns=columns)

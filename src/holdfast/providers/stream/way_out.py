@@ -1,0 +1,76 @@
+"""The way out of a box at the end of a stream: what connects to its own loopback there is carried to the egress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import select
+import socket
+from typing import Final
+
+from holdfast.boxes.errors import BoxConflict, BoxUnreachable
+from holdfast.boxes.network import PROXY_PORT, Egress
+from holdfast.providers.answers import GuestRefused
+from holdfast.providers.stream.link import Call, StreamLink
+
+_PIECE: Final = 1 << 16
+
+
+async def let_out(link: StreamLink, egress: Egress, *, port: int = PROXY_PORT) -> int:
+    """Give every connection that the box makes to its way out to the egress, from now on; says the port.
+
+    The box has to be admitted there. It lasts, over streams that are lost and dialled again, until the link is closed
+    or `stop_serving` is called. Raises `BoxConflict` where something else in the box has the port.
+    """
+
+    async def opened(call: Call) -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            egress.take(link.box, theirs)
+            await _relay(call, ours)
+
+    try:
+        return await link.serve(port, opened)
+    except GuestRefused as refused:
+        if refused.number == errno.EADDRINUSE:
+            raise BoxConflict(
+                f"something in box {link.box} listens on port {port}, where its way out should be",
+                hint="end it, or stop and start the box: a box that starts with a network keeps that port",
+            ) from None
+        raise BoxUnreachable(f"box {link.box} has no way out: {refused}") from None
+
+
+async def _relay(call: Call, connection: socket.socket) -> None:
+    """Both ways, until both have ended or either fails."""
+    tasks = [asyncio.create_task(_outward(call, connection)), asyncio.create_task(_inward(call, connection))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _outward(call: Call, connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await call.streams[0].read(_PIECE):
+        await loop.sock_sendall(connection, data)
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+
+
+async def _inward(call: Call, connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(connection, _PIECE):
+        await call.streams[0].write(data)
+    call.streams[0].finish()
+    # Whoever closed it for good takes nothing more: then there is no reason to keep the box's end open.
+    poll = select.poll()
+    poll.register(connection, 0)
+    if any(events & select.POLLHUP for _, events in poll.poll(0)):
+        raise ConnectionAbortedError(errno.ECONNABORTED, "closed for good")

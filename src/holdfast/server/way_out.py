@@ -1,0 +1,195 @@
+"""The egress of a server: the proxy, what it records, and the policies of environments, put together.
+
+Opened in the background, with the boxes: a start waits for none of it. Which registries this machine uses is asked when
+the first box has a network, and written down for the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.boxes.errors import InvalidSpec, PolicyNotFound
+from holdfast.boxes.network import Network, NetworkPolicy, Rule
+from holdfast.egress import (
+    Connector,
+    DefaultList,
+    EgressProxy,
+    Limits,
+    Resolver,
+    Source,
+    SqlitePolicies,
+    SqliteRecords,
+    SystemConnector,
+    SystemResolver,
+    git_hosts,
+)
+
+if TYPE_CHECKING:
+    from holdfast.egress.registries import Machine
+
+log = logging.getLogger(__name__)
+
+_FIND_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 15.0
+_SAVED: Final = "egress-default.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is beyond the boxes of a server, as its proxy gets there."""
+
+    resolver: Resolver
+    connector: Connector
+    find_defaults: Callable[[], Awaitable[DefaultList]]
+    """Asks this machine's own clients which registries they use, which takes a moment."""
+
+
+class _Proxy(EgressProxy):
+    """Says when the first box has a network."""
+
+    def __init__(self, *arguments: Any, wanted: asyncio.Event, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._wanted = wanted
+
+    def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
+        super().admit(box, policy, labels)
+        if policy.mode is not Network.NONE:
+            self._wanted.set()
+
+
+class WayOut:
+    """Owns all of it, from `open` to `close`."""
+
+    def __init__(self, database: Path, outside: Outside, *, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self.records = SqliteRecords(database, kept=limits.decisions)
+        self.policies = SqlitePolicies(database)
+        self._saved = database.with_name(_SAVED)
+        self._outside = outside
+        self._wanted = asyncio.Event()
+        self._known = asyncio.Event()
+        self._finding: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
+        self.proxy: EgressProxy = _Proxy(
+            outside.resolver,
+            outside.connector,
+            self.records,
+            defaults=git_hosts(),
+            policies=self.policies,
+            limits=limits,
+            wanted=self._wanted,
+        )
+
+    async def open(self) -> None:
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self.records)
+            await opening.enter_async_context(self.policies)
+            await opening.enter_async_context(self.proxy)
+            self._opened = opening.pop_all()
+        saved = await asyncio.to_thread(_load, self._saved)
+        if saved is not None:
+            self.proxy.use(saved)
+            self._known.set()
+        self._finding = asyncio.create_task(self._find_defaults(), name="egress default list")
+
+    async def close(self) -> None:
+        """Closing twice does nothing."""
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+        await self._opened.aclose()
+
+    # --- the default list ---
+
+    async def ready(self) -> None:
+        """For a box with a network: returns when there is a default list, be it that of the last time.
+
+        Nobody waits for long: the list reaches boxes that run, too.
+        """
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_READY_SECONDS):
+                await self._known.wait()
+
+    async def defaults(self) -> DefaultList:
+        """As this machine's clients tell it now."""
+        self._wanted.set()
+        if self._finding is not None:
+            await asyncio.shield(self._finding)
+        return self.proxy.defaults
+
+    async def _find_defaults(self) -> None:
+        await self._wanted.wait()
+        try:
+            async with asyncio.timeout(_FIND_SECONDS):
+                found = await self._outside.find_defaults()
+            self.proxy.use(found)
+            await asyncio.to_thread(_save, self._saved, found)
+        except Exception as error:  # without it, boxes reach git hosts and what their policies list
+            log.warning("the package registries of this machine could not be found out: %s", error)
+        finally:
+            self._known.set()
+
+    # --- the policies of environments ---
+
+    def policy(self, environment: str) -> NetworkPolicy:
+        """Raises `PolicyNotFound`."""
+        found = self.policies(environment)
+        if found is None:
+            raise PolicyNotFound(
+                f"environment {environment} has no network policy of its own",
+                hint=f"set one: holdfast egress set {environment} --allow HOST",
+            )
+        return found
+
+    async def set_policy(self, environment: str, policy: NetworkPolicy) -> None:
+        """It reaches running boxes at once."""
+        await self.policies.put(environment, policy)
+        self.proxy.refresh(environment)
+
+    async def remove_policy(self, environment: str) -> None:
+        """Raises `PolicyNotFound`."""
+        self.policy(environment)
+        await self.policies.remove(environment)
+        self.proxy.refresh(environment)
+
+
+def this_machine(environment: Mapping[str, str]) -> Outside:
+    """The network as this machine has it; its clients go by these variables."""
+
+    async def find_defaults() -> DefaultList:
+        machine, find = await asyncio.to_thread(_load_registries)
+        return await find(machine(environment))
+
+    return Outside(SystemResolver(), SystemConnector(), find_defaults)
+
+
+def _load_registries() -> tuple[type[Machine], Callable[[Machine], Awaitable[DefaultList]]]:
+    from holdfast.egress.registries import Machine, find_defaults
+
+    return Machine, find_defaults
+
+
+def _save(path: Path, found: DefaultList) -> None:
+    sources = [[str(each.rule), each.why] for each in found.sources]
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(json.dumps({"sources": sources, "environment": dict(found.environment)}))
+    temporary.replace(path)
+
+
+def _load(path: Path) -> DefaultList | None:
+    """None where there is none that could be read: then it is found anew."""
+    try:
+        document = json.loads(path.read_text())
+        sources = tuple(Source(Rule.parse(rule), str(why)) for rule, why in document["sources"])
+        environment = {str(name): str(value) for name, value in document["environment"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidSpec):
+        return None
+    return DefaultList(sources, environment)

@@ -1,0 +1,59 @@
+"""What a box may reach: its way out is there where its policy wants one, judges by it, and follows its changes."""
+
+from __future__ import annotations
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
+from holdfast.boxes.network import PROXY_PORT, Network, NetworkPolicy
+from holdfast.boxes.provider import Provider
+from holdfast.testing.provider_suite.ground import Ground, Hatchery, claims
+
+_NOWHERE = "nowhere.invalid"
+_SOMEWHERE = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
+
+
+class Networks(Ground):
+    @claims(Capability.NETWORK_ALLOW, Capability.CONNECT)
+    async def test_a_box_with_rules_is_told_what_none_of_them_allows(self, hatchery: Hatchery) -> None:
+        box = await hatchery.box(network=_SOMEWHERE)
+        assert b"403" in await ask(box)
+        told = await box.exec(["sh", "-c", "echo $http_proxy"])
+        assert told.text.strip() == f"http://127.0.0.1:{PROXY_PORT}"
+
+    @claims(Capability.NETWORK_ALLOW, Capability.NETWORK_NONE, Capability.CONNECT)
+    async def test_a_box_without_a_network_has_no_way_out(self, hatchery: Hatchery) -> None:
+        box = await hatchery.box(network=NetworkPolicy())
+        assert await ask(box) == b""
+        assert "proxy" not in (await box.exec(["env"])).text.lower()
+
+    @claims(Capability.NETWORK_LIVE, Capability.NETWORK_ALLOW, Capability.NETWORK_NONE, Capability.CONNECT)
+    async def test_a_policy_follows_its_changes(self, provider: Provider, hatchery: Hatchery) -> None:
+        box = await hatchery.box(network=NetworkPolicy())
+        await box.set_network(_SOMEWHERE)
+        assert b"403" in await ask(box)
+        assert (await provider.attach(box.id)).spec.network == _SOMEWHERE
+        await box.set_network(NetworkPolicy())
+        assert await ask(box) == b""
+        assert (await provider.attach(box.id)).spec.network == NetworkPolicy()
+
+    @claims(Capability.NETWORK_LIVE, Capability.NETWORK_ALLOW, Capability.STOP, Capability.CONNECT)
+    async def test_a_box_that_is_started_again_has_its_way_out(self, hatchery: Hatchery) -> None:
+        box = await hatchery.box(network=NetworkPolicy())
+        await box.stop()
+        await box.set_network(_SOMEWHERE)
+        await box.start()
+        assert b"403" in await ask(box)
+        await box.stop()
+        await box.start()
+        assert b"403" in await ask(box)
+
+
+async def ask(box: Box) -> bytes:
+    """What the way out says to a request for a host that no rule allows; empty where there is none."""
+    try:
+        async with await box.connect(PROXY_PORT) as connection:
+            await connection.write(f"GET http://{_NOWHERE}/ HTTP/1.1\r\nHost: {_NOWHERE}\r\n\r\n".encode())
+            return (await connection.read()).partition(b"\r\n")[0]
+    except (ConnectRefused, BoxUnreachable):
+        return b""

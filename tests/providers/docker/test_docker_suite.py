@@ -1,0 +1,93 @@
+"""The docker provider keeps the contract whole, against a real daemon."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.spec import BoxSpec
+from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.providers.docker import DockerHost, DockerProvider
+from holdfast.testing.docker_engine import PYTHON_IMAGE, DockerEngine
+from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.provider_suite import ProviderSuite
+from holdfast.testing.provider_suite.ground import Reopen, appears, eventually
+
+
+class TestDocker(ProviderSuite):
+    claimed = frozenset(Capability) - {
+        Capability.DISK_LIMIT,  # the storage of the tests' daemon keeps none
+        Capability.PREVIEW,
+    }
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def ground(cls) -> str:
+        return secrets.token_hex(4)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def provider(
+        cls, engine: DockerEngine, ground: str, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[Provider]:
+        async with (
+            SqliteRecords(tmp_path_factory.mktemp("egress") / "data.db") as records,
+            EgressProxy(Nowhere(), Nowhere(), records) as egress,
+            DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as provider,
+        ):
+            yield provider
+
+    @pytest.fixture
+    def reopen(self, engine: DockerEngine, ground: str) -> Reopen:
+        async def again() -> Provider:
+            other = DockerProvider(DockerHost(engine.url), ground=ground)
+            await other.open()
+            return other
+
+        return again
+
+    @pytest.fixture
+    def spec(self) -> BoxSpec:
+        return BoxSpec(provider="docker", image=PYTHON_IMAGE)
+
+
+_ASKS_ON = """
+import socket, time
+while True:
+    with socket.create_connection(("127.0.0.1", 3128)) as connection:
+        connection.sendall(b"GET http://nowhere.invalid/ HTTP/1.1\\r\\nHost: nowhere.invalid\\r\\n\\r\\n")
+        with open("answers", "ab") as file:
+            file.write(connection.recv(12) + b".")
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.anyio
+async def test_a_way_out_is_taken_up_again_before_anybody_asks_after_its_box(
+    engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ground = secrets.token_hex(4)
+    network = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
+    async with SqliteRecords(tmp_path_factory.mktemp("egress") / "data.db") as records:
+        async with (
+            EgressProxy(Nowhere(), Nowhere(), records) as egress,
+            DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as first,
+        ):
+            box = await first.create(BoxSpec(provider="docker", image=PYTHON_IMAGE, network=network), id="b-lasting")
+            await box.spawn(["python3", "-c", _ASKS_ON])
+            await appears(box, "answers")
+        async with (
+            EgressProxy(Nowhere(), Nowhere(), records) as egress,
+            DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as second,
+        ):
+            await eventually(lambda: _known(egress), "the way out was not taken up again")
+            await second.remove("b-lasting")
+
+
+async def _known(egress: EgressProxy) -> bool:
+    return egress.traffic("b-lasting").sent > 0

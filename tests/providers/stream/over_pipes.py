@@ -1,0 +1,121 @@
+"""A provider for tests: boxes as plain processes, each reached over the pipes of a bridge beside its guest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.boxes.box import Box, BoxInfo, Deleted, Power
+from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec
+from holdfast.guest import codec
+from holdfast.providers.local.link import Link
+from holdfast.providers.process import ProcessProvider
+from holdfast.providers.stream import PipeTransport, StreamBox, StreamLink, Transport, bridge_command
+
+GUEST = str(Path(codec.__file__).parent)
+
+
+class ProcessTransport(PipeTransport):
+    """The stdin and stdout of a bridge, which ends with it."""
+
+    def __init__(self, argv: list[str], env: Mapping[str, str] | None = None, patience: float = 3.0) -> None:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env or {}))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
+        process.stdin.close()
+        process.stdout.close()
+        self.process = process
+        self._patience = patience
+
+    async def close(self) -> None:
+        await super().close()
+        try:
+            await asyncio.to_thread(self.process.wait, self._patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class PipesBox(StreamBox):
+    def __init__(self, provider: PipesProvider, info: BoxInfo) -> None:
+        super().__init__(
+            info, provider.link(info.id), environment=provider.environment(info), workdir=provider.workdir(info)
+        )
+        self._provider = provider
+
+    async def power(self) -> Power:
+        return self._provider.power(self.id)
+
+    async def stop(self) -> None:
+        await self._provider.stop_box(self.id)
+        await self.link.close()
+
+    async def start(self) -> None:
+        await self._provider.start_box(self.id)
+
+    async def delete(self) -> Deleted:
+        return Deleted(await self._provider.remove(self.id))
+
+    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        return await self._provider.snapshot_box(self.id, labels or {})
+
+    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
+        return await self._provider.fork_box(self.id, id, labels or {})
+
+
+class PipesProvider(ProcessProvider):
+    name = "pipes"
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        super().__init__(folder)
+        self.python = python
+        self.transports: dict[str, ProcessTransport] = {}
+        """The latest of each box."""
+        self._links: dict[str, StreamLink] = {}
+
+    def link(self, id: str) -> StreamLink:
+        folder = self.ground.box(id)
+
+        async def verdict() -> BoxError | None:
+            if not folder.exists():
+                return BoxGone(f"box {id} is gone")
+            if not Link(id, folder).alive():
+                return BoxStopped(f"box {id} is stopped", hint="start it")
+            return None
+
+        async def dial() -> Transport:
+            if (error := await verdict()) is not None:
+                raise error
+            try:
+                self.transports[id] = ProcessTransport(bridge_command([self.python], GUEST, run=str(folder)))
+            except FileNotFoundError:
+                raise BoxUnreachable(f"box {id} cannot be dialled") from None
+            return self.transports[id]
+
+        if id not in self._links:
+            self._links[id] = StreamLink(id, dial, verdict)
+        return self._links[id]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        await super().close()
+
+    async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        made = await super().create(spec, id=id, labels=labels)
+        return PipesBox(self, made.info)
+
+    async def attach(self, id: str) -> Box:
+        return PipesBox(self, (await super().attach(id)).info)
+
+    async def remove(self, id: str) -> int:
+        freed = await super().remove(id)
+        if id in self._links:
+            await self._links.pop(id).close()
+        return freed

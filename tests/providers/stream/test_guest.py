@@ -1,0 +1,153 @@
+"""Guest and bridge as a provider starts them: from the files that it is told to put into a box, on any Python."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.providers.stream.over_pipes import GUEST, ProcessTransport
+
+from holdfast.providers.stream import (
+    StreamFiles,
+    StreamLink,
+    StreamProcesses,
+    Transport,
+    bridge_command,
+    guest_command,
+    guest_files,
+)
+
+pytestmark = pytest.mark.anyio
+ENV = {"PATH": "/usr/bin:/bin"}
+
+
+def pythons() -> list[str]:
+    """This one, and the oldest that a box may have, where there is one."""
+    oldest = sorted(Path.home().glob(".pyenv/versions/3.9*/bin/python3.9")) or [
+        Path(found) for found in [shutil.which("python3.9")] if found is not None
+    ]
+    return [sys.executable, *(str(each) for each in oldest[:1])]
+
+
+@contextlib.contextmanager
+def guest(tmp_path: Path, box: str, python: str = sys.executable) -> Iterator[StreamLink]:
+    folder, run = tmp_path / "guest", tmp_path / "run"
+    folder.mkdir(exist_ok=True)
+    for name, data in guest_files().items():
+        (folder / name).write_bytes(data)
+    argv = guest_command([python], str(folder), box=box, run=str(run), options=["unconfined"])
+    process = subprocess.Popen(argv, env={})
+    try:
+
+        async def dial() -> Transport:
+            return ProcessTransport(bridge_command([python], str(folder), run=str(run)))
+
+        yield StreamLink(box, dial)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("python", pythons())
+async def test_a_box_of_these_files_does_what_it_is_asked(tmp_path: Path, python: str) -> None:
+    with guest(tmp_path, "one", python) as link:
+        try:
+            processes, files = StreamProcesses(link), StreamFiles(link, str(tmp_path))
+            done = await processes.exec(["sh", "-c", "cat; echo problem >&2; exit 3"], ENV, "/", stdin=b"in")
+            assert (done.exit_code, done.stdout, done.stderr) == (3, b"in", b"problem\n")
+            process = await processes.spawn(["sh", "-c", "tty; exit 4"], ENV, "/", stdin=False, size=(24, 80))
+            assert await process.wait(20) == 4
+            assert (await process.read()).startswith(b"/dev/pts/")
+            assert b"".join([each.data async for each in process.output()]).startswith(b"/dev/pts/")
+            await files.write("folder/file", b"text")
+            assert [each.name for each in await files.find(".", "file")] == ["file"]
+            assert [each.text for each in await files.search("ex", "folder")] == ["text"]
+            archive = b"".join([piece async for piece in files.download_tar("folder")])
+            assert b"text" in archive
+        finally:
+            await link.close()
+
+
+async def test_the_processes_of_a_box_outlive_its_guest_and_not_a_copy_of_its_files(tmp_path: Path) -> None:
+    with guest(tmp_path, "one") as link:
+        process = await StreamProcesses(link).spawn(["sh", "-c", "echo kept; exit 5"], ENV, "/", stdin=False, size=None)
+        assert await process.wait(20) == 5
+        await link.close()
+    with guest(tmp_path, "one") as link:
+        found = await StreamProcesses(link).get(process.id)
+        assert (await found.read(), await found.wait(20)) == (b"kept\n", 5)
+        await link.close()
+    with guest(tmp_path, "another") as link:
+        assert await StreamProcesses(link).all() == []
+        await link.close()
+
+
+async def test_much_goes_through_quickly(tmp_path: Path) -> None:
+    """Sanity, not a benchmark: far below what it does on a quiet machine."""
+    megabytes = 256
+    with guest(tmp_path, "one") as link:
+        await link.open()
+        count = 0
+
+        def take(data: bytes) -> None:
+            nonlocal count
+            count += len(data)
+
+        begin = time.perf_counter()
+        argv = ["head", "-c", str(megabytes << 20), "/dev/zero"]
+        await StreamProcesses(link).exec(argv, ENV, "/", on_stdout=take)
+        outward = megabytes / (time.perf_counter() - begin)
+        assert count == megabytes << 20
+        begin = time.perf_counter()
+        await StreamProcesses(link).exec(["cat"], ENV, "/", stdin=bytes(64 << 20), on_stdout=take)
+        both = 64 / (time.perf_counter() - begin)
+        await link.close()
+    assert outward > 30, f"{outward:.0f} MB/s out"
+    assert both > 10, f"{both:.0f} MB/s there and back"
+
+
+async def test_a_command_beside_a_flood_is_not_held_up(tmp_path: Path) -> None:
+    with guest(tmp_path, "one") as link:
+        processes = StreamProcesses(link)
+        flood = asyncio.create_task(processes.exec(["cat", "/dev/zero"], ENV, "/", on_stdout=lambda data: None))
+        await processes.exec(["true"], ENV, "/")
+        begin = time.perf_counter()
+        for _ in range(10):
+            await processes.exec(["true"], ENV, "/")
+        taken = time.perf_counter() - begin
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+        await link.close()
+    assert taken < 5
+
+
+async def test_a_bridge_is_no_process_of_its_box(tmp_path: Path) -> None:
+    """Where the guest is process 1 and sees all that runs: it neither counts nor ends what carries its answers."""
+    alone = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    trial = await asyncio.to_thread(subprocess.run, [*alone, "true"], capture_output=True, check=False)
+    if trial.returncode != 0:
+        pytest.skip("this machine lets nobody make a namespace of processes")
+    # As a box begins whose first stream is that of its first process.
+    argv = [*alone, sys.executable, "-I", "-S", "-B", f"{GUEST}/attached.py", f"run={tmp_path}/run", "box=one"]
+
+    async def dial() -> Transport:
+        return ProcessTransport(argv, env=ENV, patience=0.0)
+
+    link = StreamLink("one", dial)
+    try:
+        processes = StreamProcesses(link)
+        assert (await link.ask({"op": "activity"}))["processes"] == 0
+        process = await processes.spawn(["sleep", "1000"], ENV, "/", stdin=False, size=None)
+        assert (await link.ask({"op": "activity"}))["processes"] == 1
+        await link.ask({"op": "shut_down", "grace": 5000})
+        assert await process.wait(20) == 128 + 15
+        assert (await link.ask({"op": "activity"}))["processes"] == 0
+    finally:
+        await link.close()

@@ -1,0 +1,288 @@
+"""What comes out of a box is anybody's: a bridge that breaks the rules is hung up on, and costs nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from holdfast.boxes.errors import BoxError, BoxUnreachable, ProcessNotFound
+from holdfast.guest import codec, frames
+from holdfast.guest.frames import frame, message_frames
+from holdfast.providers.stream import PipeTransport, StreamFiles, StreamLink, StreamProcesses, Transport
+
+pytestmark = pytest.mark.anyio
+PATIENCE = 20.0
+ENV: dict[str, str] = {}
+
+
+class FakeBridge:
+    """The far end of a stream, which says whatever a test wants. Each dial finds it anew."""
+
+    def __init__(self) -> None:
+        self.dials = 0
+        self.greeting = frames.GREETING
+        self.hangs_up = False
+        self.answering: Callable[[int, Any], bytes] = lambda number, request: b""
+        """What to send for a request."""
+        self.ends: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def dial(self) -> Transport:
+        self.dials += 1
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self.ends.append(ours)
+        if self.hangs_up:
+            ours.shutdown(socket.SHUT_RDWR)
+        self._tasks.append(asyncio.create_task(self._serve(ours)))
+        descriptor = theirs.detach()
+        return PipeTransport(descriptor, os.dup(descriptor))
+
+    async def _serve(self, end: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        received = b""
+        try:
+            await loop.sock_sendall(end, self.greeting)
+            while data := await loop.sock_recv(end, 1 << 16):
+                received += data
+                while len(received) >= frames.HEAD.size:
+                    kind, number, length = frames.HEAD.unpack_from(received)
+                    if len(received) < frames.HEAD.size + length:
+                        break
+                    payload = received[frames.HEAD.size : frames.HEAD.size + length]
+                    received = received[frames.HEAD.size + length :]
+                    if kind == frames.MESSAGE:
+                        await loop.sock_sendall(end, self.answering(number, codec.decode(payload)))
+        except OSError:
+            pass
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for end in self.ends:
+            end.close()
+
+
+@pytest.fixture
+async def bridge() -> AsyncIterator[FakeBridge]:
+    bridge = FakeBridge()
+    yield bridge
+    await bridge.close()
+
+
+@pytest.fixture
+async def link(bridge: FakeBridge) -> AsyncIterator[StreamLink]:
+    link = StreamLink("box", bridge.dial)
+    yield link
+    await link.close()
+
+
+def says(answer: Any) -> Callable[[int, Any], bytes]:
+    return lambda number, request: message_frames(number, codec.encode(answer))
+
+
+def first(number: int) -> int:
+    """The first stream of a call."""
+    return number * frames.STREAMS
+
+
+async def fails(work: Any) -> BoxError:
+    with pytest.raises(BoxUnreachable) as caught:
+        async with asyncio.timeout(PATIENCE):
+            await work
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 1000, frames.GREETING[:5] + b"x" * 20, b"holdfast bridge 2\n"],
+)
+async def test_what_does_not_greet_is_no_bridge(bridge: FakeBridge, link: StreamLink, greeting: bytes) -> None:
+    bridge.greeting = greeting
+    await fails(link.open())
+    assert not link.alive
+
+
+NONSENSE: dict[str, Callable[[int], bytes]] = {
+    "garbage": lambda number: random.Random(1).randbytes(5000),
+    "a huge length": lambda number: frames.HEAD.pack(frames.DATA, first(number), 0xFFFFFFFF) + b"x" * 100,
+    "a length just too large": lambda number: frames.HEAD.pack(frames.DATA, first(number), frames.LONGEST + 1),
+    "an unknown kind": lambda number: frame(200, number),
+    "a kind of nothing": lambda number: frame(0, number),
+    "more than was granted": lambda number: 2 * frame(frames.DATA, first(number), bytes(frames.FIRST_CREDIT)),
+    "bytes without bytes": lambda number: frame(frames.DATA, first(number)),
+    "bytes after the end": lambda number: frame(frames.END, first(number)) + frame(frames.DATA, first(number), b"x"),
+    "two ends": lambda number: 2 * frame(frames.END, first(number)),
+    "a credit of nothing": lambda number: frame(frames.CREDIT, first(number), bytes(4)),
+    "a credit beyond all reason": lambda number: frame(frames.CREDIT, first(number), b"\xff" * 4),
+    "a credit that is no number": lambda number: frame(frames.CREDIT, first(number), b"1"),
+    "messages that nobody reads": lambda number: 20 * frame(frames.MESSAGE, number, codec.encode({})),
+    "an answer to no ping": lambda number: frame(frames.PONG, 0),
+    "a ping of its own": lambda number: frame(frames.PING, 0),
+    "a call that nobody takes": lambda number: frame(frames.OPEN, frames.FIRST_OWN + 1),
+    "what belongs to nothing": lambda number: frame(frames.DATA, 4_000_000, b"x"),
+    "a close of nothing": lambda number: frame(frames.CLOSE, 12345),
+    "a message for nothing": lambda number: frame(frames.MESSAGE, 777, b"x" * 1000),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+async def test_a_bridge_that_breaks_the_rules_is_hung_up_on(bridge: FakeBridge, link: StreamLink, name: str) -> None:
+    bridge.answering = lambda number, request: NONSENSE[name](number)
+    call = await link.call({"op": "exec"})
+    with call:
+        error = await fails(_until_it_fails(call))
+    assert "makes no sense" in error.message
+    assert not link.alive
+    bridge.answering = says({"fine": 1})
+    assert (await link.ask({"op": "ping"}))["fine"] == 1
+    assert bridge.dials == 2
+
+
+async def _until_it_fails(call: Any) -> None:
+    while True:
+        await call.answer()
+
+
+async def test_a_message_without_an_end_is_cut_off(bridge: FakeBridge, link: StreamLink) -> None:
+    part = frame(frames.PART, 1, bytes(frames.LONGEST))
+    bridge.answering = lambda number, request: part * (codec.LIMIT // frames.LONGEST + 2)
+    await fails(link.ask({"op": "ping"}))
+    assert not link.alive
+
+
+async def test_answers_that_are_none_fail_alone(bridge: FakeBridge, link: StreamLink) -> None:
+    for wrong in (b"", b"garbage", b"9999999:x", codec.encode([1, 2]), b"1:" * 5000):
+        bridge.answering = lambda number, request, wrong=wrong: frame(frames.MESSAGE, number, wrong)  # type: ignore[misc]
+        await fails(link.ask({"op": "ping"}))
+        assert link.alive
+    assert bridge.dials == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"code": "7"}, {"code": True}, {"code": None}, {"code": [1]}, {"unreachable": 1}, {"code": 1.5 and b"7"}],
+)
+async def test_an_exit_code_that_is_none_is_not_believed(bridge: FakeBridge, link: StreamLink, answer: Any) -> None:
+    def ends(number: int, request: Any) -> bytes:
+        ends = b"".join(frame(frames.END, first(number) + stream) for stream in (1, 2))
+        return ends + message_frames(number, codec.encode(answer)) + frame(frames.CLOSE, number)
+
+    bridge.answering = ends
+    await fails(StreamProcesses(link).exec(["true"], ENV, "/"))
+
+
+_PROCESS = {"id": "p-00000", "argv": ["x"], "pty": False, "stdin": False, "startedAt": 1, "code": 3, "endedAt": 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "../../etc"},
+        {"id": 7},
+        {"argv": []},
+        {"argv": [1]},
+        {"argv": None},
+        {"startedAt": -1},
+        {"startedAt": 1 << 60},
+        {"startedAt": "now"},
+        {"code": 1 << 40},
+        {"code": "3"},
+        {"endedAt": b"x"},
+    ],
+)
+async def test_a_process_that_makes_no_sense_is_not_believed(
+    bridge: FakeBridge, link: StreamLink, change: dict[str, Any]
+) -> None:
+    bridge.answering = says({"processes": [{**_PROCESS, **change}]})
+    await fails(StreamProcesses(link).all())
+
+
+async def test_another_process_than_the_one_asked_for_is_not_taken(bridge: FakeBridge, link: StreamLink) -> None:
+    bridge.answering = says({"processes": [_PROCESS]})
+    with pytest.raises(ProcessNotFound):
+        await StreamProcesses(link).get("p-11111")
+
+
+async def test_more_of_a_file_than_was_asked_for_is_refused(bridge: FakeBridge, link: StreamLink) -> None:
+    def too_much(number: int, request: Any) -> bytes:
+        info = ["/f", "file", 3, 0o644, 0, None]
+        data = frame(frames.DATA, first(number), b"12345") + frame(frames.END, first(number))
+        return message_frames(number, codec.encode({"file": info})) + data + message_frames(number, codec.encode({}))
+
+    bridge.answering = too_much
+    await fails(StreamFiles(link, "/").read("f", length=3))
+
+
+async def test_streams_that_nobody_reads_keep_little_and_hold_nobody_up(bridge: FakeBridge, link: StreamLink) -> None:
+    """Each may send what it was granted first, which is little, and the link goes on beside them."""
+
+    def fills(number: int, request: Any) -> bytes:
+        if request["op"] == "ping":
+            return message_frames(number, codec.encode({"fine": 1}))
+        return b"".join(frame(frames.DATA, first(number) + each, bytes(frames.FIRST_CREDIT)) for each in range(4))
+
+    bridge.answering = fills
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    calls = [await link.call({"op": "exec"}) for _ in range(100)]
+    for _ in range(50):
+        assert (await link.ask({"op": "ping"}))["fine"] == 1
+    assert link.alive
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 4 * 2 * frames.FIRST_CREDIT // 1024
+    for call in calls:
+        call.close()
+    assert (await link.ask({"op": "ping"}))["fine"] == 1
+
+
+async def test_what_is_late_for_a_closed_call_is_dropped_and_a_flood_of_it_is_not(
+    bridge: FakeBridge, link: StreamLink
+) -> None:
+    bridge.answering = lambda number, request: b""
+    call = await link.call({"op": "exec"})
+    number = call.number
+    call.close()
+    bridge.answering = lambda other, request: (
+        frame(frames.DATA, first(number), b"late") + message_frames(other, codec.encode({}))
+    )
+    await link.ask({"op": "ping"})
+    assert link.alive
+    flood = frame(frames.DATA, first(number), bytes(frames.LONGEST)) * 400
+    bridge.answering = lambda other, request: flood
+    await fails(link.ask({"op": "ping"}))
+    assert bridge.dials == 1
+
+
+async def test_a_bridge_that_hangs_up_at_once_every_time_is_an_error_every_time(
+    bridge: FakeBridge, link: StreamLink
+) -> None:
+    bridge.hangs_up = True
+    for _ in range(3):
+        await fails(link.open())
+    assert bridge.dials == 3
+    bridge.hangs_up = False
+    await link.open()
+
+
+async def test_whoever_waits_with_more_than_the_box_takes_waits_without_a_bound_on_others(
+    bridge: FakeBridge, link: StreamLink
+) -> None:
+    """A bridge that grants nothing: the writer waits, keeps no more than was granted, and can be cancelled."""
+    bridge.answering = lambda number, request: (
+        message_frames(number, codec.encode({"fine": 1})) if request["op"] == "ping" else b""
+    )
+    with await link.call({"op": "write"}) as call:
+        writing = asyncio.create_task(call.streams[0].write(bytes(1 << 22)))
+        for _ in range(20):
+            assert (await link.ask({"op": "ping"}))["fine"] == 1
+        assert not writing.done()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)

@@ -1,0 +1,93 @@
+"""Which registries this machine uses is asked when somebody needs it, and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.boxes.network import Network, NetworkPolicy, Rule
+from holdfast.egress import DefaultList, Source, git_hosts
+from holdfast.server.way_out import Outside, WayOut, this_machine
+from holdfast.testing.nowhere import Nowhere
+
+pytestmark = pytest.mark.anyio
+
+FOUND = DefaultList(
+    (Source(Rule.parse("registry.test:8443"), "pip"),), {"PIP_INDEX_URL": "https://registry.test:8443/"}
+)
+
+
+class Asked:
+    """How often this machine's clients were asked, and what they say."""
+
+    def __init__(self, answer: DefaultList | Exception = FOUND) -> None:
+        self.times = 0
+        self._answer = answer
+
+    async def __call__(self) -> DefaultList:
+        self.times += 1
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def way_out(self, folder: Path) -> WayOut:
+        return WayOut(folder / "data.db", Outside(Nowhere(), Nowhere(), self))
+
+
+async def test_nobody_is_asked_before_a_box_has_a_network(tmp_path: Path) -> None:
+    asked = Asked()
+    way_out = asked.way_out(tmp_path)
+    await way_out.open()
+    way_out.proxy.admit("b-1", NetworkPolicy(), {})
+    await asyncio.sleep(0)
+    assert asked.times == 0
+    way_out.proxy.admit("b-2", NetworkPolicy(Network.ALLOW), {})
+    await way_out.ready()
+    assert asked.times == 1
+    assert await way_out.defaults() == FOUND
+    assert way_out.proxy.environment(NetworkPolicy(Network.ALLOW))["PIP_INDEX_URL"] == "https://registry.test:8443/"
+    assert asked.times == 1
+    await way_out.close()
+    await way_out.close()
+
+
+async def test_what_was_found_is_there_at_the_next_start_and_found_anew(tmp_path: Path) -> None:
+    first = Asked().way_out(tmp_path)
+    await first.open()
+    await first.defaults()
+    await first.close()
+    asked = Asked(DefaultList())
+    second = asked.way_out(tmp_path)
+    await second.open()
+    assert second.proxy.defaults == FOUND
+    assert asked.times == 0
+    await second.ready()
+    assert await second.defaults() == DefaultList()
+    await second.close()
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", '{"sources": [["no host!", "pip"]], "environment": {}}', '{"sources": 1}']
+)
+async def test_a_list_that_cannot_be_read_is_found_anew(tmp_path: Path, damaged: str) -> None:
+    (tmp_path / "egress-default.json").write_text(damaged)
+    way_out = Asked().way_out(tmp_path)
+    await way_out.open()
+    assert way_out.proxy.defaults == git_hosts()
+    assert await way_out.defaults() == FOUND
+    await way_out.close()
+
+
+async def test_where_nobody_can_say_boxes_reach_git_hosts(tmp_path: Path) -> None:
+    way_out = Asked(OSError("no such program")).way_out(tmp_path)
+    await way_out.open()
+    await way_out.ready()
+    assert await way_out.defaults() == git_hosts()
+    await way_out.close()
+
+
+async def test_a_machine_without_clients_has_git_hosts_alone(tmp_path: Path) -> None:
+    found = await this_machine({"PATH": str(tmp_path), "HOME": str(tmp_path)}).find_defaults()
+    assert found.rules == git_hosts().rules
