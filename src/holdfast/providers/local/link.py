@@ -312,5 +312,3 @@ def _get_descriptor(process: int, number: int) -> int:
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return descriptor  # the kernel has marked it to be closed on exec
-
-
