@@ -361,7 +361,7 @@ class LocalProvider(GuestProvider):
         if group.exists:
             await self.on_disk(group.kill)
         if link.alive():
-            await self.on_disk(_kill_unborn, link.box)
+            await self.on_disk(_kill_unborn, link.box, self._reachable(self.ground.box(link.box) / "upper"))
         await link.kill()
 
     def release(self, id: str) -> None:
@@ -497,13 +497,14 @@ async def _hold_files(link: Link) -> list[int]:
     return held
 
 
-def _kill_unborn(id: str) -> None:
-    """End the processes of a sandbox whose guest does not run yet."""
-    name = name_of(id).encode()
+def _kill_unborn(id: str, upper: str) -> None:
+    """End the processes of a sandbox whose guest does not run yet. Another home may have a box of the same name."""
+    name, files = name_of(id).encode(), os.fsencode(upper)
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if Path(entry.path, "cmdline").read_bytes().split(b"\0", 1)[0] == name:
+                first, *others = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+                if first == name and files in others:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 

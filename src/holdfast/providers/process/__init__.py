@@ -30,8 +30,9 @@ WARNING: Final = (
     "the process provider runs boxes on this machine WITHOUT isolation, with every right of the user that runs it:"
     " for development only"
 )
-_MARK: Final = "HOLDFAST_BOX"
-"""In the environment of every process of a box: how they are found when it ends."""
+_NAME: Final = "HOLDFAST_BOX"
+_MARK: Final = "HOLDFAST_BOX_FOLDER"
+"""In the environment of every process of a box: how they are found when it ends. An id may be in use in other homes."""
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _ROUNDS: Final = 100
 
@@ -84,7 +85,8 @@ class ProcessProvider(GuestProvider):
             "HOME": home,
             "TMPDIR": str(self._files(info.id) / "tmp"),
             "LANG": "C.UTF-8",
-            _MARK: info.id,
+            _NAME: info.id,
+            _MARK: str(self.ground.box(info.id)),
         }
 
     def prepare_files(self, record: BoxRecord) -> None:
@@ -102,7 +104,7 @@ class ProcessProvider(GuestProvider):
             "folder": str(self.ground.box(record.id)),
             "program": sys.executable,
             "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
-            "environment": {_MARK: record.id},
+            "environment": {_MARK: str(self.ground.box(record.id))},
             "mounts": [],
             "rlimits": [],
         }
@@ -113,7 +115,7 @@ class ProcessProvider(GuestProvider):
         await super().end(link)
         found: list[int] = []
         for _ in range(_ROUNDS):
-            found = await asyncio.to_thread(_marked, link.box)
+            found = await asyncio.to_thread(_marked, self.ground.box(link.box))
             if not found:
                 return
             for pid in found:
@@ -123,9 +125,9 @@ class ProcessProvider(GuestProvider):
         raise BoxUnreachable(f"processes of box {link.box} do not end: {found}")
 
 
-def _marked(id: str) -> list[int]:
+def _marked(folder: Path) -> list[int]:
     """Processes that live, with this box's mark."""
-    mark = f"{_MARK}={id}".encode()
+    mark = os.fsencode(f"{_MARK}={folder}")
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
