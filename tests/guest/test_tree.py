@@ -377,6 +377,8 @@ ATTACKS: dict[str, tuple[Member, ...]] = {
     "a hard link through a link": (folder("d"), member("d/x", b"x"), link("l", "d"), hard("a", "l/x")),
     "a hard link to a link": (link("l", "d"), hard("a", "l")),
     "a hard link to a folder": (folder("d"), hard("a", "d")),
+    "a hard link to the folder that all goes into": (hard("a", "./"),),
+    "a hard link to itself": (hard("a", "./a"),),
     "a character device": (member("a", type=tarfile.CHRTYPE, devmajor=1, devminor=3),),
     "a block device": (member("a", type=tarfile.BLKTYPE, devmajor=8, devminor=0),),
     "a pipe": (member("a", type=tarfile.FIFOTYPE),),

@@ -35,7 +35,7 @@ IMAGE_APT: Final = "image-apt-1"
 """On top of an image with apt, which has no user to change to here."""
 OWN_LAYERS: Final = frozenset({BASE, IMAGE_BASE, IMAGE_ETC, IMAGE_APT})
 """Made by us, again where they are missing. Never removed."""
-_MODULES: Final = ("codec", "init", "outlet", "search", "tree")
+_MODULES: Final = ("codec", "init", "outlet", "search", "tar", "tree")
 _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FROM_ETC: Final = (
     "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts", "gai.conf",

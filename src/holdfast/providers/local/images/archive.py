@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
+from holdfast.guest import tar
 from holdfast.providers.local.ground import Ground
-from holdfast.providers.local.images.compression import Measured, decompressed
-from holdfast.providers.local.images.limits import ArchiveLimits, Budget
-from holdfast.providers.local.images.tar import Entry, Kind, Source, TarReader, components, shown
+from holdfast.providers.local.images.compression import Measured, Source, decompressed
+from holdfast.providers.local.images.limits import ArchiveLimits
 from holdfast.providers.local.images.unpack import unpack_layer
 from holdfast.providers.local.layers import unfinished_layer
 
@@ -36,6 +36,7 @@ _DEEPEST_INDEX: Final = 3
 _ARCHITECTURES: Final = {"x86_64": ("amd64",), "aarch64": ("arm64",)}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIECE: Final = 1 << 18
+_TAKEN: Final = "a root filesystem tarball, an OCI layout or what docker save writes, compressed or not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,22 @@ class Importing:
         self._ground = ground
         self._stack = stack
         self._limits = limits
-        self._budget = Budget(limits)
+        self._budget = limits.budget()
         self._source = Measured(source, limits.archive)
 
     def contents(self) -> Contents:
+        try:
+            return self._contents()
+        except tar.HostileArchive as error:
+            raise HostileArchive(str(error)) from None
+        except tar.BadArchive as error:
+            raise BadArchive(str(error), hint=_TAKEN) from None
+
+    def _contents(self) -> Contents:
         stream = Measured(decompressed(self._source, self._limits), self._longest)
-        reader = TarReader(stream, self._budget)
-        entries = iter(reader)
+        reader = tar.Reader(stream.read, self._budget)
         seen = []
-        for entry in entries:
+        for entry in reader:
             seen.append(entry)
             if entry.parts:
                 break
@@ -84,9 +92,9 @@ class Importing:
             raise BadArchive("the archive is empty")
         first = seen[-1].parts
         if first[0] in _LAYOUT or _LAYOUT_NAME.fullmatch(first[0]):
-            return self._layout(reader, itertools.chain(seen, entries))
+            return self._layout(reader, itertools.chain(seen, reader))
         made = self._stack.enter_context(unfinished_layer(self._ground))
-        unpack_layer(reader, itertools.chain(seen, entries), made / "files", self._ground, self._limits)
+        unpack_layer(reader, itertools.chain(seen, reader), made / "files", self._ground, self._limits)
         return Contents((Layer(stream.digest, made),))
 
     @property
@@ -96,10 +104,10 @@ class Importing:
 
     # --- layouts ---
 
-    def _layout(self, reader: TarReader, entries: Iterator[Entry]) -> Contents:
+    def _layout(self, reader: tar.Reader, entries: Iterator[tar.Entry]) -> Contents:
         folder = self._stack.enter_context(unfinished_layer(self._ground)) / "parts"
         folder.mkdir(mode=0o700)
-        parts = _Parts(folder, self._limits)
+        parts = _Parts(folder, self._limits, self._budget)
         for entry in entries:
             parts.take(entry, reader)
         if parts.has("index.json"):
@@ -142,7 +150,7 @@ class Importing:
                 made = None
             else:
                 made = self._stack.enter_context(unfinished_layer(self._ground))
-                reader = TarReader(stream, self._budget)
+                reader = tar.Reader(stream.read, self._budget)
                 unpack_layer(reader, reader, made / "files", self._ground, self._limits)
         if stream.digest != digest:
             raise HostileArchive(f"a layer is {stream.digest}, and the image says {digest}")
@@ -152,32 +160,33 @@ class Importing:
 class _Parts:
     """The files of a layout, by name, put aside under numbers."""
 
-    def __init__(self, folder: Path, limits: ArchiveLimits) -> None:
+    def __init__(self, folder: Path, limits: ArchiveLimits, budget: tar.Budget) -> None:
         self._folder = folder
         self._limits = limits
+        self._budget = budget
         self._files: dict[tuple[bytes, ...], Path] = {}
         self._links: dict[tuple[bytes, ...], bytes] = {}
 
-    def take(self, entry: Entry, reader: TarReader) -> None:
-        if entry.kind is Kind.FOLDER:
+    def take(self, entry: tar.Entry, reader: tar.Reader) -> None:
+        if entry.kind == tar.FOLDER:
             return
         if len(self._files) + len(self._links) >= _MOST_PARTS:
             raise HostileArchive(f"the archive has more than {_MOST_PARTS} parts")
         if entry.parts in self._files or entry.parts in self._links:
             raise HostileArchive(f"{entry.shown}: twice in the archive")
-        if entry.kind is Kind.FILE:
+        if entry.kind == tar.FILE:
             self._files[entry.parts] = self._put_aside(reader)
-        elif entry.kind is Kind.LINK:
+        elif entry.kind == tar.LINK:
             self._links[entry.parts] = entry.target
-        elif entry.kind is Kind.HARD_LINK:
-            there = self._files.get(components(entry.target, self._limits))
+        elif entry.kind == tar.HARD_LINK:
+            there = self._files.get(entry.source)
             if there is None:
                 raise HostileArchive(f"{entry.shown}: a hard link to what is not in the archive")
             self._files[entry.parts] = there
         else:
             raise HostileArchive(f"{entry.shown}: a device or a pipe has no place in an image")
 
-    def _put_aside(self, reader: TarReader) -> Path:
+    def _put_aside(self, reader: tar.Reader) -> Path:
         path = self._folder / str(len(self._files))
         with path.open("xb") as file:
             while piece := reader.content():
@@ -193,7 +202,7 @@ class _Parts:
     def path(self, name: str) -> Path:
         found = self._resolved(name)
         if found is None:
-            raise HostileArchive(f"the archive speaks of {shown(name.encode())}, and does not have it")
+            raise HostileArchive(f"the archive speaks of {tar.show(name.encode())}, and does not have it")
         return found
 
     def _resolved(self, name: str) -> Path | None:
@@ -203,7 +212,7 @@ class _Parts:
         except UnicodeEncodeError:
             return None
         for _ in range(_MOST_LINKS):
-            parts = components(encoded, self._limits)
+            parts = self._budget.components(encoded)
             if parts in self._files:
                 return self._files[parts]
             if parts not in self._links:
@@ -220,7 +229,7 @@ class _Parts:
         try:
             return json.loads(path.read_bytes())
         except (ValueError, RecursionError):
-            raise HostileArchive(f"{shown(name.encode())} is no JSON") from None
+            raise HostileArchive(f"{tar.show(name.encode())} is no JSON") from None
 
     def blob(self, descriptor: Any) -> Path:
         """What a descriptor describes, which has the size and the digest that it says."""

@@ -15,11 +15,15 @@ from typing import Any, Final, Protocol
 
 from holdfast.boxes.errors import BadArchive, HostileArchive, Unsupported
 from holdfast.providers.local.images.limits import ArchiveLimits
-from holdfast.providers.local.images.tar import Source
 
 _PIECE: Final = 1 << 18
 _LONGEST_MAGIC: Final = 6
 _ZSTD_MODULES: Final = ("compression.zstd", "backports.zstd")
+
+
+class Source(Protocol):
+    def read(self, size: int, /) -> bytes:
+        """At most that many bytes; none at the end."""
 
 
 class _Decompressor(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.boxes.errors import HostileArchive
+from holdfast.guest.tar import Budget
 
 _MEGABYTE = 1 << 20
 _GIGABYTE = 1 << 30
@@ -38,21 +38,5 @@ class ArchiveLimits:
     spare: int = 256 * _MEGABYTE
     """Bytes that stay free on disk."""
 
-
-class Budget:
-    """What is left of the limits of one import."""
-
-    def __init__(self, limits: ArchiveLimits) -> None:
-        self.limits = limits
-        self._entries = 0
-        self._unpacked = 0
-
-    def take_entry(self) -> None:
-        self._entries += 1
-        if self._entries > self.limits.entries:
-            raise HostileArchive(f"the archive has more than {self.limits.entries} entries")
-
-    def take_bytes(self, count: int) -> None:
-        self._unpacked += count
-        if self._unpacked > self.limits.unpacked:
-            raise HostileArchive(f"the files of the archive are more than {self.limits.unpacked} bytes")
+    def budget(self) -> Budget:
+        return Budget(entries=self.entries, size=self.unpacked, name=self.name, depth=self.depth, into="image")

@@ -10,30 +10,30 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
+from holdfast.guest import tar
+from holdfast.guest.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
 from holdfast.providers.local.ground import Ground
 from holdfast.providers.local.images.limits import ArchiveLimits
-from holdfast.providers.local.images.tar import Entry, Kind, TarReader, components, shown
 
 OPAQUE: Final = "user.overlay.opaque"
 _WHITEOUT: Final = b".wh."
 _OPAQUE_MARK: Final = b".wh..wh..opq"
 _OWN_DEVICES: Final = (b"dev", b"run")
 """A box has these of its own, whatever its image holds there."""
-_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAKE_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ATTRIBUTE: Final = b"SCHILY.xattr."
 _ROOM_EVERY: Final = 64 << 20
 
 
 def unpack_layer(
-    reader: TarReader, entries: Iterable[Entry], folder: Path, ground: Ground, limits: ArchiveLimits
+    reader: tar.Reader, entries: Iterable[tar.Entry], folder: Path, ground: Ground, limits: ArchiveLimits
 ) -> None:
-    """What a reader gives, into a new folder. Raises `HostileArchive`, `BadArchive`, `NoSpace`.
+    """What a reader gives, into a new folder. Raises `HostileArchive`, `BadArchive`, `NoSpace`, and what reading does.
 
     What is there then is the caller's to remove.
 
@@ -41,7 +41,7 @@ def unpack_layer(
     setgid bits are dropped. Devices and pipes are left out below /dev and /run, and refused elsewhere.
     """
     ground.make_folder(folder)
-    root = os.open(folder, _OPEN_FOLDER)
+    root = os.open(folder, OPEN_FOLDER)
     unpacking = _Unpacking(root, reader, ground, limits)
     try:
         for entry in entries:
@@ -60,23 +60,20 @@ class _Folder:
 
 
 class _Unpacking:
-    def __init__(self, root: int, reader: TarReader, ground: Ground, limits: ArchiveLimits) -> None:
+    def __init__(self, root: int, reader: tar.Reader, ground: Ground, limits: ArchiveLimits) -> None:
         self._root = root
         self._reader = reader
         self._limits = limits
         self._owner = (ground.uid, ground.gid) if os.geteuid() == 0 else None
-        self._parent: int | None = None
-        self._parent_parts: tuple[bytes, ...] = ()
+        self._walker = Walker(root, self._open_or_make)
         self._folders: dict[tuple[bytes, ...], _Folder] = {}
         """With what they get in the end: until then they must be writable."""
         self._written = _ROOM_EVERY
 
     def close(self) -> None:
-        if self._parent is not None:
-            os.close(self._parent)
-            self._parent = None
+        self._walker.close()
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: tar.Entry) -> None:
         try:
             self._put(entry)
         except OSError as error:
@@ -84,26 +81,26 @@ class _Unpacking:
                 raise NoSpace(f"no room is left for {entry.shown}") from None
             raise BadArchive(f"{entry.shown}: {(error.strerror or str(error)).lower()}") from None
 
-    def _put(self, entry: Entry) -> None:
-        if entry.kind in (Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE, Kind.PIPE):
+    def _put(self, entry: tar.Entry) -> None:
+        if entry.kind in tar.DEVICES:
             if entry.parts[0] in _OWN_DEVICES:
                 return
             raise HostileArchive(f"{entry.shown}: a device or a pipe has no place in an image")
-        if entry.kind is Kind.FOLDER and not entry.parts:
-            self._folders[()] = _Folder(entry.mode, entry.modified, entry.attributes)
+        if entry.kind == tar.FOLDER and not entry.parts:
+            self._folders[()] = _Folder(entry.mode, entry.modified, self._attributes(entry))
             return
         name = entry.parts[-1]
         if any(part.startswith(_WHITEOUT) for part in entry.parts[:-1]):
             raise HostileArchive(f"{entry.shown}: a way through a mark of deletion")
-        parent = self._folder_for(entry.parts[:-1])
+        parent = self._walker.to(entry.parts[:-1])
         if name.startswith(_WHITEOUT):
             self._mark(parent, entry, name)
-        elif entry.kind is Kind.FOLDER:
-            self._folder_for(entry.parts)
-            self._folders[entry.parts] = _Folder(entry.mode, entry.modified, entry.attributes)
-        elif entry.kind is Kind.FILE:
+        elif entry.kind == tar.FOLDER:
+            self._walker.to(entry.parts)
+            self._folders[entry.parts] = _Folder(entry.mode, entry.modified, self._attributes(entry))
+        elif entry.kind == tar.FILE:
             self._file(parent, name, entry)
-        elif entry.kind is Kind.LINK:
+        elif entry.kind == tar.LINK:
             self._clear(parent, name)
             os.symlink(entry.target, name, dir_fd=parent)
             self._give(parent, name)
@@ -113,8 +110,8 @@ class _Unpacking:
 
     # --- marks of deletion ---
 
-    def _mark(self, parent: int, entry: Entry, name: bytes) -> None:
-        if entry.kind is not Kind.FILE or entry.size:
+    def _mark(self, parent: int, entry: tar.Entry, name: bytes) -> None:
+        if entry.kind != tar.FILE or entry.size:
             raise HostileArchive(f"{entry.shown}: a mark of deletion that is no empty file")
         if name == _OPAQUE_MARK:
             os.setxattr(parent, OPAQUE, b"y")
@@ -128,7 +125,7 @@ class _Unpacking:
             os.mknod(gone, stat.S_IFCHR | 0o600, 0, dir_fd=parent)
             self._give(parent, gone)
         elif stat.S_ISDIR(there):
-            folder = _open_folder(parent, gone)
+            folder = open_folder(parent, (gone,))
             try:
                 os.setxattr(folder, OPAQUE, b"y")
             finally:
@@ -136,33 +133,19 @@ class _Unpacking:
 
     # --- things ---
 
-    def _folder_for(self, parts: tuple[bytes, ...]) -> int:
-        """The folder at this place, open, made where it is missing. Valid until the next call."""
-        if self._parent is not None and self._parent_parts == parts:
-            return self._parent
-        self.close()
-        at = os.open(".", _OPEN_FOLDER, dir_fd=self._root)
+    def _open_or_make(self, parent: int, parts: Sequence[bytes]) -> int:
         try:
-            for number, part in enumerate(parts, 1):
-                try:
-                    below = _open_folder(at, part)
-                except FileNotFoundError:
-                    below = self._make_folder(at, parts[:number], opaque=False)
-                except NotADirectoryError:
-                    below = self._replace_by_folder(at, parts[:number])
-                at, above = below, at
-                os.close(above)
-        except BaseException:
-            os.close(at)
-            raise
-        self._parent, self._parent_parts = at, parts
-        return at
+            return open_folder(parent, parts)
+        except FileNotFoundError:
+            return self._make_folder(parent, tuple(parts), opaque=False)
+        except NotADirectoryError:
+            return self._replace_by_folder(parent, tuple(parts))
 
     def _make_folder(self, parent: int, parts: tuple[bytes, ...], *, opaque: bool) -> int:
         os.mkdir(parts[-1], 0o700, dir_fd=parent)
         self._give(parent, parts[-1])
         self._folders.setdefault(parts, _Folder())
-        folder = _open_folder(parent, parts[-1])
+        folder = open_folder(parent, parts)
         if opaque:
             os.setxattr(folder, OPAQUE, b"y")
         return folder
@@ -171,23 +154,21 @@ class _Unpacking:
         """A folder where this layer had marked a deletion hides what is below; one where it had a file is a lie."""
         about = os.lstat(parts[-1], dir_fd=parent)
         if not (stat.S_ISCHR(about.st_mode) and about.st_rdev == 0):
-            raise HostileArchive(f"{shown(b'/'.join(parts))}: a folder where there is a file")
+            raise HostileArchive(f"{tar.show(b'/'.join(parts))}: a folder where there is a file")
         os.unlink(parts[-1], dir_fd=parent)
         return self._make_folder(parent, parts, opaque=True)
 
-    def _file(self, parent: int, name: bytes, entry: Entry) -> None:
+    def _file(self, parent: int, name: bytes, entry: tar.Entry) -> None:
         self._clear(parent, name)
-        file = os.open(name, _MAKE_FILE, 0o600, dir_fd=parent)
+        file = os.open(name, MAKE_FILE, 0o600, dir_fd=parent)
         try:
             while piece := self._reader.content():
                 self._make_sure_of_room(file, len(piece))
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(file, view) :]
+                write_file(file, piece)
             if self._owner is not None:
                 os.fchown(file, *self._owner)
             os.fchmod(file, (entry.mode & 0o777) | 0o600)
-            _set_attributes(file, entry.attributes)
+            _set_attributes(file, self._attributes(entry))
             os.utime(file, (entry.modified, entry.modified))
         finally:
             os.close(file)
@@ -200,14 +181,12 @@ class _Unpacking:
             if about.f_bavail * about.f_frsize < self._limits.spare + _ROOM_EVERY:
                 raise NoSpace("the disk is nearly full: the image is not imported", hint="holdfast image list, remove")
 
-    def _hard_link(self, parent: int, name: bytes, entry: Entry) -> None:
-        there = components(entry.target, self._limits)
-        if not there or there == entry.parts:
-            raise HostileArchive(f"{entry.shown}: a hard link to itself")
+    def _hard_link(self, parent: int, name: bytes, entry: tar.Entry) -> None:
+        there = entry.source
         if any(part.startswith(_WHITEOUT) for part in there):
             raise HostileArchive(f"{entry.shown}: a hard link to a mark of deletion")
         try:
-            source = _walk(self._root, there[:-1])
+            source = walk(self._root, there[:-1])
         except (FileNotFoundError, NotADirectoryError):
             raise HostileArchive(f"{entry.shown}: a hard link to what is not in the layer") from None
         try:
@@ -227,19 +206,33 @@ class _Unpacking:
         if there is None:
             return
         if stat.S_ISDIR(there):
-            raise HostileArchive(f"{shown(name)}: a file where there is a folder")
+            raise HostileArchive(f"{tar.show(name)}: a file where there is a folder")
         os.unlink(name, dir_fd=parent)
 
     def _give(self, parent: int, name: bytes) -> None:
         if self._owner is not None:
             os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
 
+    def _attributes(self, entry: tar.Entry) -> dict[bytes, bytes]:
+        """Those that a file of ours may have: its user's own, and none by which an overlay would be led astray."""
+        found = {name[len(_ATTRIBUTE) :]: value for name, value in entry.records.items() if name.startswith(_ATTRIBUTE)}
+        kept = {
+            name: value
+            for name, value in found.items()
+            if name.startswith(b"user.") and not name.startswith(b"user.overlay.")
+        }
+        if len(kept) > self._limits.attributes or any(
+            len(value) > self._limits.attribute or len(name) > 255 or b"\0" in name for name, value in kept.items()
+        ):
+            raise HostileArchive(f"{entry.shown}: more attributes than a file system keeps")
+        return kept
+
     def finish(self) -> None:
         """Give folders their modes and times, the deepest first."""
         self.close()
         for parts in sorted(self._folders, key=len, reverse=True):
             wanted = self._folders[parts]
-            folder = _walk(self._root, parts)
+            folder = walk(self._root, parts)
             try:
                 _set_attributes(folder, wanted.attributes)
                 os.fchmod(folder, (wanted.mode & 0o1777) | 0o700)
@@ -254,29 +247,6 @@ def _set_attributes(descriptor: int, attributes: dict[bytes, bytes]) -> None:
         # Not every file system keeps them, and an image is of use without.
         with contextlib.suppress(OSError):
             os.setxattr(descriptor, name, value)
-
-
-def _walk(root: int, parts: tuple[bytes, ...]) -> int:
-    """Open the folder at this place below another, through folders alone."""
-    at = os.open(".", _OPEN_FOLDER, dir_fd=root)
-    try:
-        for part in parts:
-            at, above = _open_folder(at, part), at
-            os.close(above)
-    except BaseException:
-        os.close(at)
-        raise
-    return at
-
-
-def _open_folder(folder: int, name: bytes) -> int:
-    try:
-        return os.open(name, _OPEN_FOLDER, dir_fd=folder)
-    except OSError as error:
-        kind = _kind_of(folder, name)
-        if kind is not None and stat.S_ISLNK(kind):
-            raise HostileArchive(f"{shown(name)}: a way through a link") from None
-        raise error
 
 
 def _kind_of(folder: int, name: bytes) -> int | None:
