@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from holdfast.boxes.errors import BoxUnreachable, CannotExecute, InvalidSpec
 from holdfast.providers.answers import GuestRefused
+
+_MAX_SIZE: Final = 10_000
 
 
 def start_request(
@@ -23,6 +25,11 @@ def start_request(
     if any("=" in name or not name for name in env):
         raise InvalidSpec("the name of an environment variable cannot be empty or hold a =")
     return {"op": operation, "argv": list(argv), "env": dict(env), "cwd": cwd, **more}
+
+
+def check_terminal(rows: int, columns: int) -> None:
+    if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
+        raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
 
 
 def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exception:

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Power
+from holdfast.boxes.box import Box, BoxInfo, Power
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable
-from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import codec
 from holdfast.providers.local.link import Link
@@ -46,7 +45,11 @@ class ProcessTransport(PipeTransport):
 class PipesBox(StreamBox):
     def __init__(self, provider: PipesProvider, info: BoxInfo) -> None:
         super().__init__(
-            info, provider.link(info.id), environment=provider.environment(info), workdir=provider.workdir(info)
+            info,
+            provider,
+            provider.link(info.id),
+            environment=provider.environment(info),
+            workdir=provider.workdir(info),
         )
         self._provider = provider
 
@@ -54,20 +57,8 @@ class PipesBox(StreamBox):
         return self._provider.power(self.id)
 
     async def stop(self) -> None:
-        await self._provider.stop_box(self.id)
+        await super().stop()
         await self.link.close()
-
-    async def start(self) -> None:
-        await self._provider.start_box(self.id)
-
-    async def delete(self) -> Deleted:
-        return Deleted(await self._provider.remove(self.id))
-
-    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        return await self._provider.snapshot_box(self.id, labels or {})
-
-    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
-        return await self._provider.fork_box(self.id, id, labels or {})
 
 
 class PipesProvider(ProcessProvider):

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Power
+from holdfast.boxes.box import BoxInfo, Power
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.boxes.network import NetworkPolicy
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import WORKSPACE, BoxSpec, check_labels
+from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.answers import GuestRefused
 from holdfast.providers.docker import containers
-from holdfast.providers.stream import StreamBox, StreamLink, Usage
+from holdfast.providers.guest_box import Usage
+from holdfast.providers.stream import StreamBox, StreamLink
 
 if TYPE_CHECKING:
     from holdfast.providers.docker.provider import DockerProvider
@@ -65,34 +65,16 @@ class DockerBox(StreamBox):
         """`found` is what the daemon says of its container, or of its image."""
         environment = environment_of(found)
         whole = {**_DEFAULT_ENVIRONMENT, **environment, **provider.egress_environment(info.spec.network)}
-        super().__init__(info, provider.link(info.id), environment=whole, workdir=workdir_of(found, info.spec))
+        link, workdir = provider.link(info.id), workdir_of(found, info.spec)
+        super().__init__(info, provider, link, environment=whole, workdir=workdir)
         self._provider = provider
         self._of_image = environment
 
     async def power(self) -> Power:
         return await self._provider.power(self.id)
 
-    async def stop(self) -> None:
-        await self._provider.stop_box(self.id)
-
-    async def start(self) -> None:
-        await self._provider.start_box(self.id)
-
-    async def pause(self) -> None:
-        await self._provider.pause_box(self.id)
-
-    async def delete(self) -> Deleted:
-        return Deleted(await self._provider.remove(self.id))
-
-    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        check_labels(labels or {})
-        return await self._provider.snapshot_box(self.id, labels or {})
-
-    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
-        return await self._provider.fork_box(self.id, id, labels or {})
-
     async def set_network(self, policy: NetworkPolicy) -> None:
-        await self._provider.set_network(self.id, policy)
+        await super().set_network(policy)
         self.environment = {
             **_DEFAULT_ENVIRONMENT, **self._of_image, **self._provider.egress_environment(policy)
         }  # fmt: skip

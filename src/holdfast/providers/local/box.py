@@ -1,4 +1,4 @@
-"""A box on this machine: the contract kept by asking its guest, and its provider for what is about its life."""
+"""A box on this machine: its guest is asked over a socket, and hands out descriptors."""
 
 from __future__ import annotations
 
@@ -6,32 +6,17 @@ import asyncio
 import errno
 import os
 import socket
-import time
-from collections.abc import AsyncIterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Power, Preview, Step
-from holdfast.boxes.errors import (
-    BoxError,
-    BoxUnreachable,
-    ConnectRefused,
-    InvalidSpec,
-    Unsupported,
-)
-from holdfast.boxes.network import NetworkPolicy
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import check_labels
-from holdfast.providers.answers import GuestRefused, number_in, optional_number_in
-from holdfast.providers.commands import start_request
+from holdfast.boxes.box import BoxInfo, Power
+from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
+from holdfast.boxes.process import Connection
+from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_box import Check, GuestBox, Usage, check_port
 from holdfast.providers.local.files import GuestFiles
 from holdfast.providers.local.link import Link
-from holdfast.providers.local.process import (
-    PipeChannel,
-    ProcessShelf,
-    run_command,
-)
+from holdfast.providers.local.process import GuestProcesses
 from holdfast.providers.pipes import writable
 
 if TYPE_CHECKING:
@@ -69,89 +54,33 @@ class SocketConnection(Connection):
         self._socket.close()
 
 
-class LocalBox(Box):
+class LocalBox(GuestBox):
     def __init__(self, provider: GuestProvider, info: BoxInfo) -> None:
-        self.id = info.id
-        self.info = info
-        self._provider = provider
         folder = provider.ground.box(info.id)
         self.link = Link(info.id, folder)
         self.link.wake = self._wake
         self._look = Link(info.id, folder)
         """For looking at the box, which wakes nobody."""
-        self.files = GuestFiles(self.link, provider.workdir(info))
-        self._shelf = ProcessShelf(self.link, provider.watch, folder, provider.owner)
-
-    async def _wake(self) -> bool:
-        return self.wake is not None and await self.wake()
-
-    # --- processes ---
-
-    def _start_request(
-        self, operation: str, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, **more: object
-    ) -> dict[str, object]:
-        whole = {**self._provider.environment(self.info), **self.spec.env, **(env or {})}
-        workdir = self._provider.workdir(self.info)
-        folder = workdir if cwd is None else cwd if cwd.startswith("/") else f"{workdir}/{cwd}"
-        return start_request(operation, argv, whole, folder, **more)
-
-    async def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout: float | None = None,
-        stdin: bytes | AsyncIterable[bytes] = b"",
-        on_stdout: Sink | None = None,
-        on_stderr: Sink | None = None,
-        max_output: int = MAX_OUTPUT,
-    ) -> Completed:
-        return await run_command(
-            self.link,
-            self._start_request("exec", argv, env, cwd),
-            self._provider.owner,
-            stdin=stdin,
-            timeout=timeout,
-            on_stdout=on_stdout,
-            on_stderr=on_stderr,
-            max_output=max_output,
+        super().__init__(
+            info,
+            provider,
+            self._look,
+            GuestProcesses(self.link, provider.watch, folder, provider.owner),
+            GuestProcesses(self._look, provider.watch, folder, provider.owner),
         )
+        self._provider = provider
+        self.files = GuestFiles(self.link, provider.workdir(info))
 
-    async def spawn(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        stdin: bool = False,
-        pty: bool = False,
-        rows: int = 24,
-        columns: int = 80,
-    ) -> Process:
-        if pty and not (0 < rows <= 10_000 and 0 < columns <= 10_000):
-            raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
-        if pty:
-            env = {"TERM": "xterm-256color", **(env or {})}
-        size = [rows, columns] if pty else None
-        return await self._shelf.spawn(self._start_request("spawn", argv, env, cwd, stdin=stdin, pty=size))
+    def own_environment(self) -> Mapping[str, str]:
+        return self._provider.environment(self.info)
 
-    async def process(self, id: str) -> Process:
-        return self._shelf.get(id)
-
-    async def processes(self) -> list[ProcessInfo]:
-        return [await process.info() for process in self._shelf.all()]
-
-    async def channel(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
-    ) -> Channel:
-        return await PipeChannel.open(self.link, self._start_request("exec", argv, env, cwd), self._provider.owner)
+    def own_workdir(self) -> str:
+        return self._provider.workdir(self.info)
 
     # --- ports ---
 
     async def connect(self, port: int) -> Connection:
-        if not 0 < port < 65536:
-            raise InvalidSpec(f"there is no port {port}")
+        check_port(port)
         for ipv6 in (False, True):
             connection = await self._connect(port, ipv6)
             if connection is not None:
@@ -187,121 +116,34 @@ class LocalBox(Box):
         connection.close()
         return None
 
-    async def preview(self, port: int) -> Preview:
-        if not 0 < port < 65536:
-            raise InvalidSpec(f"there is no port {port}")
-        raise Unsupported(
-            f"provider {self.info.provider} has no preview: the server has an address for each port of a box",
-            hint="ask the server (holdfast box port), or use connect",
-        )
-
-    async def set_network(self, policy: NetworkPolicy) -> None:
-        await self._provider.set_network(self.id, policy)
-
-    # --- lifecycle ---
+    # --- looking at it ---
 
     async def power(self) -> Power:
         return self._provider.power(self.id)
 
-    async def stop(self) -> None:
-        await self._provider.stop_box(self.id)
-
-    async def start(self) -> None:
-        await self._provider.start_box(self.id)
-
-    async def pause(self) -> None:
-        await self._provider.pause_box(self.id)
-
-    async def delete(self) -> Deleted:
-        return Deleted(await self._provider.remove(self.id))
-
-    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        check_labels(labels or {})
-        return await self._provider.snapshot_box(self.id, labels or {})
-
-    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
-        return await self._provider.fork_box(self.id, id, labels or {})
-
-    # --- looking at it ---
-
-    async def metrics(self) -> Metrics:
-        return replace(await self.activity(), disk=await self._provider.disk_use(self.id))
-
-    async def activity(self) -> Metrics:
-        try:
-            answer = self._provider.held_activity(self.id) or await self._look.ask({"op": "activity"})
-        except GuestRefused as refused:
-            raise BoxUnreachable(f"the guest of box {self.id} cannot say what it does: {refused}") from None
-        usage = self._provider.usage(self.id)
-        worked = optional_number_in(answer, "cpu")
-        traffic = self._provider.traffic(self.id)
-        return Metrics(
-            number_in(answer, "processes"),
-            number_in(answer, "connections"),
-            number_in(answer, "idle") / 1000,
-            memory=usage.memory,
-            cpu_seconds=usage.cpu_seconds,
-            out_of_memory=usage.oom_kills,
-            listening=optional_number_in(answer, "listening"),
+    async def usage(self) -> Usage:
+        used, traffic = self._provider.usage(self.id), self._provider.traffic(self.id)
+        return Usage(
+            used.memory,
+            used.cpu_seconds,
+            out_of_memory=used.oom_kills,
             sent=None if traffic is None else traffic.sent,
             received=None if traffic is None else traffic.received,
             outgoing=None if traffic is None else traffic.open,
-            work_seconds=None if worked is None else worked / 1000,
         )
 
-    async def ping(self) -> list[Step]:
-        steps: list[Step] = []
+    async def disk(self) -> int:
+        return await self._provider.disk_use(self.id)
 
-        async def step(name: str, action: object, detail: str = "") -> bool:
-            begin = time.perf_counter()
-            try:
-                told = await action  # type: ignore[misc]
-                steps.append(Step(name, True, (time.perf_counter() - begin) * 1000, detail or str(told or "")))
-                return True
-            except (BoxError, GuestRefused) as error:
-                hint = getattr(error, "hint", None) or f"holdfast box diagnose {self.id}"
-                steps.append(Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint))
-                return False
+    async def _ask_activity(self) -> Mapping[str, Any]:
+        return self._provider.held_activity(self.id) or await super()._ask_activity()
 
-        async def record() -> str:
-            return self._provider.power(self.id).value
+    def _way_in(self) -> Sequence[tuple[str, Check]]:
+        return ("box record", self._ping_record), ("guest socket", self._ping_socket)
 
-        async def reach() -> str:
-            self._look.connect().close()
-            return ""
+    async def _ping_record(self) -> str:
+        return self._provider.power(self.id).value
 
-        async def answer() -> str:
-            told = await self._look.ask({"op": "ping"})
-            return f"python {told.get('python')}"
-
-        async def run() -> str:
-            done = await run_command(
-                self._look,
-                self._start_request("exec", ["true"], None, "/", looks=True),
-                self._provider.owner,
-                stdin=b"",
-                timeout=10.0,
-                on_stdout=None,
-                on_stderr=None,
-                max_output=MAX_OUTPUT,
-            )
-            return f"exit code {done.exit_code}"
-
-        async def file() -> str:
-            workdir = self._provider.workdir(self.info)
-            await self._look.ask_path({"op": "stat", "path": workdir, "cwd": "/", "looks": True}, workdir, seconds=10.0)
-            return workdir
-
-        for name, action in (
-            ("box record", record),
-            ("guest socket", reach),
-            ("guest", answer),
-            ("run a command", run),
-            ("workdir", file),
-        ):
-            if not await step(name, action()):
-                break
-        return steps
-
-    async def close(self) -> None:
-        return None
+    async def _ping_socket(self) -> str:
+        self._look.connect().close()
+        return ""

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import termios
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +28,19 @@ from holdfast.boxes.errors import (
     ProcessNotFound,
     Unsupported,
 )
-from holdfast.boxes.process import Channel, Chunk, Completed, Process, ProcessInfo, ProcessState, Sink, Stream
+from holdfast.boxes.process import (
+    MAX_OUTPUT,
+    Channel,
+    Chunk,
+    Completed,
+    Process,
+    ProcessInfo,
+    ProcessState,
+    Sink,
+    Stream,
+)
 from holdfast.providers.answers import GuestRefused, number_in
-from holdfast.providers.commands import cannot_execute
+from holdfast.providers.commands import cannot_execute, check_terminal, start_request
 from holdfast.providers.local.ground import write_whole
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import DEFAULT_SECONDS, Call, Link
@@ -44,7 +54,6 @@ _TAIL: Final = 64 * 1024
 _LOOK_SECONDS: Final = 1.0
 """How often a follower makes sure that the box still lives. Output itself is announced."""
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
-_MAX_SIZE: Final = 10_000
 
 
 class Drain:
@@ -470,13 +479,12 @@ class KeptProcess(Process):
             await self._tell("signal", number=number)
 
     async def resize(self, rows: int, columns: int) -> None:
-        if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
-            raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
+        check_terminal(rows, columns)
         await self._tell("resize", rows=rows, columns=columns)
 
 
-class ProcessShelf:
-    """Where a box's spawned processes are kept: a folder each."""
+class GuestProcesses:
+    """Starts processes in a box, and keeps those that were spawned: a folder each."""
 
     def __init__(self, link: Link, watch: FileWatch, box_folder: Path, owner: tuple[int, int] | None) -> None:
         self._link = link
@@ -485,12 +493,42 @@ class ProcessShelf:
         self._folder = box_folder / "processes"
         self._owner = owner
 
-    def get(self, id: str) -> KeptProcess:
+    async def exec(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        timeout: float | None = None,
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        max_output: int = MAX_OUTPUT,
+        looks: bool = False,
+    ) -> Completed:
+        return await run_command(
+            self._link,
+            start_request("exec", argv, env, cwd, looks=looks),
+            self._owner,
+            stdin=stdin,
+            timeout=timeout,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            max_output=max_output,
+        )
+
+    async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> PipeChannel:
+        return await PipeChannel.open(self._link, start_request("exec", argv, env, cwd), self._owner)
+
+    async def get(self, id: str) -> KeptProcess:
+        return self._get(id)
+
+    def _get(self, id: str) -> KeptProcess:
         if not _ID.fullmatch(id):
             raise ProcessNotFound(f"there is no process {id!r}")
         return KeptProcess(self._link, self._watch, self._folder / id, lambda: not self._box.exists())
 
-    def all(self) -> list[KeptProcess]:
+    async def all(self) -> list[ProcessInfo]:
         found = []
         try:
             names = sorted(path.name for path in self._folder.iterdir())
@@ -498,11 +536,15 @@ class ProcessShelf:
             raise BoxGone(f"box {self._box.name} is gone") from None
         for name in names:
             with contextlib.suppress(ProcessNotFound):
-                found.append(self.get(name))
-        return found
+                found.append(self._get(name))
+        return [await process.info() for process in found]
 
-    async def spawn(self, request: dict[str, Any]) -> KeptProcess:
+    async def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, stdin: bool, size: tuple[int, int] | None
+    ) -> KeptProcess:
         id = new_id("p")
+        pty = None if size is None else list(size)
+        request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty)
         folder = self._folder / id
         try:
             folder.mkdir(mode=0o700)
@@ -515,23 +557,18 @@ class ProcessShelf:
                 descriptors.append(os.open(folder / name, flags, 0o600))
                 if self._owner is not None:
                     os.fchown(descriptors[-1], *self._owner)
-            told = {
-                "argv": request["argv"],
-                "pty": bool(request["pty"]),
-                "stdin": request["stdin"],
-                "startedAt": now_ms(),
-            }
+            told = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
             write_whole(folder / "process.json", told)
-            await self._link.ask({**request, "id": id}, descriptors)
+            await self._link.ask(request, descriptors)
         except BaseException as error:
             for name in ("stdout", "stderr", "exit", "process.json"):
                 (folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 folder.rmdir()
             if isinstance(error, GuestRefused):
-                raise cannot_execute(error, request["argv"], request["cwd"]) from None
+                raise cannot_execute(error, argv, cwd) from None
             raise
         finally:
             for each in descriptors:
                 os.close(each)
-        return self.get(id)
+        return self._get(id)

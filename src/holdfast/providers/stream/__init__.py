@@ -1,13 +1,13 @@
 """Boxes whose guest is reached over one byte stream: what every provider of such boxes builds on.
 
 A provider gives a `Dial`, which starts `bridge_command` in its box and returns the bytes there and back as a
-`Transport`, and fills in what `StreamBox` leaves open: the box's life. It keeps one `StreamLink` per box and closes it
+`Transport`, and is the `Keeper` of its boxes: their life is up to it. It keeps one `StreamLink` per box and closes it
 with itself; handles on a box share it. Not a provider by itself.
 """
 
 from __future__ import annotations
 
-from holdfast.providers.stream.box import StreamBox, Usage
+from holdfast.providers.stream.box import StreamBox
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
 from holdfast.providers.stream.link import StreamLink, Verdict
@@ -25,7 +25,6 @@ __all__ = [
     "StreamLink",
     "StreamProcesses",
     "Transport",
-    "Usage",
     "Verdict",
     "bridge_command",
     "guest_command",

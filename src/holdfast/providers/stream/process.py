@@ -34,14 +34,13 @@ from holdfast.boxes.process import (
 )
 from holdfast.boxes.process import Stream as StreamName
 from holdfast.providers.answers import GuestRefused, many, number_in, number_of, text_of
-from holdfast.providers.commands import cannot_execute, start_request
+from holdfast.providers.commands import cannot_execute, check_terminal, start_request
 from holdfast.providers.stream.link import Asking, Call, Stream
 from holdfast.threads.ids import new_id, now_ms
 
 _PIECE: Final = 1 << 18
 _TAIL: Final = 64 * 1024
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
-_MAX_SIZE: Final = 10_000
 _MAX_READ: Final = 16 << 20
 _MAX_MOMENT: Final = 1 << 50
 _AGAIN: Final = (0.1, 0.5, 2.0)
@@ -114,8 +113,6 @@ class StreamProcesses:
         size: tuple[int, int] | None,
     ) -> KeptProcess:
         """`size` is that of its terminal, rows and columns; None for none."""
-        if size is not None and not all(0 < each <= _MAX_SIZE for each in size):
-            raise InvalidSpec(f"a terminal of {size[0]} rows and {size[1]} columns makes no sense")
         id = new_id("p")
         pty = None if size is None else list(size)
         request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty, startedAt=now_ms())
@@ -472,6 +469,5 @@ class KeptProcess(Process):
             await self._tell("signal", number=number)
 
     async def resize(self, rows: int, columns: int) -> None:
-        if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
-            raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
+        check_terminal(rows, columns)
         await self._tell("resize", rows=rows, columns=columns)

@@ -1,0 +1,305 @@
+"""A box whose guest answers requests: all of the contract that does not depend on how the guest is reached.
+
+What is about the box's life is passed on to its provider. How bytes get in and out is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Preview, Step
+from holdfast.boxes.errors import BoxError, BoxUnreachable, InvalidSpec, Unsupported
+from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import check_labels
+from holdfast.providers.answers import GuestRefused, number_in, optional_number_in
+from holdfast.providers.commands import check_terminal
+
+_PING_SECONDS: Final = 10.0
+
+Check = Callable[[], Awaitable[str]]
+"""One step of a ping: says what it found, or raises."""
+
+
+class Keeper(Protocol):
+    """What a provider does with one of its boxes."""
+
+    async def stop_box(self, id: str) -> None: ...
+
+    async def start_box(self, id: str) -> None: ...
+
+    async def pause_box(self, id: str) -> None: ...
+
+    async def remove(self, id: str) -> int: ...
+
+    async def snapshot_box(self, id: str, labels: Mapping[str, str]) -> Snapshot: ...
+
+    async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box: ...
+
+    async def set_network(self, id: str, policy: NetworkPolicy) -> None: ...
+
+
+class Asked(Protocol):
+    """A guest that is asked for what needs nothing but an answer."""
+
+    async def ask(self, message: dict[str, Any], *, seconds: float | None = ...) -> dict[str, Any]: ...
+
+    async def ask_path(self, message: dict[str, Any], path: str, *, seconds: float | None = ...) -> dict[str, Any]: ...
+
+
+class Processes(Protocol):
+    """Starts processes in a box, and finds those that were spawned there."""
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        timeout: float | None = None,
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        max_output: int = MAX_OUTPUT,
+        looks: bool = False,
+    ) -> Completed:
+        """`looks`: only to see that the box works, which is no work."""
+
+    async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Channel:
+        """Returns once the command runs."""
+
+    async def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, stdin: bool, size: tuple[int, int] | None
+    ) -> Process:
+        """`size` is that of its terminal, rows and columns; None for none."""
+
+    async def get(self, id: str) -> Process:
+        """Raises `ProcessNotFound`."""
+
+    async def all(self) -> list[ProcessInfo]:
+        """All that were spawned, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a provider knows of a box without asking it. None where it cannot tell."""
+
+    memory: int | None = None
+    cpu_seconds: float | None = None
+    disk: int | None = None
+    """Where that is quickly found out; `GuestBox.disk` is for where it is not."""
+    out_of_memory: int | None = None
+    sent: int | None = None
+    received: int | None = None
+    outgoing: int | None = None
+
+
+class GuestBox(Box):
+    """Subclasses say how the guest is reached, and fill in `connect`, `power` and `_way_in`. They own no connection
+    that outlives a call: closing a handle closes nothing."""
+
+    def __init__(self, info: BoxInfo, keeper: Keeper, guest: Asked, processes: Processes, looking: Processes) -> None:
+        """What goes through `guest` and `looking` wakes nobody; `processes` are for who works with the box."""
+        self.id = info.id
+        self.info = info
+        self._keeper = keeper
+        self._guest = guest
+        self._processes = processes
+        self._looking = looking
+
+    @abstractmethod
+    def own_environment(self) -> Mapping[str, str]:
+        """What every command of the box gets, before that of its spec."""
+
+    @abstractmethod
+    def own_workdir(self) -> str:
+        """Where commands start that do not say where."""
+
+    @abstractmethod
+    def _way_in(self) -> Sequence[tuple[str, Check]]:
+        """What a ping looks at before it asks the guest: each with its name."""
+
+    async def _wake(self) -> bool:
+        return self.wake is not None and await self.wake()
+
+    # --- processes ---
+
+    def _environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        return {**self.own_environment(), **self.spec.env, **(env or {})}
+
+    def _folder(self, cwd: str | None) -> str:
+        workdir = self.own_workdir()
+        return workdir if cwd is None else cwd if cwd.startswith("/") else f"{workdir}/{cwd}"
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        on_stdout: Sink | None = None,
+        on_stderr: Sink | None = None,
+        max_output: int = MAX_OUTPUT,
+    ) -> Completed:
+        return await self._processes.exec(
+            argv,
+            self._environment(env),
+            self._folder(cwd),
+            stdin=stdin,
+            timeout=timeout,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            max_output=max_output,
+        )
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> Process:
+        if pty:
+            check_terminal(rows, columns)
+            env = {"TERM": "xterm-256color", **(env or {})}
+        size = (rows, columns) if pty else None
+        return await self._processes.spawn(argv, self._environment(env), self._folder(cwd), stdin=stdin, size=size)
+
+    async def process(self, id: str) -> Process:
+        return await self._processes.get(id)
+
+    async def processes(self) -> list[ProcessInfo]:
+        return await self._processes.all()
+
+    async def channel(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> Channel:
+        return await self._processes.channel(argv, self._environment(env), self._folder(cwd))
+
+    # --- the network ---
+
+    async def preview(self, port: int) -> Preview:
+        check_port(port)
+        raise Unsupported(
+            f"provider {self.info.provider} has no preview: the server has an address for each port of a box",
+            hint="ask the server (holdfast box port), or use connect",
+        )
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._keeper.set_network(self.id, policy)
+
+    # --- lifecycle ---
+
+    async def stop(self) -> None:
+        await self._keeper.stop_box(self.id)
+
+    async def start(self) -> None:
+        await self._keeper.start_box(self.id)
+
+    async def pause(self) -> None:
+        await self._keeper.pause_box(self.id)
+
+    async def delete(self) -> Deleted:
+        return Deleted(await self._keeper.remove(self.id))
+
+    async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
+        check_labels(labels or {})
+        return await self._keeper.snapshot_box(self.id, labels or {})
+
+    async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
+        return await self._keeper.fork_box(self.id, id, labels or {})
+
+    # --- looking at it ---
+
+    async def usage(self) -> Usage:
+        """What the provider knows of it, quickly found out."""
+        return Usage()
+
+    async def disk(self) -> int | None:
+        """Bytes on disk, which may take long to find out."""
+        return None
+
+    async def metrics(self) -> Metrics:
+        found = await self.activity()
+        return found if found.disk is not None else replace(found, disk=await self.disk())
+
+    async def activity(self) -> Metrics:
+        try:
+            answer = await self._ask_activity()
+        except GuestRefused as refused:
+            raise BoxUnreachable(f"the guest of box {self.id} cannot say what it does: {refused}") from None
+        usage = await self.usage()
+        worked = optional_number_in(answer, "cpu")
+        return Metrics(
+            number_in(answer, "processes"),
+            number_in(answer, "connections"),
+            number_in(answer, "idle") / 1000,
+            memory=usage.memory,
+            cpu_seconds=usage.cpu_seconds,
+            disk=usage.disk,
+            out_of_memory=usage.out_of_memory,
+            listening=optional_number_in(answer, "listening"),
+            sent=usage.sent,
+            received=usage.received,
+            outgoing=usage.outgoing,
+            work_seconds=None if worked is None else worked / 1000,
+        )
+
+    async def _ask_activity(self) -> Mapping[str, Any]:
+        return await self._guest.ask({"op": "activity"})
+
+    async def ping(self) -> list[Step]:
+        steps: list[Step] = []
+        for name, check in (
+            *self._way_in(),
+            ("guest", self._ping_guest),
+            ("run a command", self._ping_command),
+            ("workdir", self._ping_workdir),
+        ):
+            steps.append(await _step(name, check, f"holdfast box diagnose {self.id}"))
+            if not steps[-1].ok:
+                break
+        return steps
+
+    async def _ping_guest(self) -> str:
+        told = await self._guest.ask({"op": "ping"})
+        return f"python {str(told.get('python'))[:20]}"
+
+    async def _ping_command(self) -> str:
+        done = await self._looking.exec(["true"], self._environment(None), "/", timeout=_PING_SECONDS, looks=True)
+        return f"exit code {done.exit_code}"
+
+    async def _ping_workdir(self) -> str:
+        workdir = self.own_workdir()
+        request = {"op": "stat", "path": workdir, "cwd": "/", "looks": True}
+        await self._guest.ask_path(request, workdir, seconds=_PING_SECONDS)
+        return workdir
+
+    async def close(self) -> None:
+        return None
+
+
+def check_port(port: int) -> None:
+    if not 0 < port < 65536:
+        raise InvalidSpec(f"there is no port {port}")
+
+
+async def _step(name: str, check: Check, otherwise: str) -> Step:
+    begin = time.perf_counter()
+    try:
+        detail = await check()
+    except (BoxError, GuestRefused) as error:
+        hint = getattr(error, "hint", None) or otherwise
+        return Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint)
+    return Step(name, True, (time.perf_counter() - begin) * 1000, detail)
