@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxUnreachable, CannotExecute, InvalidSpec
+from holdfast.boxes.errors import BoxConflict, BoxUnreachable, CannotExecute, InvalidSpec, Unsupported
 from holdfast.providers.answers import GuestRefused
 
 _MAX_SIZE: Final = 10_000
@@ -41,3 +41,14 @@ def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exce
     if refused.number in (errno.EAGAIN, errno.ENOMEM):
         return CannotExecute(f"{argv[0]} cannot be started: the box is at its limit of processes or memory")
     return CannotExecute(f"{argv[0]} cannot be started: {reason}")
+
+
+def cannot_tell(refused: GuestRefused, process: str) -> Exception:
+    """Why a spawned process did not take what it was told."""
+    if refused.number == errno.ESRCH:
+        return BoxConflict(f"process {process} has ended")
+    if refused.number == errno.EPIPE:
+        return BoxConflict(f"process {process} does not read its stdin, or it is closed")
+    if refused.number == errno.ENOTTY:
+        return Unsupported(f"process {process} has no terminal: spawn it with pty=True")
+    return BoxUnreachable(f"process {process}: {refused}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -23,7 +21,6 @@ from holdfast.boxes.errors import (
     BoxUnreachable,
     ExecTimeout,
     InvalidSpec,
-    OutputTooLarge,
     ProcessLost,
     ProcessNotFound,
     Unsupported,
@@ -40,24 +37,24 @@ from holdfast.boxes.process import (
     Stream,
 )
 from holdfast.providers.answers import GuestRefused, number_in
-from holdfast.providers.commands import cannot_execute, check_terminal, start_request
+from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.local.ground import write_whole
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import DEFAULT_SECONDS, Call, Link
+from holdfast.providers.output import Collected, Tail
 from holdfast.providers.pipes import Pipe
 from holdfast.threads.ids import new_id, now_ms
 
 _PIECE: Final = 1 << 18
 _TURNS: Final = 8
 """Pieces of a stream between two turns of the event loop."""
-_TAIL: Final = 64 * 1024
 _LOOK_SECONDS: Final = 1.0
 """How often a follower makes sure that the box still lives. Output itself is announced."""
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 
 
 class Drain:
-    """Reads one stream of a command into a sink or a buffer. When the command has ended, takes what is there and stops.
+    """Reads one stream of a command into a sink, or keeps it. When that has ended, takes what is there and stops.
 
     What the command left running may hold the stream open for ever: nobody waits for that.
     """
@@ -65,17 +62,11 @@ class Drain:
     def __init__(self, descriptor: int, sink: Sink | None, limit: int) -> None:
         self._descriptor = descriptor
         self._sink = sink
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self.kept = Collected(limit)
         self._ended = False
         self._waiting: asyncio.Future[None] | None = None
         pipe = Pipe(descriptor)
         pipe.widen()
-
-    @property
-    def collected(self) -> bytes:
-        return b"".join(self._pieces)
 
     def end(self) -> None:
         self._ended = True
@@ -111,7 +102,7 @@ class Drain:
                 if left is not None:
                     left -= len(data)
                 if self._sink is None:
-                    self._collect(data)
+                    self.kept.add(data)
                 elif (taking := self._sink(data)) is not None:
                     if watching:  # nobody shall be told again and again while the sink takes its time
                         loop.remove_reader(self._descriptor)
@@ -123,15 +114,6 @@ class Drain:
         finally:
             if watching:
                 loop.remove_reader(self._descriptor)
-
-    def _collect(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size > self._limit:
-            raise OutputTooLarge(
-                f"the command printed more than {self._limit} bytes",
-                hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
-            )
-        self._pieces.append(data)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -184,12 +166,12 @@ async def run_command(
         except TimeoutError:
             raise ExecTimeout(
                 f"{request['argv'][0]} did not end in {timeout} s and was killed",
-                stdout=output.collected,
-                stderr=errors.collected,
+                stdout=bytes(output.kept),
+                stderr=bytes(errors.kept),
             ) from None
         except GuestRefused as refused:
             raise cannot_execute(refused, request["argv"], request["cwd"]) from None
-        return Completed(code, output.collected, errors.collected)
+        return Completed(code, bytes(output.kept), bytes(errors.kept))
     finally:
         if call is not None:
             call.close()
@@ -243,8 +225,7 @@ class PipeChannel(Channel):
         self._reader = reader
         self._writer = writer
         self._errors = errors
-        self._tail: collections.deque[bytes] = collections.deque()
-        self._tail_size = 0
+        self._tail = Tail()
         self._listening = asyncio.create_task(self._listen())
         self._ending = asyncio.create_task(_exit_code(call))
 
@@ -276,15 +257,12 @@ class PipeChannel(Channel):
         return cls(call, Pipe(output_read), Pipe(input_write), Pipe(errors_read))
 
     async def _listen(self) -> None:
-        while data := await self._errors.read(_TAIL):
-            self._tail.append(data)
-            self._tail_size += len(data)
-            while self._tail_size - len(self._tail[0]) >= _TAIL:
-                self._tail_size -= len(self._tail.popleft())
+        while data := await self._errors.read(self._tail.limit):
+            self._tail.add(data)
 
     @property
     def stderr(self) -> bytes:
-        return b"".join(self._tail)[-_TAIL:]
+        return bytes(self._tail)
 
     async def read(self, limit: int = 1 << 16) -> bytes:
         return await self._reader.read(limit)
@@ -426,13 +404,7 @@ class KeptProcess(Process):
         try:
             return await self._link.ask_descriptors({"op": operation, "id": self.id, **more})
         except GuestRefused as refused:
-            if refused.number == errno.ESRCH:
-                raise BoxConflict(f"process {self.id} has ended") from None
-            if refused.number == errno.EPIPE:
-                raise BoxConflict(f"the stdin of process {self.id} is closed") from None
-            if refused.number == errno.ENOTTY:
-                raise Unsupported(f"process {self.id} has no terminal: spawn it with pty=True") from None
-            raise BoxUnreachable(f"process {self.id}: {refused}") from None
+            raise cannot_tell(refused, self.id) from None
 
     async def _tell(self, operation: str, **more: object) -> None:
         """Ask for what brings no descriptor."""

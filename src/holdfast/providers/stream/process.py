@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import errno
 import re
@@ -17,7 +16,6 @@ from holdfast.boxes.errors import (
     BoxUnreachable,
     ExecTimeout,
     InvalidSpec,
-    OutputTooLarge,
     ProcessLost,
     ProcessNotFound,
     Unsupported,
@@ -34,12 +32,12 @@ from holdfast.boxes.process import (
 )
 from holdfast.boxes.process import Stream as StreamName
 from holdfast.providers.answers import GuestRefused, many, number_in, number_of, text_of
-from holdfast.providers.commands import cannot_execute, check_terminal, start_request
+from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
+from holdfast.providers.output import Collected, Tail
 from holdfast.providers.stream.link import Asking, Call, Stream
 from holdfast.threads.ids import new_id, now_ms
 
 _PIECE: Final = 1 << 18
-_TAIL: Final = 64 * 1024
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 _MAX_READ: Final = 16 << 20
 _MAX_MOMENT: Final = 1 << 50
@@ -81,12 +79,12 @@ class StreamProcesses:
             except TimeoutError:
                 raise ExecTimeout(
                     f"{argv[0]} did not end in {timeout} s and was killed",
-                    stdout=output.collected,
-                    stderr=errors.collected,
+                    stdout=bytes(output.kept),
+                    stderr=bytes(errors.kept),
                 ) from None
             except GuestRefused as refused:
                 raise cannot_execute(refused, argv, cwd) from None
-        return Completed(code, output.collected, errors.collected)
+        return Completed(code, bytes(output.kept), bytes(errors.kept))
 
     async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> StreamChannel:
         """Returns once the command runs."""
@@ -135,31 +133,18 @@ class StreamProcesses:
 
 
 class _Drain:
-    """Takes one stream of a command into a sink or a buffer."""
+    """Takes one stream of a command into a sink, or keeps it."""
 
     def __init__(self, sink: Sink | None, limit: int) -> None:
         self._sink = sink
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    @property
-    def collected(self) -> bytes:
-        return b"".join(self._pieces)
+        self.kept = Collected(limit)
 
     async def run(self, stream: Stream) -> None:
         while data := await stream.read(_PIECE):
-            if self._sink is not None:
-                if (taking := self._sink(data)) is not None:
-                    await taking
-                continue
-            self._size += len(data)
-            if self._size > self._limit:
-                raise OutputTooLarge(
-                    f"the command printed more than {self._limit} bytes",
-                    hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
-                )
-            self._pieces.append(data)
+            if self._sink is None:
+                self.kept.add(data)
+            elif (taking := self._sink(data)) is not None:
+                await taking
 
 
 async def _attend(call: Call, output: _Drain, errors: _Drain, stdin: bytes | AsyncIterable[bytes]) -> int:
@@ -214,17 +199,13 @@ class StreamChannel(Channel):
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._tail: collections.deque[bytes] = collections.deque()
-        self._tail_size = 0
+        self._tail = Tail()
         self._listening = asyncio.create_task(self._listen())
         self._ending = asyncio.create_task(self._wait())
 
     async def _listen(self) -> None:
-        while data := await self._call.streams[_ERRORS].read(_TAIL):
-            self._tail.append(data)
-            self._tail_size += len(data)
-            while self._tail_size - len(self._tail[0]) >= _TAIL:
-                self._tail_size -= len(self._tail.popleft())
+        while data := await self._call.streams[_ERRORS].read(self._tail.limit):
+            self._tail.add(data)
 
     async def _wait(self) -> int:
         code = await _exit_code(self._call)
@@ -234,7 +215,7 @@ class StreamChannel(Channel):
 
     @property
     def stderr(self) -> bytes:
-        return b"".join(self._tail)[-_TAIL:]
+        return bytes(self._tail)
 
     async def read(self, limit: int = 1 << 16) -> bytes:
         return await self._call.streams[_OUTPUT].read(limit)
@@ -431,16 +412,7 @@ class KeptProcess(Process):
         try:
             await self._link.ask({"op": operation, "id": self.id, **more})
         except GuestRefused as refused:
-            raise self._conflict(refused) from None
-
-    def _conflict(self, refused: GuestRefused) -> Exception:
-        if refused.number == errno.ESRCH:
-            return BoxConflict(f"process {self.id} has ended")
-        if refused.number == errno.EPIPE:
-            return BoxConflict(f"process {self.id} does not read its stdin, or it is closed")
-        if refused.number == errno.ENOTTY:
-            return Unsupported(f"process {self.id} has no terminal: spawn it with pty=True")
-        return BoxUnreachable(f"process {self.id}: {refused}")
+            raise cannot_tell(refused, self.id) from None
 
     async def write(self, data: bytes) -> None:
         self._check_stdin()
@@ -451,7 +423,7 @@ class KeptProcess(Process):
             try:
                 await call.answer(None)
             except GuestRefused as refused:
-                raise self._conflict(refused) from None
+                raise cannot_tell(refused, self.id) from None
 
     async def close_stdin(self) -> None:
         self._check_stdin()
