@@ -7,36 +7,21 @@ docs/benchmarks.md says what each row is.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import uvloop
 from floor import bare_sandbox
-from report import (
-    Goal,
-    Result,
-    Row,
-    Sample,
-    describe_machine,
-    markdown_details,
-    markdown_table,
-    percentile,
-    plain_details,
-    plain_table,
-)
+from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, in_rounds, options, print_results
+from report import Goal, Result, Row, percentile
 
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.service import Boxes
@@ -84,10 +69,7 @@ class Bench:
     def __init__(self, provider: LocalProvider, size: Size) -> None:
         self.provider = provider
         self.size = size
-        self.samples: dict[str, dict[str, list[Sample]]] = {}
-
-    def add(self, row: str, side: str, value: float, **details: float) -> None:
-        self.samples.setdefault(row, {}).setdefault(side, []).append(Sample(value, details))
+        self.samples = Samples()
 
     @asynccontextmanager
     async def box(self) -> AsyncIterator[Box]:
@@ -120,8 +102,8 @@ class Bench:
                 box = await self.first_output(self.create())
                 ours.append((time.perf_counter() - begin) * 1000)
                 await box.delete()
-        self.add("cold", "reference", statistics.median(bare), p99=percentile(bare, 0.99))
-        self.add("cold", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+        self.samples.add_median("cold", "reference", bare)
+        self.samples.add_median("cold", "holdfast", ours)
 
     async def burst(self) -> None:
         alone = []
@@ -139,8 +121,8 @@ class Bench:
             return box
 
         boxes = await asyncio.gather(*[one() for _ in range(self.size.burst)])
-        self.add("burst", "reference", statistics.median(alone))
-        self.add("burst", "holdfast", percentile(times, 0.99), p50=statistics.median(times), failed=0.0)
+        self.samples.add("burst", "reference", statistics.median(alone))
+        self.samples.add("burst", "holdfast", percentile(times, 0.99), p50=statistics.median(times), failed=0.0)
         await asyncio.gather(*[box.delete() for box in boxes])
 
     async def exec(self) -> None:
@@ -154,8 +136,8 @@ class Bench:
                 begin = time.perf_counter()
                 await box.exec(["true"])
                 ours.append((time.perf_counter() - begin) * 1000)
-            self.add("exec", "reference", statistics.median(bare), p99=percentile(bare, 0.99))
-            self.add("exec", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+            self.samples.add_median("exec", "reference", bare)
+            self.samples.add_median("exec", "holdfast", ours)
 
     async def stream(self) -> None:
         command = ["head", "-c", str(self.size.streamed), "/dev/zero"]
@@ -166,7 +148,7 @@ class Bench:
                 count = 0
                 while data := os.read(process.stdout.fileno(), _PIECE):
                     count += len(data)
-            self.add("stream", "reference", count / (time.perf_counter() - begin) / 1e6)
+            self.samples.add("stream", "reference", count / (time.perf_counter() - begin) / 1e6)
             count = 0
 
             def take(data: bytes) -> None:
@@ -179,14 +161,16 @@ class Bench:
             taken = time.perf_counter() - begin
             if count != self.size.streamed:
                 raise RuntimeError(f"{count} bytes arrived")
-            self.add("stream", "holdfast", count / taken / 1e6, **{"memory grew by MB": (_resident() - before) / 1e6})
+            self.samples.add(
+                "stream", "holdfast", count / taken / 1e6, **{"memory grew by MB": (_resident() - before) / 1e6}
+            )
 
     async def snapshot(self) -> None:
         small = await self._snapshot(1 << 20)
         large = await self._snapshot(self.size.written)
-        self.add("snapshot", "reference", small)
-        self.add("snapshot", "holdfast", large)
-        self.add("snapshot-bound", "holdfast", large)
+        self.samples.add("snapshot", "reference", small)
+        self.samples.add("snapshot", "holdfast", large)
+        self.samples.add("snapshot-bound", "holdfast", large)
 
     async def _snapshot(self, size: int) -> float:
         async with self.box() as box:
@@ -214,8 +198,8 @@ class Bench:
             forked.append((time.perf_counter() - begin) * 1000)
             await made.delete()
         await self.provider.delete_snapshot(snapshot.id)
-        self.add("fork", "reference", statistics.median(cold))
-        self.add("fork", "holdfast", statistics.median(forked))
+        self.samples.add("fork", "reference", statistics.median(cold))
+        self.samples.add("fork", "holdfast", statistics.median(forked))
 
     async def wake(self) -> None:
         """By the service, as a request finds it: rows and all."""
@@ -237,8 +221,8 @@ class Bench:
                 await boxes.delete(row.id)
             await boxes.sweep()  # what was kept of their sleep
             await boxes.close()
-        self.add("wake", "reference", statistics.median(cold), p99=percentile(cold, 0.99))
-        self.add("wake", "holdfast", statistics.median(woken), p99=percentile(woken, 0.99))
+        self.samples.add_median("wake", "reference", cold)
+        self.samples.add_median("wake", "holdfast", woken)
 
     async def crowd(self) -> None:
         boxes: list[Box] = []
@@ -246,14 +230,14 @@ class Bench:
             for _ in range(self.size.crowd):
                 boxes.append(await self.first_output(self.create()))
             sizes = [_proportional(box) for box in boxes]
-            self.add("memory", "holdfast", statistics.median(sizes) / 1e6, largest=max(sizes) / 1e6)
+            self.samples.add("memory", "holdfast", statistics.median(sizes) / 1e6, largest=max(sizes) / 1e6)
             times = []
             for _ in range(3):
                 for box in boxes:
                     begin = time.perf_counter()
                     await box.exec(["true"])
                     times.append((time.perf_counter() - begin) * 1000)
-            self.add("crowd", "holdfast", percentile(times, 0.99), p50=statistics.median(times))
+            self.samples.add("crowd", "holdfast", percentile(times, 0.99), p50=statistics.median(times))
         finally:
             for box in boxes:
                 await box.delete()
@@ -293,41 +277,23 @@ _ONCE: Final = frozenset({"crowd"})
 
 
 async def measure(size: Size, only: Sequence[str], folder: Path) -> list[Result]:
-    names = [_ALSO.get(name, name) for name in only] or list(_WORK)
+    names = chosen(only, list(_WORK), _ALSO)
     async with LocalProvider(folder) as provider:
         bench = Bench(provider, size)
-        for round_number in range(size.rounds):
-            for name, work in _WORK.items():
-                if name in names and (round_number == 0 or name not in _ONCE):
-                    print(f"{name} {round_number + 1}/{size.rounds}", file=sys.stderr)
-                    await work(bench)
-    return [Result(row, bench.samples[row.name]) for row in ROWS if row.name in bench.samples]
+        for name in in_rounds(names, size.rounds, _ONCE):
+            await _WORK[name](bench)
+    return bench.samples.results(ROWS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="does it work? Not to be quoted")
-    parser.add_argument("--only", action="append", default=[], choices=[row.name for row in ROWS])
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--dir", type=Path, help="where boxes are kept; on a disk, for figures that mean something")
+    parser = options(__doc__, ROWS)
+    add_rounds(parser)
+    add_folder(parser)
     given = parser.parse_args()
     size = QUICK if given.quick else FULL
-    if given.rounds:
-        size = Size(**{**{name: getattr(size, name) for name in Size.__slots__}, "rounds": given.rounds})
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-boxes-", dir=given.dir))
-    folder.chmod(0o711)  # the bare sandbox runs as the boxes' user, and has to get there
-    try:
-        results = uvloop.run(measure(size, given.only, folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if given.json:
-        print(json.dumps({"machine": describe_machine(), "rows": [result.to_json() for result in results]}, indent=2))
-    elif given.markdown:
-        print("\n\n".join((markdown_table(results, "floor"), describe_machine(), markdown_details(results))))
-    else:
-        print("\n\n".join((plain_table(results, "floor"), plain_details(results), describe_machine())))
+    with folder_of_boxes(given.dir) as folder:
+        results = uvloop.run(measure(replace(size, rounds=given.rounds or size.rounds), given.only, folder))
+    print_results(given, results, "floor")
 
 
 if __name__ == "__main__":

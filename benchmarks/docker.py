@@ -7,11 +7,8 @@ Needs root, dockerd and the docker command. docs/benchmarks.md says what each ro
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -19,18 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import uvloop
-from report import (
-    Goal,
-    Result,
-    Row,
-    Sample,
-    describe_machine,
-    markdown_details,
-    markdown_table,
-    percentile,
-    plain_details,
-    plain_table,
-)
+from measuring import Samples, chosen, options, print_results
+from report import Goal, Result, Row
 
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.labels import POOL
@@ -51,11 +38,7 @@ class Bench:
         self.provider = provider
         self.engine = engine
         self.count = count
-        self.samples: dict[str, dict[str, list[Sample]]] = {}
-
-    def add(self, row: str, side: str, values: Sequence[float]) -> None:
-        sample = Sample(statistics.median(values), {"p99": percentile(values, 0.99)})
-        self.samples.setdefault(row, {}).setdefault(side, []).append(sample)
+        self.samples = Samples()
 
     def docker_run(self) -> float:
         begin = time.perf_counter()
@@ -72,8 +55,8 @@ class Bench:
             await box.exec(["true"])
             ours.append((time.perf_counter() - begin) * 1000)
             await box.delete()
-        self.add("cold", "reference", bare)
-        self.add("cold", "holdfast", ours)
+        self.samples.add_median("cold", "reference", bare)
+        self.samples.add_median("cold", "holdfast", ours)
 
     async def pooled(self) -> None:
         bare, ours = [], []
@@ -86,8 +69,8 @@ class Bench:
             await box.exec(["true"])
             ours.append((time.perf_counter() - begin) * 1000)
             await box.delete()
-        self.add("pooled", "reference", bare)
-        self.add("pooled", "holdfast", ours)
+        self.samples.add_median("pooled", "reference", bare)
+        self.samples.add_median("pooled", "holdfast", ours)
 
     async def exec(self) -> None:
         box = await self.provider.create(_SPEC, id=new_id("b"))
@@ -97,45 +80,35 @@ class Bench:
             await box.exec(["true"])
             times.append((time.perf_counter() - begin) * 1000)
         await box.delete()
-        self.add("exec", "holdfast", times)
-
-    async def run(self, names: Sequence[str]) -> list[Result]:
-        work: dict[str, Callable[[], Awaitable[None]]] = {
-            "cold": self.cold, "pooled": self.pooled, "exec": self.exec
-        }  # fmt: skip
-        for name in names:
-            await work[name]()
-        return [Result(row, self.samples[row.name]) for row in ROWS if row.name in self.samples]
+        self.samples.add_median("exec", "holdfast", times)
 
 
-async def measure(count: int, names: Sequence[str]) -> list[Result]:
+_WORK: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
+    "cold": Bench.cold,
+    "pooled": Bench.pooled,
+    "exec": Bench.exec,
+}
+
+
+async def measure(count: int, only: Sequence[str]) -> list[Result]:
     with DockerEngine() as engine:
         async with DockerProvider(DockerHost(engine.url), ground="benchmark") as provider:
             await provider.runtime()
-            return await Bench(provider, engine, count).run(names)
+            bench = Bench(provider, engine, count)
+            for name in chosen(only, list(_WORK), {}):
+                await _WORK[name](bench)
+    return bench.samples.results(ROWS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="5 of each instead of 50")
-    parser.add_argument("--only", action="append", choices=[row.name for row in ROWS])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
+    given = options(__doc__, ROWS).parse_args()
     if shutil.which("docker") is None:
         sys.exit("there is no docker command: apt-get install docker.io")
-    names = options.only or [row.name for row in ROWS]
     try:
-        results = uvloop.run(measure(5 if options.quick else 50, names))
+        results = uvloop.run(measure(5 if given.quick else 50, given.only))
     except CannotStart as error:
         sys.exit(str(error))
-    machine = describe_machine()
-    if options.json:
-        print(json.dumps({"machine": machine, "rows": [each.to_json() for each in results]}, indent=1))
-    elif options.markdown:
-        print("\n\n".join((markdown_table(results, "docker run"), markdown_details(results), machine)))
-    else:
-        print("\n".join((plain_table(results, "docker run"), plain_details(results), machine)))
+    print_results(given, results, "docker run")
 
 
 if __name__ == "__main__":

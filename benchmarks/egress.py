@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import socket
 import statistics
 import subprocess
@@ -24,18 +23,8 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
-from report import (
-    Goal,
-    Result,
-    Row,
-    Sample,
-    describe_machine,
-    markdown_details,
-    markdown_table,
-    percentile,
-    plain_details,
-    plain_table,
-)
+from measuring import Samples, add_rounds, chosen, in_rounds, options, print_results
+from report import Goal, Result, Row, percentile
 
 from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.egress import EgressProxy, Limits, SqliteRecords
@@ -234,37 +223,34 @@ class Bench:
         self.http = Route(proxy, absolute=True)
         self.through = Route(proxy, tunnel=True)
         self.size = size
-        self.samples: dict[str, dict[str, list[Sample]]] = {}
-
-    def add(self, row: str, side: str, value: float, **details: float) -> None:
-        self.samples.setdefault(row, {}).setdefault(side, []).append(Sample(value, details))
+        self.samples = Samples()
 
     def tunnel(self) -> None:
-        self.add("tunnel", "reference", download(self.direct, self.size.bulk))
-        self.add("tunnel", "holdfast", download(self.through, self.size.bulk))
+        self.samples.add("tunnel", "reference", download(self.direct, self.size.bulk))
+        self.samples.add("tunnel", "holdfast", download(self.through, self.size.bulk))
 
     def upload(self) -> None:
-        self.add("upload", "reference", upload(self.direct, self.size.bulk))
-        self.add("upload", "holdfast", upload(self.through, self.size.bulk))
+        self.samples.add("upload", "reference", upload(self.direct, self.size.bulk))
+        self.samples.add("upload", "holdfast", upload(self.through, self.size.bulk))
 
     def plain(self) -> None:
-        self.add("http", "reference", download(self.direct, self.size.bulk))
-        self.add("http", "holdfast", download(self.http, self.size.bulk))
+        self.samples.add("http", "reference", download(self.direct, self.size.bulk))
+        self.samples.add("http", "holdfast", download(self.http, self.size.bulk))
 
     def first(self) -> None:
         direct, ours = [], []
         for _ in range(self.size.firsts):
             direct.append(first_byte(self.direct))
             ours.append(first_byte(self.http))
-        self.add("first", "reference", statistics.median(direct), p99=percentile(direct, 0.99))
-        self.add("first", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+        self.samples.add_median("first", "reference", direct)
+        self.samples.add_median("first", "holdfast", ours)
         later = statistics.median(ours) - statistics.median(direct)
-        self.add("first-later", "holdfast", later, p99=percentile(ours, 0.99) - percentile(direct, 0.99))
+        self.samples.add("first-later", "holdfast", later, p99=percentile(ours, 0.99) - percentile(direct, 0.99))
 
     def crowd(self) -> None:
         for side, path in (("reference", self.direct), ("holdfast", self.http)):
             speed, firsts = uvloop.run(crowd(path, self.size.crowd, self.size.crowd_bulk))
-            self.add(
+            self.samples.add(
                 "crowd", side, speed, **{"first byte p50 ms": statistics.median(firsts), "slowest ms": max(firsts)}
             )
 
@@ -280,24 +266,18 @@ _ALSO: Final = {"first-later": "first"}
 
 
 def measure(size: Size, only: Sequence[str]) -> list[Result]:
-    names = [_ALSO.get(name, name) for name in only] or list(_WORK)
+    names = chosen(only, list(_WORK), _ALSO)
     with started("server") as server, started("proxy", "--server", str(server)) as proxy:
         bench = Bench(server, proxy, size)
         first_byte(bench.http)
-        for round_number in range(size.rounds):
-            for name in names:
-                print(f"{name} {round_number + 1}/{size.rounds}", file=sys.stderr)
-                _WORK[name](bench)
-    return [Result(row, bench.samples[row.name]) for row in ROWS if row.name in bench.samples]
+        for name in in_rounds(names, size.rounds):
+            _WORK[name](bench)
+    return bench.samples.results(ROWS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="does it work? Not to be quoted")
-    parser.add_argument("--only", action="append", default=[], choices=[row.name for row in ROWS])
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
+    parser = options(__doc__, ROWS)
+    add_rounds(parser)
     parser.add_argument("--role", choices=("server", "proxy"), help=argparse.SUPPRESS)
     parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -308,13 +288,7 @@ def main() -> None:
     else:
         size = QUICK if given.quick else FULL
         results = measure(replace(size, rounds=given.rounds or size.rounds), given.only)
-        if given.json:
-            rows = [result.to_json() for result in results]
-            print(json.dumps({"machine": describe_machine(), "rows": rows}, indent=2))
-        elif given.markdown:
-            print("\n\n".join((markdown_table(results, "direct"), describe_machine(), markdown_details(results))))
-        else:
-            print("\n\n".join((plain_table(results, "direct"), plain_details(results), describe_machine())))
+        print_results(given, results, "direct")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,8 @@ Each is made by the service, its row on disk, and has run its first command. doc
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import shutil
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +17,8 @@ from typing import Final
 
 import uvloop
 from floor import bare_sandbox
-from report import (
-    Goal,
-    Result,
-    Row,
-    Sample,
-    describe_machine,
-    markdown_details,
-    markdown_table,
-    percentile,
-    plain_details,
-    plain_table,
-)
+from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, in_rounds, options, print_results
+from report import Goal, Result, Row, percentile
 
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.pool import PoolSettings
@@ -76,10 +61,7 @@ class Bench:
         self.provider = provider
         self.boxes = boxes
         self.size = size
-        self.samples: dict[str, dict[str, list[Sample]]] = {}
-
-    def add(self, row: str, side: str, value: float, **details: float) -> None:
-        self.samples.setdefault(row, {}).setdefault(side, []).append(Sample(value, details))
+        self.samples = Samples()
 
     async def first_command(self, spec: BoxSpec = _SPEC) -> tuple[float, str]:
         """Milliseconds from asking for a box to the end of its first command."""
@@ -119,8 +101,8 @@ class Bench:
                 used.append(id)
             for id in used:
                 await self.boxes.delete(id)
-        self.add("pooled", "reference", statistics.median(bare), p99=percentile(bare, 0.99))
-        self.add("pooled", "holdfast", statistics.median(ours), p99=percentile(ours, 0.99))
+        self.samples.add_median("pooled", "reference", bare)
+        self.samples.add_median("pooled", "holdfast", ours)
 
     async def burst(self) -> None:
         cold = [await self.cold() for _ in range(10)]
@@ -136,10 +118,10 @@ class Bench:
         misses = self.boxes.pool.statistics().misses - before.misses
         times = [taken for taken, _ in made]
         details = {"p50": statistics.median(times), "misses": float(misses)}
-        self.add("burst", "reference", statistics.median(alone))
-        self.add("burst", "holdfast", percentile(times, 0.99), **details)
-        self.add("burst-cold", "reference", statistics.median(cold))
-        self.add("burst-cold", "holdfast", percentile(times, 0.99), **details)
+        self.samples.add("burst", "reference", statistics.median(alone))
+        self.samples.add("burst", "holdfast", percentile(times, 0.99), **details)
+        self.samples.add("burst-cold", "reference", statistics.median(cold))
+        self.samples.add("burst-cold", "holdfast", percentile(times, 0.99), **details)
         await self.boxes.pool.keep(_SPEC, 0)
         await asyncio.gather(*(self.boxes.delete(id) for _, id in made))
 
@@ -149,8 +131,8 @@ class Bench:
         alone = [await self.cold() for _ in range(self.size.creates)]
         await self.boxes.pool.keep(_SPEC, self.size.burst)
         beside = [await self.cold() for _ in range(self.size.creates)]
-        self.add("beside", "reference", statistics.median(alone), p99=percentile(alone, 0.99))
-        self.add("beside", "holdfast", statistics.median(beside), p99=percentile(beside, 0.99))
+        self.samples.add_median("beside", "reference", alone)
+        self.samples.add_median("beside", "holdfast", beside)
         await self.boxes.pool.keep(_SPEC, 0)
         await self.boxes.pool.drain()
 
@@ -165,47 +147,29 @@ _ALSO: Final = {"burst-cold": "burst"}
 
 
 async def measure(size: Size, only: Sequence[str], folder: Path) -> list[Result]:
-    names = [_ALSO.get(name, name) for name in only] or list(_WORK)
+    names = chosen(only, list(_WORK), _ALSO)
     # What was asked for is forgotten at once, so that each row has the pool that it fills.
     settings = PoolSettings(boxes=2 * size.burst, half_life=0.001)
     async with LocalProvider(folder) as provider, SqliteBoxes(folder / "data.db") as rows:
         boxes = Boxes(rows, {provider.name: provider}, node="here", pool=settings)
         try:
             bench = Bench(provider, boxes, size)
-            for round_number in range(size.rounds):
-                for name, work in _WORK.items():
-                    if name in names:
-                        print(f"{name} {round_number + 1}/{size.rounds}", file=sys.stderr)
-                        await work(bench)
+            for name in in_rounds(names, size.rounds):
+                await _WORK[name](bench)
         finally:
             await boxes.close()
-    return [Result(row, bench.samples[row.name]) for row in ROWS if row.name in bench.samples]
+    return bench.samples.results(ROWS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="does it work? Not to be quoted")
-    parser.add_argument("--only", action="append", default=[], choices=[row.name for row in ROWS])
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--dir", type=Path, help="where boxes are kept; on a disk, for figures that mean something")
+    parser = options(__doc__, ROWS)
+    add_rounds(parser)
+    add_folder(parser)
     given = parser.parse_args()
     size = QUICK if given.quick else FULL
-    if given.rounds:
-        size = replace(size, rounds=given.rounds)
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pool-", dir=given.dir))
-    folder.chmod(0o711)  # the bare sandbox runs as the boxes' user, and has to get there
-    try:
-        results = uvloop.run(measure(size, given.only, folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if given.json:
-        print(json.dumps({"machine": describe_machine(), "rows": [result.to_json() for result in results]}, indent=2))
-    elif given.markdown:
-        print("\n\n".join((markdown_table(results, "floor"), describe_machine(), markdown_details(results))))
-    else:
-        print("\n\n".join((plain_table(results, "floor"), plain_details(results), describe_machine())))
+    with folder_of_boxes(given.dir) as folder:
+        results = uvloop.run(measure(replace(size, rounds=given.rounds or size.rounds), given.only, folder))
+    print_results(given, results, "floor")
 
 
 if __name__ == "__main__":
