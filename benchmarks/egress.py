@@ -147,7 +147,7 @@ class Route:
     def head(self, method: str, size: int) -> bytes:
         target = f"http://{_HOST}/{size}" if self.absolute else f"/{size}"
         length = f"Content-Length: {size}\r\n" if method == "PUT" else ""
-        return f"{method} {target} HTTP/1.1\r\nHost: {_HOST}\r\n{length}\r\n".encode()
+        return f"{method} {target} HTTP/1.1\r\nHost: {_HOST}\r\nConnection: close\r\n{length}\r\n".encode()
 
 
 def download(path: Route, size: int) -> float:
