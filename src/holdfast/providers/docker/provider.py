@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import logging
 import re
-import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
@@ -42,14 +40,15 @@ from holdfast.providers.answers import GuestRefused
 from holdfast.providers.docker import containers, sweeping, volumes
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker.box import DockerBox, workdir_of
+from holdfast.providers.docker.changes import Changes
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, told
+from holdfast.providers.docker.ground import check_ground
 from holdfast.providers.docker.images import DockerImages, resolve_image
 from holdfast.providers.docker.objects import (
     BOX,
     GROUND,
     KIND,
     MAKER,
-    NONCE,
     RECORD,
     SNAPSHOT_KIND,
     BoxRecord,
@@ -67,7 +66,6 @@ from holdfast.threads.ids import new_id, now_ms
 log = logging.getLogger(__name__)
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_GROUND: Final = re.compile(r"[a-z0-9]{4,16}")
 _START_SECONDS: Final = 60.0
 _GRACE_MS: Final = 1500
 _TOUCH_SECONDS: Final = 10.0
@@ -112,8 +110,7 @@ class DockerProvider(Provider):
         image: str | None = None,
         egress: Egress | None = None,
     ) -> None:
-        if not _GROUND.fullmatch(ground):
-            raise InvalidSpec(f"{ground!r} cannot name a ground: 4 to 16 lower case letters and digits")
+        check_ground(ground)
         self.engine = Engine(host or DockerHost())
         self.names = Names(ground)
         self.oci_runtime = runtime
@@ -129,6 +126,7 @@ class DockerProvider(Provider):
         self._starts = asyncio.Semaphore(_AT_ONCE)
         self._info: Mapping[str, Any] = {}
         self._me = Maker.this()
+        self._changes = Changes(self.engine, self.names)
         self._snapshots = Snapshots(self.engine, self.names, self.name)
         self.images = DockerImages(self.engine, self._snapshots)
 
@@ -380,7 +378,7 @@ class DockerProvider(Provider):
         if held is not None:
             await held.link.close()
         await volumes.remove_parts(self.engine, self.names, id)
-        await self._forget_changes(id)
+        await self._changes.forget(id)
         if image is not None:
             await self._snapshots.clear_fork(image)
         return freed
@@ -389,16 +387,6 @@ class DockerProvider(Provider):
 
     def _describe(self, record: BoxRecord, power: Power) -> BoxInfo:
         return BoxInfo(record.id, self.name, record.spec, record.labels, power, record.created_at, record.snapshot)
-
-    async def _changes(self, id: str | None = None) -> list[dict[str, Any]]:
-        wanted = self.names.labels(Kind.CHANGE, **({} if id is None else {BOX: id}))
-        return await self.engine.volumes(wanted)
-
-    async def _forget_changes(self, id: str, before: int | None = None) -> None:
-        for each in await self._changes(id):
-            if before is None or int(str(each["Name"]).rpartition(".")[2]) < before:
-                with contextlib.suppress(EngineProblem):
-                    await self.engine.remove_volume(each["Name"])
 
     async def _look(self, id: str) -> tuple[BoxRecord, Power, dict[str, Any]]:
         """A whole box. Raises `BoxNotFound`."""
@@ -426,7 +414,9 @@ class DockerProvider(Provider):
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         with told("boxes cannot be listed"):
-            found, changes = await asyncio.gather(self.engine.containers(self.names.labels(Kind.BOX)), self._changes())
+            found, changes = await asyncio.gather(
+                self.engine.containers(self.names.labels(Kind.BOX)), self._changes.all()
+            )
         infos = []
         for each in found:
             record = BoxRecord.from_text((each.get("Labels") or {}).get(RECORD, ""))
@@ -441,7 +431,7 @@ class DockerProvider(Provider):
     async def attach(self, id: str) -> Box:
         with told(f"box {id} cannot be looked at"):
             record, power, found = await self._look(id)
-            record = latest(record, await self._changes(id))
+            record = await self._changes.latest(record)
         self.link(id).held = power is Power.PAUSED
         if self._way_out is not None and power is Power.RUNNING and not self._way_out.knows(id):
             await self._way_out.open(self.link(id), record)
@@ -515,7 +505,7 @@ class DockerProvider(Provider):
 
     async def _start(self, record: BoxRecord, held: _Held) -> None:
         try:
-            await self._bring_up(latest(record, await self._changes(record.id)), held)
+            await self._bring_up(await self._changes.latest(record), held)
         except BaseException:
             with contextlib.suppress(EngineProblem):
                 await self.engine.ask("POST", f"containers/{self.names.box(record.id)}/stop", params={"t": 0})
@@ -550,11 +540,11 @@ class DockerProvider(Provider):
         check_labels(labels)
         with told(f"box {id} cannot be handed over"):
             record, power, found = await self._look(id)
-            record = latest(record, await self._changes(id))
+            record = await self._changes.latest(record)
             if record.labels.get(POOL) != spec.hash:
                 raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
             record = replace(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
-            record = await to_the_end(self._change(record))
+            record = await to_the_end(self._changes.write(record))
             try:
                 # Its idle time begins now, and its folder is as old as it is.
                 request = {"op": "touch", "paths": [workdir_of(found, spec)]}
@@ -565,22 +555,11 @@ class DockerProvider(Provider):
             await self._way_out.open(self.link(id), record)
         return DockerBox(self, self._describe(record, power), found)
 
-    async def _change(self, record: BoxRecord) -> BoxRecord:
-        """Write down what a box has become. Only one can write the change that comes next: the daemon decides."""
-        number, nonce = record.change + 1, secrets.token_hex(8)
-        labels = self.names.labels(Kind.CHANGE, **{BOX: record.id, RECORD: record.to_text(), NONCE: nonce})
-        made = await self.engine.create_volume(self.names.change(record.id, number), labels)
-        if (made.get("Labels") or {}).get(NONCE) != nonce:
-            raise BoxConflict(f"somebody else has changed box {record.id}")
-        if number > 1:
-            await self._forget_changes(record.id, before=number)
-        return replace(record, change=number)
-
     async def set_network(self, id: str, policy: NetworkPolicy) -> None:
         require(self.name, self.capabilities, Capability.NETWORK_LIVE)
         async with self._alone(id, f"the network of box {id} cannot be changed") as (record, power, held):
-            record = latest(record, await self._changes(id))
-            record = await to_the_end(self._change(replace(record, spec=replace(record.spec, network=policy))))
+            record = await self._changes.latest(record)
+            record = await to_the_end(self._changes.write(replace(record, spec=replace(record.spec, network=policy))))
             if self._way_out is not None and power is Power.RUNNING:
                 await self._way_out.open(held.link, record)
 
@@ -604,7 +583,7 @@ class DockerProvider(Provider):
         require(self.name, self.capabilities, Capability.FORK)
         new = new or new_id("b")
         async with self._alone(id, f"box {id} cannot be forked") as (record, power, _):
-            record = latest(record, await self._changes(id))
+            record = await self._changes.latest(record)
             self.check(record.spec, new, labels)
             image = await to_the_end(self._snapshots.fork(id, running=power is Power.RUNNING))
         try:
@@ -725,22 +704,3 @@ def _check_id(id: str) -> None:
 
 def _explained(id: str, problem: EngineProblem) -> BoxError:
     return CreateFailed(f"box {id} could not be made: Docker says: {problem.message}", hint="holdfast doctor")
-
-
-def ground_of(home: Path) -> str:
-    """The ground of a home, made where there is none. Blocks."""
-    note = home / "docker" / "ground"
-    with contextlib.suppress(OSError):
-        text = note.read_text().strip()
-        if _GROUND.fullmatch(text):
-            return text
-    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = note.with_name(f".ground.{secrets.token_hex(4)}")
-    fresh.write_text(secrets.token_hex(4))
-    try:
-        note.hardlink_to(fresh)
-    except FileExistsError:
-        pass  # another process was quicker
-    finally:
-        fresh.unlink()
-    return note.read_text().strip()

@@ -1,0 +1,48 @@
+"""What boxes have become since they were made, kept at the daemon: Docker's labels never change, so that each change
+is a volume of its own, there for its labels alone. Which of them counts is `objects.latest`."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import replace
+from typing import Any
+
+from holdfast.boxes.errors import BoxConflict
+from holdfast.providers.docker.engine import Engine, EngineProblem
+from holdfast.providers.docker.objects import BOX, NONCE, RECORD, BoxRecord, Kind, Names, latest
+
+
+class Changes:
+    def __init__(self, engine: Engine, names: Names) -> None:
+        self._engine = engine
+        self._names = names
+
+    async def all(self) -> list[dict[str, Any]]:
+        """The volumes that tell of them, those of all boxes."""
+        return await self._engine.volumes(self._names.labels(Kind.CHANGE))
+
+    async def _of(self, id: str) -> list[dict[str, Any]]:
+        return await self._engine.volumes(self._names.labels(Kind.CHANGE, **{BOX: id}))
+
+    async def latest(self, record: BoxRecord) -> BoxRecord:
+        """What a box has become, of which the record tells how it was made."""
+        return latest(record, await self._of(record.id))
+
+    async def write(self, record: BoxRecord) -> BoxRecord:
+        """Write down what a box has become. Only one can write the change that comes next: the daemon decides."""
+        number, nonce = record.change + 1, secrets.token_hex(8)
+        labels = self._names.labels(Kind.CHANGE, **{BOX: record.id, RECORD: record.to_text(), NONCE: nonce})
+        made = await self._engine.create_volume(self._names.change(record.id, number), labels)
+        if (made.get("Labels") or {}).get(NONCE) != nonce:
+            raise BoxConflict(f"somebody else has changed box {record.id}")
+        if number > 1:
+            await self.forget(record.id, before=number)
+        return replace(record, change=number)
+
+    async def forget(self, id: str, before: int | None = None) -> None:
+        """All of a box, or those before one of them."""
+        for each in await self._of(id):
+            if before is None or int(str(each["Name"]).rpartition(".")[2]) < before:
+                with contextlib.suppress(EngineProblem):
+                    await self._engine.remove_volume(each["Name"])
