@@ -5,25 +5,22 @@ What is about the box's life is passed on to its provider. How bytes get in and 
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Preview, Step
-from holdfast.boxes.errors import BoxError, BoxUnreachable, InvalidSpec, Unsupported
+from holdfast.boxes.errors import BoxUnreachable, InvalidSpec, Unsupported
 from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels
 from holdfast.providers.answers import GuestRefused, number_in, optional_number_in
 from holdfast.providers.commands import check_terminal
+from holdfast.providers.steps import Check, take_step
 
 _PING_SECONDS: Final = 10.0
-
-Check = Callable[[], Awaitable[str]]
-"""One step of a ping: says what it found, or raises."""
 
 
 class Keeper(Protocol):
@@ -267,7 +264,7 @@ class GuestBox(Box):
             ("run a command", self._ping_command),
             ("workdir", self._ping_workdir),
         ):
-            steps.append(await _step(name, check, f"holdfast box diagnose {self.id}"))
+            steps.append(await take_step(name, check, f"holdfast box diagnose {self.id}"))
             if not steps[-1].ok:
                 break
         return steps
@@ -293,13 +290,3 @@ class GuestBox(Box):
 def check_port(port: int) -> None:
     if not 0 < port < 65536:
         raise InvalidSpec(f"there is no port {port}")
-
-
-async def _step(name: str, check: Check, otherwise: str) -> Step:
-    begin = time.perf_counter()
-    try:
-        detail = await check()
-    except (BoxError, GuestRefused) as error:
-        hint = getattr(error, "hint", None) or otherwise
-        return Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint)
-    return Step(name, True, (time.perf_counter() - begin) * 1000, detail)

@@ -60,6 +60,7 @@ from holdfast.providers.docker.objects import (
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.docker.transport import DockerTransport
 from holdfast.providers.docker.way_out import WayOut
+from holdfast.providers.steps import take_step
 from holdfast.providers.stream import RUN, StreamLink
 from holdfast.threads.ids import new_id, now_ms
 
@@ -663,9 +664,9 @@ class DockerProvider(Provider):
             return await containers.usage_of(self.engine, self.names.box(id))
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
-        steps = [await self._diagnose_daemon()]
+        steps = [await take_step("docker daemon", self._ask_daemon, "docker info")]
         if steps[-1].ok:
-            steps.append(await self._diagnose_guest())
+            steps.append(await take_step("guest", self._find_guest, "docker info"))
         if id is not None and all(step.ok for step in steps):
             try:
                 box = await self.attach(id)
@@ -674,27 +675,14 @@ class DockerProvider(Provider):
                 steps.append(Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all"))
         return steps
 
-    async def _diagnose_daemon(self) -> Step:
-        begin = time.perf_counter()
-        name = "docker daemon"
-        try:
+    async def _ask_daemon(self) -> str:
+        with told("the daemon cannot say what it is"):
             info = await self.engine.ask("GET", "info")
-        except (BoxUnreachable, EngineProblem) as error:
-            hint = getattr(error, "hint", None) or "docker info"
-            return Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint)
         chosen = self.oci_runtime or info.get("DefaultRuntime")
-        detail = f"{info.get('ServerVersion')} at {self.engine.host.address}, {info.get('Driver')}, runtime {chosen}"
-        return Step(name, True, (time.perf_counter() - begin) * 1000, detail)
+        return f"{info.get('ServerVersion')} at {self.engine.host.address}, {info.get('Driver')}, runtime {chosen}"
 
-    async def _diagnose_guest(self) -> Step:
-        begin = time.perf_counter()
-        try:
-            detail = (await self.runtime()).volume
-        except BoxError as error:
-            return Step(
-                "guest", False, (time.perf_counter() - begin) * 1000, error.message, error.hint or "docker info"
-            )
-        return Step("guest", True, (time.perf_counter() - begin) * 1000, f"on volume {detail}")
+    async def _find_guest(self) -> str:
+        return f"on volume {(await self.runtime()).volume}"
 
 
 def _check_id(id: str) -> None:

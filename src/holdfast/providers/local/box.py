@@ -13,11 +13,12 @@ from holdfast.boxes.box import BoxInfo, Power
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
 from holdfast.providers.answers import GuestRefused
-from holdfast.providers.guest_box import Check, GuestBox, Usage, check_port
+from holdfast.providers.guest_box import GuestBox, Usage, check_port
 from holdfast.providers.local.files import GuestFiles
 from holdfast.providers.local.link import Link
 from holdfast.providers.local.process import GuestProcesses
 from holdfast.providers.pipes import writable
+from holdfast.providers.steps import Check
 
 if TYPE_CHECKING:
     from holdfast.providers.local.guest_provider import GuestProvider

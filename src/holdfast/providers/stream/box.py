@@ -9,7 +9,8 @@ from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
 from holdfast.providers.answers import GuestRefused
-from holdfast.providers.guest_box import Check, GuestBox, Keeper, check_port
+from holdfast.providers.guest_box import GuestBox, Keeper, check_port
+from holdfast.providers.steps import Check
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.link import Call, StreamLink, WakingLink
 from holdfast.providers.stream.process import StreamProcesses

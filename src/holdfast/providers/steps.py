@@ -1,0 +1,24 @@
+"""One step of a ping or a diagnosis: done, timed, and told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from holdfast.boxes.box import Step
+from holdfast.boxes.errors import BoxError
+from holdfast.providers.answers import GuestRefused
+
+Check = Callable[[], Awaitable[str]]
+"""Says what it found, or raises `BoxError` or `GuestRefused`."""
+
+
+async def take_step(name: str, check: Check, otherwise: str) -> Step:
+    """`otherwise` is what to do next where it fails and the error does not say."""
+    begin = time.perf_counter()
+    try:
+        detail = await check()
+    except (BoxError, GuestRefused) as error:
+        hint = getattr(error, "hint", None) or otherwise
+        return Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint)
+    return Step(name, True, (time.perf_counter() - begin) * 1000, detail)
