@@ -256,26 +256,24 @@ class _Root:
         for name, text in _ETC.items():
             self._add(name, text.encode(), 0o644)
 
-    def _folder(self, name: str, mode: int = 0o755) -> None:
-        if name in self._there:
+    def _put(self, member: tarfile.TarInfo, data: bytes = b"") -> None:
+        """With the folders above it; what is there already stays."""
+        if member.name in self._there:
             return
-        if "/" in name:
-            self._folder(name.rpartition("/")[0])
-        self._there.add(name)
+        if "/" in member.name:
+            self._folder(member.name.rpartition("/")[0])
+        self._there.add(member.name)
+        self._tar.addfile(member, io.BytesIO(data))
+
+    def _folder(self, name: str, mode: int = 0o755) -> None:
         member = tarfile.TarInfo(name)
         member.type, member.mode = tarfile.DIRTYPE, mode
-        self._tar.addfile(member)
+        self._put(member)
 
     def _add(self, name: str, data: bytes, mode: int) -> None:
-        name = self._settled(name)
-        if name in self._there:
-            return
-        if "/" in name:
-            self._folder(name.rpartition("/")[0])
-        self._there.add(name)
-        member = tarfile.TarInfo(name)
+        member = tarfile.TarInfo(self._settled(name))
         member.size, member.mode = len(data), mode
-        self._tar.addfile(member, io.BytesIO(data))
+        self._put(member, data)
 
     @staticmethod
     def _settled(name: str) -> str:
@@ -288,14 +286,9 @@ class _Root:
         self._add(name, source.read_bytes(), 0o755)
 
     def link(self, name: str, target: str) -> None:
-        if name in self._there:
-            return
-        if "/" in name:
-            self._folder(name.rpartition("/")[0])
-        self._there.add(name)
         member = tarfile.TarInfo(name)
         member.type, member.linkname = tarfile.SYMTYPE, target
-        self._tar.addfile(member)
+        self._put(member)
 
     def finish(self) -> bytes:
         self._tar.close()
