@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.testing.disks import CannotMount
+from holdfast.testing.disks import CannotMount, SmallDisk
 from holdfast.testing.faults import fill_disk_while_writing
 
 MEGABYTE = 1024 * 1024
@@ -22,3 +23,41 @@ def test_a_disk_that_fills_up_under_the_server_loses_nothing(tmp_path: Path, see
     assert report.refused >= 200, report
     assert report.acknowledged > 100, report
     assert report.kills == 3, report
+
+
+WRITE = """
+import os, pathlib, sys
+from holdfast.threads.sqlite import reserve
+from holdfast.threads.sqlite.schema import connect
+path = pathlib.Path(sys.argv[1])
+connection = connect(path)
+if sys.argv[2] == "kept":
+    reserve.keep(path)
+connection.execute("CREATE TABLE kept (word)")
+connection.execute("INSERT INTO kept VALUES ('fast')")
+os._exit(0)
+"""
+READ = """
+import pathlib, sys
+from holdfast.threads.sqlite.schema import connect
+print(connect(pathlib.Path(sys.argv[1])).execute("SELECT word FROM kept").fetchall())
+"""
+
+
+@pytest.mark.parametrize("kept", ["kept", "not kept"])
+def test_a_database_opens_on_a_full_disk_by_the_room_that_was_kept_for_it(kept: str) -> None:
+    try:
+        with SmallDisk(2 * MEGABYTE) as disk:
+            path = disk.there / "data.db"
+            assert disk.run(sys.executable, "-c", WRITE, path, kept).returncode == 0
+            (disk.here / "data.db-shm").unlink()  # where the crash came before there was room for it
+            with pytest.raises(OSError, match="No space"):
+                disk.put_ballast(2 * MEGABYTE)
+            assert disk.free_bytes == 0
+            read = disk.run(sys.executable, "-c", READ, path)
+            if kept == "kept":
+                assert read.stdout == "[('fast',)]\n", read.stderr
+            else:
+                assert "disk I/O error" in read.stderr
+    except CannotMount as error:
+        pytest.skip(str(error))

@@ -68,6 +68,15 @@ class SmallDisk:
         assert self._holder is not None
         return Path(f"/proc/{self._holder.pid}/root{self._mount_point}")
 
+    def run(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
+        """A command that sees the disk at `there`."""
+        return subprocess.run([*self._enter, *argv], capture_output=True, text=True, timeout=60, check=False)
+
+    @property
+    def there(self) -> Path:
+        """Where the disk is for whoever runs in its namespace."""
+        return self._mount_point
+
     def server(self, *, log: Path) -> ServerProcess:
         """A server with its home on this disk. The log is elsewhere: it is to be read when the disk is full."""
         return ServerProcess(self._mount_point / "home", command=self._enter, home_here=self.here / "home", log=log)

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from holdfast.threads.sqlite import reserve
+
 VERSION: Final = 1
 _WAL_TRIES: Final = 500
 
@@ -184,7 +186,14 @@ def connect(path: Path) -> sqlite3.Connection:
     """A connection for any thread, one thread at a time; transactions are begun and ended by hand."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
     connection.execute("PRAGMA busy_timeout = 10000")
-    _use_wal(connection)
+    try:
+        _use_wal(connection)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL) or not reserve.spend(path):
+            connection.close()
+            raise
+        connection.close()
+        return connect(path)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -16000")
     return connection

@@ -20,7 +20,7 @@ from holdfast.threads.errors import (
 from holdfast.threads.framing import skip_messages
 from holdfast.threads.ids import now_ms
 from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
-from holdfast.threads.sqlite import journal
+from holdfast.threads.sqlite import journal, reserve
 from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling
 from holdfast.threads.sqlite.reader import Reader, Span, spans_of
 from holdfast.threads.sqlite.record import StreamRecord, dump_config, load_record, load_record_by_id
@@ -70,6 +70,7 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         self._lookup = connect(path)
         prepare(self._lookup)
+        reserve.keep(path)
         filings, self._row = journal.load(self._lookup)
         """Number of the journal's last row that has been settled."""
         self._writer = Writer(path, self._row, self._settled_from_thread)

@@ -1,0 +1,43 @@
+"""A little room that is kept beside the database, for a start on a full disk.
+
+After a crash SQLite makes the index of its log anew, and may need more room for it than the crash left free. Without
+that room not even a read is served. So a file is kept that can be made smaller, several times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_SIZE: Final = 256 * 1024
+_SHARE: Final = 64 * 1024
+"""For one start. The index of a log grows by half of this."""
+
+
+def keep(database: Path) -> None:
+    """Take the room where there is some. Blocks for a moment."""
+    with contextlib.suppress(OSError), _open(database) as descriptor:
+        os.posix_fallocate(descriptor, 0, _SIZE)
+
+
+def spend(database: Path) -> bool:
+    """Give some of it back to the disk; says whether there was any left."""
+    try:
+        with _open(database) as descriptor:
+            size = os.fstat(descriptor).st_size
+            os.ftruncate(descriptor, max(0, size - _SHARE))
+            return size > 0
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _open(database: Path) -> Iterator[int]:
+    descriptor = os.open(f"{database}-reserve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
