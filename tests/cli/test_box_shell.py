@@ -132,7 +132,7 @@ def test_the_size_is_the_terminals_and_follows_it(sit: Sit, box: str) -> None:
 
 def test_ctrl_c_is_for_the_box(sit: Sit, box: str) -> None:
     person = sit("shell", box)
-    person.type("echo wai''ting; sleep 600\r")
+    person.type("sh -c \"echo wai''ting; exec sleep 600\"\r")  # what says so has the terminal, not the shell before it
     person.expect("waiting")
     person.type("\x03")
     person.type("echo code $?\r")

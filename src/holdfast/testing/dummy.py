@@ -49,6 +49,7 @@ from holdfast.testing.dummy_processes import (
     DummyProcess,
     connect,
     end_everything,
+    held_still,
     open_channel,
     run,
     spawn,
@@ -293,7 +294,8 @@ class DummyProvider(Provider):
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
         id = new_id("s")
         with _making(self.folder / "making" / id, id):
-            _fill(self.folder / "making" / id, {}, self.place(box.id) / "files")
+            with held_still(self.place(box.id)):
+                _fill(self.folder / "making" / id, {}, self.place(box.id) / "files")
             size = _size(self.folder / "making" / id / "files")
             await self.point("snapshot.half")
             # It has all of its data itself, so it builds on no other.

@@ -9,7 +9,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ from holdfast.boxes.process import (
     Stream,
 )
 
+_STILL_SECONDS: Final = 2.0
 _PIECE: Final = 1 << 16
 _SUPERVISOR: Final = Path(__file__).with_name("dummy_supervisor.py")
 _KEPT_STDERR: Final = 64 * 1024
@@ -249,11 +251,45 @@ def alive(pid: int) -> bool:
         return False
 
 
+def _commands(box: Path) -> list[int]:
+    records = sorted((box / "commands").glob("*"))
+    return [int(record.name) for record in records if read_text(record) == began(int(record.name))]
+
+
+@contextlib.contextmanager
+def held_still(box: Path) -> Iterator[None]:
+    """While this lasts, no command and no spawned process of a box does anything."""
+    groups = set(_commands(box))
+    for folder in (box / "processes").glob("*"):
+        started = read_json(folder / "started.json")
+        if started is not None and read_json(folder / "ended.json") is None:
+            groups.add(started["pid"])
+    try:
+        for group in groups:
+            kill_group(group, signal.SIGSTOP)
+        deadline = time.monotonic() + _STILL_SECONDS
+        while groups and _busy(groups) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        yield
+    finally:
+        for group in groups:
+            kill_group(group, signal.SIGCONT)
+
+
+def _busy(groups: set[int]) -> bool:
+    """Whether some process of these groups has not stopped yet."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            state, _, group = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:3]
+            if int(group) in groups and state not in "TtZX":
+                return True
+    return False
+
+
 async def end_everything(box: Path) -> None:
     """Kill every command and every spawned process of a box."""
-    for record in sorted((box / "commands").glob("*")):
-        if read_text(record) == began(int(record.name)):
-            kill_group(int(record.name))
+    for pid in _commands(box):
+        kill_group(pid)
     for folder in sorted((box / "processes").glob("*")):
         await end_process(folder)
 
