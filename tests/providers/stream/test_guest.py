@@ -33,7 +33,9 @@ def pythons() -> list[str]:
     oldest = sorted(Path.home().glob(".pyenv/versions/3.9*/bin/python3.9")) or [
         Path(found) for found in [shutil.which("python3.9")] if found is not None
     ]
-    return [sys.executable, *(str(each) for each in oldest[:1])]
+    # A shim of something that manages versions may be all there is of it.
+    working = [each for each in oldest if not subprocess.run([each, "-c", ""], capture_output=True).returncode]
+    return [sys.executable, *(str(each) for each in working[:1])]
 
 
 @contextlib.contextmanager
