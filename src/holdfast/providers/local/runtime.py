@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.guest import GUEST as GUEST_MODULES
 from holdfast.providers.local import seccomp
 from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, PYTHON, SKELETON, UID, USER
 from holdfast.providers.local.ground import Ground
@@ -35,7 +36,6 @@ IMAGE_APT: Final = "image-apt-1"
 """On top of an image with apt, which has no user to change to here."""
 OWN_LAYERS: Final = frozenset({BASE, IMAGE_BASE, IMAGE_ETC, IMAGE_APT})
 """Made by us, again where they are missing. Never removed."""
-_MODULES: Final = ("codec", "init", "outlet", "search", "tar", "tree")
 _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FROM_ETC: Final = (
     "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts", "gai.conf",
@@ -179,7 +179,7 @@ def _is_open_to_all(path: Path) -> bool:
 
 def _guest_sources() -> list[Path]:
     folder = Path(importlib.util.find_spec("holdfast.guest").submodule_search_locations[0])  # type: ignore[union-attr,index]
-    return [folder / f"{name}.py" for name in _MODULES]
+    return [folder / f"{name}.py" for name in GUEST_MODULES]
 
 
 def _choose_python(root: Path, ground: Ground) -> tuple[str, str, Path | None]:

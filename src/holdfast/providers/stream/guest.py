@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Final
 
-MODULES: Final = ("bridge", "carrying", "codec", "frames", "init", "keeping", "outlet", "search", "tar", "tree")
+from holdfast.guest import BRIDGE, GUEST
+
+MODULES: Final = tuple(sorted((*GUEST, *BRIDGE)))
 RUN: Final = "/.holdfast-run"
 """Where guest and bridge meet, and where the output of spawned processes is kept. Has to outlive a stop of the box."""
 _FLAGS: Final = ("-I", "-S", "-B", "-X", "utf8")

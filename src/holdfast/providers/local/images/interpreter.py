@@ -39,7 +39,7 @@ for name in sorted(os.listdir(dynload)) if os.path.isdir(dynload) else ():
         try:
             __import__(module)
         except Exception:
-            pass
+            pass  # what cannot be loaded here needs no libraries there
 import ctypes
 try:
     ctypes.CDLL("libgcc_s.so.1")
