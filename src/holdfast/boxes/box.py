@@ -114,6 +114,8 @@ class Box(ABC):
     info: BoxInfo
     """As of when this handle was made."""
     files: Files
+    tools: str | None = None
+    """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installing`), if it does."""
     wake: Callable[[], Awaitable[bool]] | None = None
     """Set by who opened it, where a box that sleeps shall wake for what is asked of it: whether it was woken."""
 
@@ -190,6 +192,15 @@ class Box(ABC):
     async def set_network(self, policy: NetworkPolicy) -> None:
         """Change what the box may reach, from now on."""
         raise Unsupported(f"provider {self.info.provider} has no network-live")
+
+    async def open_door(self) -> str:
+        """Let what runs in the box ask Holdfast itself, whatever its network policy is: returns the URL in the box.
+
+        It lasts until the box stops, or its server does. Opening it again is fine.
+        """
+        raise Unsupported(
+            f"nothing in a box of provider {self.info.provider} can reach Holdfast", hint="use another provider"
+        )
 
     # --- lifecycle ---
 

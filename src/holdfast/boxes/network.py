@@ -19,7 +19,8 @@ from holdfast.boxes.errors import InvalidSpec
 DEFAULT_LIST: Final = "default"
 """In a list of rules: the package registries that this machine's own clients use, git hosts and the model gateway."""
 PROXY_PORT: Final = 3128
-"""Where a box finds its way out, on its own loopback."""
+"""Where a box finds its way out, on its own loopback, and its door to Holdfast."""
+DOOR: Final = f"http://127.0.0.1:{PROXY_PORT}"
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _METHOD: Final = re.compile(r"[A-Z]{1,32}")
 _MOST_RULES: Final = 1000
@@ -176,6 +177,9 @@ class Traffic:
 
 class Egress(Protocol):
     """Where the ways out of boxes end. Given to providers; whoever composed them owns it.
+
+    What asks for something by its path alone, as one asks a server and not a proxy, asks Holdfast itself: that is the
+    box's door, which is open to it whatever it may reach outside.
 
     A box is admitted when it runs, and dismissed when it does not. What it connects to on its `PROXY_PORT` reaches us
     as a listener, where descriptors can be passed, or connection by connection.

@@ -7,6 +7,7 @@ address that was checked.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _DRAINED: Final = 1 << 20
 """Bytes of a refused request that are read to its end, so that the box gets to see the answer."""
 _DRAIN_SECONDS: Final = 2.0
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+_LONGEST_METHOD: Final = 32
+NO_NETWORK: Final = "this box has no network"
 _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
@@ -66,6 +69,8 @@ class Connection:
         """Whether a byte of the answer to the present request has gone to the box."""
         self.target: Target | None = None
         """What it is at now, for who judges again when the policy changes."""
+        self.at_the_door = False
+        """Whether it asks Holdfast itself, which no policy is about."""
         self._decision: Decision | None = None
         self._began = monotonic()
         self._sent_bytes = self._received_bytes = 0
@@ -128,9 +133,10 @@ class Connection:
 
     async def run(self) -> None:
         try:
-            while await self._one_request():
-                pass
-            self._client.close()
+            if await self._goes_outside():
+                while await self._one_request():
+                    pass
+                self._client.close()
         except asyncio.CancelledError:
             self._note_end(self._ended_why)
             raise
@@ -138,6 +144,22 @@ class Connection:
             pass
         finally:
             self.discard()
+
+    async def _goes_outside(self) -> bool:
+        """False: it was at the door, or has no business out there, and is over."""
+        if self._way.door is None:
+            return True
+        # A proxy is asked for a whole URL or by CONNECT, a server for a path.
+        first = await self._client.peek(b" ", _LONGEST_METHOD)
+        if first.partition(b" ")[2][:1] == b"/":
+            self.at_the_door = True
+            self._quiet = self._ends_at = math.inf  # the door has limits of its own
+            await self._way.door(self._way.box, *self._client.hand_over())
+            return False
+        if self._way.allowance.mode is Network.NONE:
+            self._note(False, NO_NETWORK)
+            return False
+        return True
 
     def discard(self) -> None:
         """Let go of everything. Also for a task that was cancelled before it began; twice does nothing."""

@@ -16,20 +16,19 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network import PROXY_PORT, Network, NetworkPolicy, Traffic
+from holdfast.boxes.network import DOOR, Network, NetworkPolicy, Traffic
 from holdfast.egress.connection import Connection
 from holdfast.egress.defaults import DefaultList
 from holdfast.egress.limits import Limits
 from holdfast.egress.policy import allowance
 from holdfast.egress.records import Decision, Records
-from holdfast.egress.seams import Connector, Resolver
+from holdfast.egress.seams import Connector, Door, Resolver
 from holdfast.egress.way import Way
 from holdfast.egress.wire import reset
 
 Policies = Callable[[str], NetworkPolicy | None]
 """The policy of an environment, where it has one."""
 
-_ADDRESS: Final = f"http://127.0.0.1:{PROXY_PORT}"
 _STOP_SECONDS: Final = 5.0
 
 _log = logging.getLogger("holdfast.egress")
@@ -47,13 +46,16 @@ class EgressProxy:
         defaults: DefaultList | None = None,
         policies: Policies = lambda environment: None,
         limits: Limits | None = None,
+        door: Door | None = None,
     ) -> None:
+        """`door` answers what boxes ask of Holdfast itself; without one they are refused."""
         self._resolver = resolver
         self._connector = connector
         self._records = records
         self._defaults = defaults or DefaultList()
         self._policies = policies
         self._limits = limits or Limits()
+        self._door = door
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each takes two descriptors and sometimes four more. Others on this loop need theirs.
         self._most = min(self._limits.all_connections, descriptors // 4)
@@ -88,6 +90,7 @@ class EgressProxy:
                 resolver=self._resolver,
                 connector=self._connector,
                 records=self._records,
+                door=self._door,
                 room=self._has_room,
                 start=self._start,
             )
@@ -122,7 +125,7 @@ class EgressProxy:
             return MappingProxyType({})
         names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
         here = "localhost,127.0.0.1,::1"
-        proxy = {**dict.fromkeys(names, _ADDRESS), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
+        proxy = {**dict.fromkeys(names, DOOR), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
         return MappingProxyType({**self._defaults.environment, **proxy})
 
     # --- for who composes ---

@@ -1,6 +1,7 @@
-"""Where names become addresses, and addresses connections. Between the two every address is checked.
+"""Where names become addresses, and addresses connections; and where a box's door leads.
 
-Both are passed in, so tests give names to servers on loopback, and a connector that refuses proves that nothing left.
+Between the first two every address is checked. Both are passed in, so tests give names to servers on loopback, and a
+connector that refuses proves that nothing left.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class Connector(Protocol):
 
         It gets the address that was checked, and must connect to no other.
         """
+        ...
+
+
+class Door(Protocol):
+    """Answers what boxes ask of Holdfast itself."""
+
+    async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:
+        """Serve a connection of a box, of which `ahead` was read already, to its end. Takes it."""
         ...
 
 

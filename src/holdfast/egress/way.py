@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.boxes.network import Network, NetworkPolicy
-from holdfast.egress.connection import Connection
+from holdfast.egress.connection import NO_NETWORK, Connection
 from holdfast.egress.limits import Bucket, Limits
 from holdfast.egress.policy import Allowance, Target
 from holdfast.egress.records import Decision, Records
-from holdfast.egress.seams import Connector, Resolver
+from holdfast.egress.seams import Connector, Door, Resolver
 from holdfast.egress.wire import reset
 
 _ACCEPTS: Final = 32
@@ -38,6 +38,7 @@ class Way:
         resolver: Resolver,
         connector: Connector,
         records: Records,
+        door: Door | None,
         room: Callable[[int], bool],
         start: Callable[[Way, Connection], None],
     ) -> None:
@@ -45,6 +46,7 @@ class Way:
         self.limits = limits
         self.connector = connector
         self.records = records
+        self.door = door
         self.policy = NetworkPolicy()
         self.allowance = Allowance(Network.NONE)
         self.tenant = "default"
@@ -78,8 +80,8 @@ class Way:
             self.piece = max(512, min(_MOST_AT_ONCE, rate // 64))
         for connection in tuple(self.connections):
             if connection.target is None:
-                if allowance.mode is Network.NONE:
-                    connection.end("the policy has changed: this box has no network")
+                if allowance.mode is Network.NONE and not connection.at_the_door:
+                    connection.end(f"the policy has changed: {NO_NETWORK}")
             elif not (ruling := allowance.judge(connection.target)).allowed:
                 connection.end(f"the policy has changed: {ruling.why}")
 
@@ -120,8 +122,8 @@ class Way:
 
     def take(self, client: socket.socket) -> bool:
         """Whether there is room for it. Takes it in any case."""
-        if self.allowance.mode is Network.NONE:
-            why = "this box has no network"
+        if self.allowance.mode is Network.NONE and self.door is None:
+            why = NO_NETWORK
         elif len(self.connections) >= self._most:
             why = f"more than {self._most} connections of this box at once"
         elif not self._room(len(self.connections)):

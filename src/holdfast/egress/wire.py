@@ -120,6 +120,17 @@ class Wire:
             raise BadHead("a line ends in something other than CR LF")
         return line
 
+    async def peek(self, end: bytes, most: int) -> bytes:
+        """What comes first, up to `end` and the byte after it. Less where the other end says less, or no such thing."""
+        while (at := self._ahead.find(end, 0, most)) < 0 or len(self._ahead) <= at + len(end):
+            if (at < 0 and len(self._ahead) >= most) or not await self.more():
+                break
+        return bytes(self._ahead[: most + len(end) + 1])
+
+    def hand_over(self) -> tuple[socket.socket, bytes]:
+        """The socket, and what was read of it and not used: whoever takes them owns them."""
+        return socket.socket(fileno=self.socket.detach()), self.take(len(self._ahead))
+
     def line_ready(self) -> bool:
         return b"\r\n" in self._ahead
 

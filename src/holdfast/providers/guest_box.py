@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Preview, Step
 from holdfast.boxes.errors import BoxUnreachable, InvalidSpec, Unsupported
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network import DOOR, NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels
@@ -39,6 +39,8 @@ class Keeper(Protocol):
     async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box: ...
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None: ...
+
+    async def open_door(self, id: str) -> None: ...
 
 
 class Asked(Protocol):
@@ -195,6 +197,10 @@ class GuestBox(Box):
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         await self._keeper.set_network(self.id, policy)
+
+    async def open_door(self) -> str:
+        await self._keeper.open_door(self.id)
+        return DOOR
 
     # --- lifecycle ---
 

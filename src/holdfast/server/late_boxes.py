@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service import Boxes
     from holdfast.boxes.sqlite import SqliteBoxes
+    from holdfast.egress import Door
     from holdfast.server.way_out import Outside, WayOut
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class LateBoxes:
         pool: int = 0,
     ) -> None:
         """`pool` boxes are kept ready at most."""
+        self.door: Door | None = None
+        """Where boxes ask Holdfast itself. Set before anything is opened."""
         self._database = database
         self._open_providers = open_providers
         self._make_outside = make_outside
@@ -134,7 +137,7 @@ class LateBoxes:
         # Loading takes long enough that nobody else should wait for it.
         service, pool, rows, way_out = await asyncio.to_thread(_load)
         outside = await asyncio.to_thread(self._make_outside)
-        self._way_out = way_out(self._database, outside)
+        self._way_out = way_out(self._database, outside, door=self.door)
         await self._way_out.open()
         self._providers = await self._open_providers(self._way_out.proxy)
         self._rows = rows(self._database)

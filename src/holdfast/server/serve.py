@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import holdfast
 from holdfast.server import logs
 from holdfast.server.config import Settings
+from holdfast.server.door import Door
 from holdfast.server.front import Front
 from holdfast.server.home import Home, RunningServer
 from holdfast.server.late import LateApp
@@ -195,6 +196,7 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection)
+        boxes.door = Door(surface, access, streams.next_request_id, max_body=settings.max_body)
         stack.push_async_callback(boxes.close)
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)

@@ -109,7 +109,7 @@ class StreamService:
     async def _respond_control(self, request: Request) -> Response:
         path = request.path
         if needs_grant(path):
-            self._access.grant(_bearer(request.headers)).check_administer()
+            self._access.grant(bearer(request.headers)).check_administer()
         response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise StreamNotFound(f"there is nothing at {path}")
@@ -120,7 +120,7 @@ class StreamService:
             raise Forbidden(f"{path} is reserved: it cannot be a stream")
         if not self._access.required:
             return
-        credential = _bearer(request.headers)
+        credential = bearer(request.headers)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
@@ -128,7 +128,8 @@ class StreamService:
         self._access.grant(credential).check_stream(path, request.method)
 
 
-def _bearer(headers: dict[bytes, bytes]) -> str | None:
+def bearer(headers: dict[bytes, bytes]) -> str | None:
+    """The credential of a request, where it has one."""
     value = headers.get(b"authorization")
     if value is None:
         return None

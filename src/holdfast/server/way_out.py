@@ -20,6 +20,7 @@ from holdfast.boxes.network import Network, NetworkPolicy, Rule
 from holdfast.egress import (
     Connector,
     DefaultList,
+    Door,
     EgressProxy,
     Limits,
     Resolver,
@@ -67,7 +68,9 @@ class _Proxy(EgressProxy):
 class WayOut:
     """Owns all of it, from `open` to `close`."""
 
-    def __init__(self, database: Path, outside: Outside, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self, database: Path, outside: Outside, *, limits: Limits | None = None, door: Door | None = None
+    ) -> None:
         limits = limits or Limits()
         self.records = SqliteRecords(database, kept=limits.decisions)
         self.policies = SqlitePolicies(database)
@@ -84,6 +87,7 @@ class WayOut:
             defaults=git_hosts(),
             policies=self.policies,
             limits=limits,
+            door=door,
             wanted=self._wanted,
         )
 

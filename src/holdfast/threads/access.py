@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -25,12 +25,24 @@ _KEY_RECHECK_MS: Final = 1000
 MAX_TOKEN_SECONDS: Final = 24 * 3600
 _MAX_RENEWED_SECONDS: Final = 7 * 24 * 3600
 """How long a token can live by renewals: longer than any run."""
+RUNNER_SECONDS: Final = 3600
+MODEL_SECONDS: Final = 4 * 24 * 3600
+"""Longer than any run: an agent cannot renew its own. It ends with its run."""
 
 
 class Scope(StrEnum):
     READ = "read"
     WRITE = "write"
     """Includes reading: who continues a thread has to know it."""
+
+
+class RunScope(StrEnum):
+    """What the token of a run is for. Neither is good for anything but the door of the run's own box."""
+
+    RUNNER = "runner"
+    """To append to its thread in its epoch, and to show that it lives."""
+    MODEL = "model"
+    """To ask the model of its run, while that lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,20 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class RunGrant:
+    """What the token of a run allows, in the box that the run is in."""
+
+    tenant: str
+    thread: str
+    run: str
+    epoch: int
+    box: str
+    scope: RunScope
+    model: str = ""
+    """Name and model, as the run was launched with; for `model`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     id: str
     name: str
@@ -79,6 +105,13 @@ class IssuedToken:
     thread: str
     scope: Scope
     expires_at: int
+    """UTC milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedRunToken:
+    token: str = field(repr=False)
+    expires_at: int = 0
     """UTC milliseconds."""
 
 
@@ -123,6 +156,8 @@ class Access:
     ) -> None:
         self._keys = keys
         self._secret = derive(secret, "thread tokens")
+        self._run_secret = derive(secret, "run tokens")
+        """Another one, so that the token of a run is none anywhere but at the door."""
         self._tenant = tenant
         self._session_digest = digest_key(session_key) if session_key else b""
         """A key that lives only as long as this server."""
@@ -131,6 +166,7 @@ class Access:
         self._everything = Grant(tenant)
         self._known: dict[str, tuple[Grant, int]] = {}
         """Grants by credential, each with the time (ms) until which it need not be checked again."""
+        self._known_runs: dict[str, tuple[RunGrant, int]] = {}
 
     def grant(self, credential: str | None) -> Grant:
         if not self.required:
@@ -213,6 +249,81 @@ class Access:
         return self.issue(
             grant.thread, grant.scope, int(claims["exp"]) - int(claims["iat"]), first_issued=grant.first_issued
         )
+
+    # --- runs ---
+
+    def issue_run(
+        self, thread: str, run: str, epoch: int, box: str, scope: RunScope, *, model: str = ""
+    ) -> IssuedRunToken:
+        """For one run, in one epoch, in one box."""
+        import jwt
+
+        now = self._clock() // 1000
+        expires = now + (RUNNER_SECONDS if scope is RunScope.RUNNER else MODEL_SECONDS)
+        claims = {
+            "iss": _ISSUER,
+            "sub": thread,
+            "ten": self._tenant,
+            "run": run,
+            "epoch": epoch,
+            "box": box,
+            "scope": scope.value,
+            "model": model,
+            "iat": now,
+            "exp": expires,
+        }
+        return IssuedRunToken(jwt.encode(claims, self._run_secret, "HS256"), expires * 1000)
+
+    def grant_run(self, credential: str | None, box: str) -> RunGrant:
+        """What a run's token allows, to who comes from that box. Whether the run lives is for others to say."""
+        grant, expires_at = self._run_token(credential, box)
+        if self._clock() >= expires_at:
+            raise Unauthorized("this token has expired", hint="renew it")
+        return grant
+
+    def renew_run(self, credential: str | None, box: str) -> IssuedRunToken:
+        """Another like this one, also where it has expired: the caller knows that its run lives."""
+        grant, _ = self._run_token(credential, box)
+        return self.issue_run(grant.thread, grant.run, grant.epoch, grant.box, grant.scope, model=grant.model)
+
+    def _run_token(self, credential: str | None, box: str) -> tuple[RunGrant, int]:
+        if credential is None:
+            raise Unauthorized("this needs the token of a run", hint="send Authorization: Bearer …")
+        known = self._known_runs.get(credential)
+        if known is None:
+            known = self._check_run_token(credential)
+            if len(self._known_runs) >= _CACHED:
+                self._known_runs.clear()
+            self._known_runs[credential] = known
+        if not hmac.compare_digest(known[0].box.encode(), box.encode()):
+            raise Forbidden("this token is for a run in another box")
+        return known
+
+    def _check_run_token(self, token: str) -> tuple[RunGrant, int]:
+        import jwt
+
+        try:
+            claims = jwt.decode(
+                token,
+                self._run_secret,
+                algorithms=["HS256"],
+                issuer=_ISSUER,
+                options={"require": ["exp", "iat", "sub"], "verify_exp": False, "verify_iat": False},
+            )
+            grant = RunGrant(
+                str(claims["ten"]),
+                str(claims["sub"]),
+                str(claims["run"]),
+                int(claims["epoch"]),
+                str(claims["box"]),
+                RunScope(claims["scope"]),
+                str(claims["model"]),
+            )
+            return grant, int(claims["exp"]) * 1000
+        except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
+            raise Unauthorized("this token is not valid here") from None
+
+    # --- keys ---
 
     async def create_key(self, name: str) -> tuple[ApiKey, str]:
         secret = new_key()

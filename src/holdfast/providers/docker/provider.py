@@ -30,6 +30,7 @@ from holdfast.boxes.errors import (
     CreateFailed,
     InvalidSpec,
     SnapshotNotFound,
+    Unsupported,
 )
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network import Egress, Network, NetworkPolicy
@@ -563,6 +564,14 @@ class DockerProvider(Provider):
             record = await to_the_end(self._changes.write(replace(record, spec=replace(record.spec, network=policy))))
             if self._way_out is not None and power is Power.RUNNING:
                 await self._way_out.open(held.link, record)
+
+    async def open_door(self, id: str) -> None:
+        if self._way_out is None:
+            raise Unsupported(f"nothing in a box of provider {self.name} can reach Holdfast: it was opened without")
+        async with self._alone(id, f"the door of box {id} cannot be opened") as (record, power, held):
+            if power is not Power.RUNNING:
+                raise BoxStopped(f"box {id} does not run")
+            await self._way_out.open_door(held.link, await self._changes.latest(record))
 
     def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         return {} if self._egress is None else self._egress.environment(policy)

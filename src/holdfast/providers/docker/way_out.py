@@ -19,8 +19,11 @@ class WayOut:
 
     async def open(self, link: StreamLink, record: BoxRecord) -> None:
         """Admit a box that runs, or its new policy. One that may reach nothing is not asked for anything."""
-        if record.id not in self._open and record.spec.network.mode is Network.NONE:
-            return
+        if record.id in self._open or record.spec.network.mode is not Network.NONE:
+            await self.open_door(link, record)
+
+    async def open_door(self, link: StreamLink, record: BoxRecord) -> None:
+        """Admit a box that runs, also one that may reach nothing but us."""
         self._egress.admit(record.id, record.spec.network, record.labels)
         if record.id in self._open:
             return

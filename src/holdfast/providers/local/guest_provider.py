@@ -30,6 +30,7 @@ from holdfast.boxes.errors import (
     CreateFailed,
     InvalidSpec,
     NoSpace,
+    Unsupported,
     WrongSnapshot,
 )
 from holdfast.boxes.labels import HIBERNATION, POOL, matches
@@ -77,6 +78,8 @@ class GuestProvider(Provider):
 
     capabilities: frozenset[Capability] = frozenset()
     snapshot_kind = layers.KIND
+    tools: str | None = None
+    """Where boxes see the programs that this machine has for them."""
     owner: tuple[int, int] | None = None
     """Whom kept output is given to."""
 
@@ -447,6 +450,12 @@ class GuestProvider(Provider):
             except BaseException:
                 self.ground.write(record)
                 raise
+
+    async def open_door(self, id: str) -> None:
+        raise Unsupported(
+            f"nothing in a box of provider {self.name} can reach Holdfast from here",
+            hint="use provider local, through the server of its home",
+        )
 
     async def remove(self, id: str) -> int:
         if not _ID.fullmatch(id) or not self.ground.box(id).exists():

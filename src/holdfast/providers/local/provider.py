@@ -63,6 +63,9 @@ class LocalProvider(GuestProvider):
         uid, gid = runtime.chosen_user(path)
         super().__init__(Ground(path, uid, gid))
         self._home = home.absolute()
+        self._tools = self._home / "tools"
+        self._mounted_tools: tuple[int, int] | None = None
+        self.tools = bubblewrap.TOOLS
         self._as_root = os.geteuid() == 0
         self.owner = (uid, gid) if self._as_root else None
         self._group_name = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
@@ -93,7 +96,7 @@ class LocalProvider(GuestProvider):
         self.capabilities = _capabilities(self._backend)
         if self._ways_out.serves:
             self.capabilities |= CAPABILITIES
-        binds = [[str(self.ground.path), "local"]]
+        binds = [[str(self.ground.path), "local"], [str(self._tools), "tools"]]
         if made.python_prefix is not None:
             binds.append([str(made.python_prefix), "python"])
         self._launcher = Launcher(
@@ -139,8 +142,17 @@ class LocalProvider(GuestProvider):
                 hint="give another --home: boxes must not see the server's data",
             )
         self.ground.prepare()
+        self._mounted_tools = self._make_tools()
         self._ways_out.claim(self.ground.path)
         return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()
+
+    def _make_tools(self) -> tuple[int, int]:
+        """The folder is mounted before anything is in it, and stays: what comes later appears in boxes that run."""
+        with contextlib.suppress(FileExistsError):
+            self._tools.mkdir()
+            self._tools.chmod(0o755)
+        status = self._tools.stat()
+        return status.st_dev, status.st_ino
 
     async def close(self) -> None:
         if self._guard is not None:
@@ -176,6 +188,14 @@ class LocalProvider(GuestProvider):
     def _has_way_out(self, record: BoxRecord) -> bool:
         """Whether its guest keeps a listener: also one that nothing is allowed through any more, to say so at once."""
         return record.spec.network.mode is not Network.NONE or (self.ground.box(record.id) / _WAY_OUT).exists()
+
+    async def open_door(self, id: str) -> None:
+        if not self._ways_out.serves:
+            await super().open_door(id)
+        async with self._alone(id) as record:
+            link = Link(id, self.ground.box(id))
+            await self._ways_out.open(link, record.spec.network, record.labels)
+            (self.ground.box(id) / _WAY_OUT).touch()
 
     def traffic(self, id: str) -> Traffic | None:
         return self._ways_out.traffic(id)
@@ -274,6 +294,9 @@ class LocalProvider(GuestProvider):
                 )
                 for number, (source, place) in enumerate(zip(sources, staged, strict=True))
             ]
+            if self._sees_tools(record, folder):
+                reached = f"{stage_for(self.ground.path)}/tools" if self._as_root else str(self._tools)
+                mounts.insert(0, bubblewrap.Mount(reached, bubblewrap.TOOLS, read_only=True))
             files = bubblewrap.Files(
                 tuple(self._reachable(self.ground.layers / layer / "files") for layer in record.layers),
                 self._reachable(folder / "upper"),
@@ -302,6 +325,15 @@ class LocalProvider(GuestProvider):
             return await self._launcher.launch(request, [filter])
         finally:
             os.close(filter)
+
+    def _sees_tools(self, record: BoxRecord, folder: Path) -> bool:
+        """A box that has something else in their place starts without them."""
+        others = [volume.path for volume in record.spec.volumes] + [mount.path for mount in record.spec.mounts]
+        if any(path.startswith(f"{bubblewrap.TOOLS}/") for path in others):
+            return False
+        if self._make_tools() != self._mounted_tools:  # somebody removed it: the launcher has the one that is no more
+            return False
+        return volumes.has_place(self.ground, record.layers, folder / "upper", bubblewrap.TOOLS)
 
     def _machine(self) -> bubblewrap.Machine:
         """What of this machine a box without an image sees."""
