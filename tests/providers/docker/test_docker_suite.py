@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -91,3 +93,27 @@ async def test_a_way_out_is_taken_up_again_before_anybody_asks_after_its_box(
 
 async def _known(egress: EgressProxy) -> bool:
     return egress.traffic("b-lasting").sent > 0
+
+
+async def _says_who_came(box: str, connection: socket.socket, ahead: bytes) -> None:
+    with connection:
+        await asyncio.get_running_loop().sock_sendall(connection, f"{box} {ahead.split()[1].decode()}".encode())
+
+
+@pytest.mark.anyio
+async def test_what_is_in_a_box_without_a_network_reaches_its_door(
+    engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    asks = (
+        "import socket; c = socket.create_connection(('127.0.0.1', 3128));"
+        " c.sendall(b'GET /hello HTTP/1.1\\r\\n\\r\\n'); print(c.recv(100).decode())"
+    )
+    async with (
+        SqliteRecords(tmp_path_factory.mktemp("egress") / "data.db") as records,
+        EgressProxy(Nowhere(), Nowhere(), records, door=_says_who_came) as egress,
+        DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4), egress=egress) as provider,
+    ):
+        box = await provider.create(BoxSpec(provider="docker", image=PYTHON_IMAGE), id="b-docker")
+        assert await box.open_door() == "http://127.0.0.1:3128"
+        assert (await box.exec(["python3", "-c", asks], timeout=30)).text == "b-docker /hello\n"
+        await provider.remove("b-docker")
