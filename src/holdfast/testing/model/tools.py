@@ -1,0 +1,126 @@
+"""Which of the tools that a request offers does what a script wants: agents name and shape them differently."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.model_apis import Api
+from holdfast.testing.model.steps import Bash, Call, Edit, Tool, Write
+
+_SHELLS: Final = ("bash", "Bash", "exec_command", "shell_command", "shell", "local_shell", "container.exec")
+_WRITERS: Final = ("write", "Write", "write_file", "create_file")
+_EDITORS: Final = ("edit", "Edit", "edit_file", "str_replace")
+_PATCHER: Final = "apply_patch"
+_PATHS: Final = ("filePath", "file_path", "path")
+_OLD: Final = ("oldString", "old_string", "oldText", "old_str")
+_NEW: Final = ("newString", "new_string", "newText", "new_str")
+
+
+class NoSuchTool(Exception):
+    """A script wants something that the request offers no tool for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A tool as the request offers it."""
+
+    name: str
+    properties: Mapping[str, Any]
+    is_custom: bool = False
+    """It takes free text instead of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A call as the answer makes it."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    is_custom: bool = False
+
+
+def offered_by(api: Api, body: Mapping[str, Any]) -> dict[str, Offered]:
+    tools: dict[str, Offered] = {}
+    for tool in body.get("tools") or ():
+        if not isinstance(tool, Mapping):
+            continue
+        shape = tool.get("function") or {} if api is Api.OPENAI_CHAT else tool
+        name = shape.get("name") or tool.get("type")
+        schema = shape.get("input_schema" if api is Api.ANTHROPIC else "parameters") or {}
+        if isinstance(name, str) and isinstance(schema, Mapping):
+            tools[name] = Offered(name, schema.get("properties") or {}, tool.get("type") == "custom")
+    return tools
+
+
+def choose(call: Call, tools: Mapping[str, Offered]) -> Chosen:
+    """Raises `NoSuchTool`."""
+    match call:
+        case Tool(name, arguments):
+            return Chosen(name, arguments, name in tools and tools[name].is_custom)
+        case Bash(command):
+            return _shell(command, tools)
+        case Write(path, content):
+            return _write(path, content, tools)
+        case Edit(path, old, new):
+            return _edit(path, old, new, tools)
+
+
+def _shell(command: str, tools: Mapping[str, Offered]) -> Chosen:
+    tool = _first(_SHELLS, tools)
+    if tool is None:
+        raise NoSuchTool(f"the request offers no shell among its tools: {', '.join(tools)}")
+    arguments: dict[str, Any]
+    if "cmd" in tool.properties:
+        arguments = {"cmd": command}
+    elif (tool.properties.get("command") or {}).get("type") == "array":
+        arguments = {"command": ["bash", "-lc", command]}
+    else:
+        arguments = {"command": command}
+    if "description" in tool.properties:
+        arguments["description"] = "Scripted command"
+    return Chosen(tool.name, arguments)
+
+
+def _write(path: str, content: str, tools: Mapping[str, Offered]) -> Chosen:
+    tool = _first(_WRITERS, tools)
+    if tool is not None:
+        return Chosen(tool.name, {_key(_PATHS, tool): path, "content": content})
+    if _PATCHER in tools:
+        added = "".join(f"+{line}\n" for line in content.splitlines())
+        return _patch(f"*** Add File: {path}\n{added}", tools[_PATCHER])
+    encoded = base64.b64encode(content.encode()).decode()
+    quoted = shlex.quote(path)
+    return _shell(f'mkdir -p "$(dirname {quoted})" && printf %s {encoded} | base64 -d > {quoted}', tools)
+
+
+def _edit(path: str, old: str, new: str, tools: Mapping[str, Offered]) -> Chosen:
+    tool = _first(_EDITORS, tools)
+    if tool is not None and "edits" in tool.properties:
+        return Chosen(tool.name, {_key(_PATHS, tool): path, "edits": [{"oldText": old, "newText": new}]})
+    if tool is not None:
+        return Chosen(tool.name, {_key(_PATHS, tool): path, _key(_OLD, tool): old, _key(_NEW, tool): new})
+    if _PATCHER in tools:
+        lines = [*(f"-{line}" for line in old.splitlines()), *(f"+{line}" for line in new.splitlines())]
+        return _patch(f"*** Update File: {path}\n@@\n" + "".join(f"{line}\n" for line in lines), tools[_PATCHER])
+    program = (
+        "import sys; f, a, b = sys.argv[1:]; t = open(f).read(); assert a in t; open(f, 'w').write(t.replace(a, b, 1))"
+    )
+    return _shell(shlex.join(["python3", "-c", program, path, old, new]), tools)
+
+
+def _patch(hunk: str, tool: Offered) -> Chosen:
+    text = f"*** Begin Patch\n{hunk}*** End Patch\n"
+    return Chosen(tool.name, text if tool.is_custom else {_key(("input", "patch"), tool): text}, tool.is_custom)
+
+
+def _first(names: Iterable[str], tools: Mapping[str, Offered]) -> Offered | None:
+    return next((tools[name] for name in names if name in tools), None)
+
+
+def _key(names: tuple[str, ...], tool: Offered) -> str:
+    """How this tool names a property; where it does not say, the last of the names."""
+    return next((name for name in names if name in tool.properties), names[-1])
