@@ -1,0 +1,201 @@
+"""`holdfast model`: the models that agents use. Keys are read from standard input or typed unseen, and never shown."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import ACCENT, Cell, is_terminal, write_field, write_json, write_table
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.model_apis import Api
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.model_store import ModelRecord, ModelTrial
+
+group = typer.Typer(
+    name="model", help="Models: those that agents use, and their keys, which stay on the server.", no_args_is_help=True
+)
+
+_MAX_KEY: Final = 8192
+_BY_STATUS: Final = {401: Exit.NOT_AUTHORISED, 403: Exit.NOT_AUTHORISED, 404: Exit.NOT_FOUND, 0: Exit.UNREACHABLE}
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.", show_default=False)]
+ApiOption = Annotated[
+    list[Api] | None,
+    typer.Option("--api", help="How it is spoken to; give it again where it speaks several.", show_default=False),
+]
+KeyOption = Annotated[bool, typer.Option("--key-stdin", help="Read its key from standard input.")]
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.add_typer(group)
+
+
+@group.command("add")
+def add(
+    name: NameArgument,
+    api: ApiOption = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", metavar="URL", help="As clients take it.", show_default=False)
+    ] = None,
+    key_stdin: KeyOption = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="ID", help="Which of its models, unless a run says.", show_default=False),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", metavar="N", help="Tokens that it takes in all.", show_default=False)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="N", help="Tokens of one answer.", show_default=False)
+    ] = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a model, or change one: what is left out stays.
+
+    Providers that are built in only want a key; model list shows them. A key is kept sealed on the server and goes to
+    the model's base URL alone: no box gets to see it.
+
+    \b
+    holdfast model add anthropic --key-stdin < key.txt
+    holdfast model add mine --api openai-chat --base-url http://127.0.0.1:8000/v1 --model qwen3
+    """
+    key = _read_key(key_stdin=key_stdin, wanted=base_url is None and model is None)
+
+    async def work(client: Client) -> ModelRecord:
+        return await client.models.add(
+            name,
+            apis=api or (),
+            base_url=base_url,
+            key=key,
+            model=model,
+            context_window=context,
+            max_tokens=max_tokens,
+        )
+
+    made = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(made.to_json())
+        return
+    _print(made)
+    if made.is_ready:
+        write_field("next", Cell(f"holdfast model test {made.name}", "dim"))
+    else:
+        write_field("next", Cell(f"holdfast model add {made.name} --key-stdin < FILE", "dim"))
+
+
+@group.command("list")
+def list_(
+    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """List the models, those that can be used first; the others are built in and want a key."""
+
+    async def work(client: Client) -> list[ModelRecord]:
+        return await client.models.list()
+
+    found = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"models": [each.to_json() for each in found]})
+        return
+    rows = [
+        (
+            Cell(each.name, "bold" if each.is_ready else "dim"),
+            Cell("ready", "green") if each.is_ready else Cell("no key", "dim"),
+            each.model or Cell("—", "dim"),
+            f"{each.context_window:,}",
+            Cell(", ".join(each.endpoints), "dim"),
+            Cell(_places(each), "dim"),
+        )
+        for each in found
+    ]
+    write_table(("name", "state", "model", "context", "apis", "url"), rows)
+
+
+@group.command("test")
+def try_(
+    name: Annotated[str, typer.Argument(metavar="NAME[/MODEL]", help="The model to try.", show_default=False)],
+    api: Annotated[Api | None, typer.Option("--api", help="The best that it speaks, unless said.")] = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a model one small question, from the server, by the way that agents go."""
+    short, _, id = name.partition("/")
+
+    async def work(client: Client) -> ModelTrial:
+        return await client.models.test(short, model=id or None, api=api)
+
+    trial = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(trial.to_json())
+    elif trial.ok:
+        write_field("model", Cell(trial.model, "bold"), Cell(f"  {trial.api}", "dim"))
+        write_field("answered", Cell(f"{trial.milliseconds} ms", "green"), Cell(f"  {trial.text.strip()}", ACCENT))
+    if not trial.ok:
+        status = f" ({trial.status})" if trial.status else ""
+        raise CommandError(
+            f"{trial.model} does not answer{status}: {trial.text}",
+            next_step=trial.hint,
+            exit=_BY_STATUS.get(trial.status, Exit.UNREACHABLE if trial.status in (502, 504) else Exit.FAILURE),
+            code="model_failed",
+        )
+
+
+@group.command("remove")
+def remove(
+    name: NameArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a model and its key. Runs that use it are refused from now on."""
+
+    async def work(client: Client) -> None:
+        await client.models.remove(name)
+
+    ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"name": name, "removed": True})
+    else:
+        write_field("removed", name)
+
+
+def _read_key(*, key_stdin: bool, wanted: bool) -> str | None:
+    """None: none is given. On a terminal it is asked for where nothing else says what the command is about."""
+    if key_stdin:
+        key = sys.stdin.read(_MAX_KEY).strip()
+        if not key:
+            raise CommandError(
+                "standard input has no key in it",
+                next_step="holdfast model add NAME --key-stdin < FILE",
+                exit=Exit.USAGE,
+            )
+        return key
+    if wanted and sys.stdin.isatty() and is_terminal():
+        answer: str = typer.prompt("  key          ", hide_input=True, default="", show_default=False)
+        return answer.strip() or None
+    return None
+
+
+def _print(model: ModelRecord) -> None:
+    write_field("model", Cell(model.name, "bold"), Cell("  built in" if model.built_in else "", "dim"))
+    for api, url in model.endpoints.items():
+        write_field(api.value, url)
+    write_field("default", model.model or Cell("none: say which with --model", "dim"))
+    write_field("context", f"{model.context_window:,} tokens, {model.max_tokens:,} of them in an answer")
+    write_field("key", "set" if model.has_key else Cell("none", "dim" if model.is_ready else "yellow"))
+
+
+def _places(model: ModelRecord) -> str:
+    return ", ".join(dict.fromkeys(model.endpoints.values()))

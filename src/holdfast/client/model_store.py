@@ -1,0 +1,194 @@
+"""The models that agents of a server use: add, list, try and remove them. All of it needs an API key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from holdfast.client.connection import Connection, encode_json
+from holdfast.client.errors import NotFound
+from holdfast.loop_thread import LoopThread
+from holdfast.model_apis import Api
+
+_TRY_SECONDS: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A provider, or a server of one's own, under a name. Its key is not told."""
+
+    name: str
+    endpoints: Mapping[Api, str]
+    """Base URL by API, the best API first."""
+    model: str | None
+    """Which of its models is meant where nobody says."""
+    context_window: int
+    max_tokens: int
+    built_in: bool
+    has_key: bool
+    is_ready: bool
+    """It has a key, or wants none."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelRecord:
+        return cls(
+            value["name"],
+            {Api(api): url for api, url in value["endpoints"].items()},
+            value["model"],
+            value["contextWindow"],
+            value["maxTokens"],
+            value["builtIn"],
+            value["hasKey"],
+            value["isReady"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "endpoints": {api.value: url for api, url in self.endpoints.items()},
+            "model": self.model,
+            "contextWindow": self.context_window,
+            "maxTokens": self.max_tokens,
+            "builtIn": self.built_in,
+            "hasKey": self.has_key,
+            "isReady": self.is_ready,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrial:
+    """What came of one small question to a model."""
+
+    model: str
+    """`NAME/MODEL`."""
+    api: Api
+    ok: bool
+    status: int
+    """Of the provider's answer; 0 where none came."""
+    milliseconds: int
+    text: str
+    """What the model said, or what was wrong."""
+    hint: str | None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelTrial:
+        names = ("ok", "status", "milliseconds", "text", "hint")
+        return cls(value["model"], Api(value["api"]), *(value[name] for name in names))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "api": self.api.value,
+            "ok": self.ok,
+            "status": self.status,
+            "milliseconds": self.milliseconds,
+            "text": self.text,
+            "hint": self.hint,
+        }
+
+
+class ModelStore:
+    """All models of one server: `client.models`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def list(self) -> list[ModelRecord]:
+        """Those that can be used first."""
+        answer = await self._connection.ask("GET", "/v1/models")
+        return answer.read(lambda value: [ModelRecord.from_json(each) for each in value["models"]])
+
+    async def get(self, name: str) -> ModelRecord:
+        return (await self._connection.ask("GET", _path(name))).read(ModelRecord.from_json)
+
+    async def add(
+        self,
+        name: str,
+        *,
+        apis: Sequence[Api] = (),
+        base_url: str | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        context_window: int | None = None,
+        max_tokens: int | None = None,
+    ) -> ModelRecord:
+        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
+        given = {
+            "apis": list(apis),
+            "baseUrl": base_url,
+            "key": key,
+            "model": model,
+            "contextWindow": context_window,
+            "maxTokens": max_tokens,
+        }
+        body = encode_json({field: value for field, value in given.items() if value is not None})
+        return (await self._connection.ask("PUT", _path(name), body=body)).read(ModelRecord.from_json)
+
+    async def remove(self, name: str) -> None:
+        """Forget a model and its key."""
+        try:
+            await self._connection.ask("DELETE", _path(name))
+        except NotFound as error:
+            if not error.repeated:
+                raise
+
+    async def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
+        """Ask it one small question, from the server, by the way that agents go."""
+        wanted = (("model", model), ("api", None if api is None else api.value))
+        parameters = [(field, value) for field, value in wanted if value is not None]
+        path = f"{_path(name)}/test"
+        answer = await self._connection.ask("POST", path, parameters=parameters, repeatable=False, timeout=_TRY_SECONDS)
+        return answer.read(ModelTrial.from_json)
+
+
+class SyncModelStore:
+    """The same for code without `await`."""
+
+    def __init__(self, models: ModelStore, loop: LoopThread) -> None:
+        self._models = models
+        self._loop = loop
+
+    def list(self) -> list[ModelRecord]:
+        """Those that can be used first."""
+        return self._loop.run(self._models.list())
+
+    def get(self, name: str) -> ModelRecord:
+        return self._loop.run(self._models.get(name))
+
+    def add(
+        self,
+        name: str,
+        *,
+        apis: Sequence[Api] = (),
+        base_url: str | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        context_window: int | None = None,
+        max_tokens: int | None = None,
+    ) -> ModelRecord:
+        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
+        return self._loop.run(
+            self._models.add(
+                name,
+                apis=apis,
+                base_url=base_url,
+                key=key,
+                model=model,
+                context_window=context_window,
+                max_tokens=max_tokens,
+            )
+        )
+
+    def remove(self, name: str) -> None:
+        """Forget a model and its key."""
+        self._loop.run(self._models.remove(name))
+
+    def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
+        """Ask it one small question, from the server, by the way that agents go."""
+        return self._loop.run(self._models.test(name, model=model, api=api))
+
+
+def _path(name: str) -> str:
+    return f"/v1/models/{quote(name, safe='')}"

@@ -1,0 +1,148 @@
+"""What of a request and of an answer goes on: paths, and headers by name. Pure; everything that comes in is hostile.
+
+Headers go on by a list of what agents need, not by a list of what is dangerous: a credential under a new name stays
+behind, so a box cannot speak to a provider as anybody else than the run it belongs to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from holdfast.model_apis import Api
+
+PREFIX: Final = b"/model"
+_MAX_QUERY: Final = 2000
+_QUERY: Final = re.compile(rb"[A-Za-z0-9._~%&=+,-]*")
+_VALUE: Final = re.compile(rb"[\t -~]*")
+
+Header = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for an answer of the model."""
+
+    api: Api
+    path: str
+    """What is added to the base URL of that API."""
+
+
+Local = Literal["models", "alive"]
+"""Requests that are answered here: which models there are, and whether anybody is there."""
+
+_POSTS: Final[Mapping[bytes, Asked]] = {
+    b"/v1/chat/completions": Asked(Api.OPENAI_CHAT, "/chat/completions"),
+    b"/v1/responses": Asked(Api.OPENAI_RESPONSES, "/responses"),
+    b"/v1/responses/compact": Asked(Api.OPENAI_RESPONSES, "/responses/compact"),
+    b"/v1/messages": Asked(Api.ANTHROPIC, "/v1/messages"),
+    b"/v1/messages/count_tokens": Asked(Api.ANTHROPIC, "/v1/messages/count_tokens"),
+}
+
+
+def find_route(method: str, raw_path: bytes) -> Asked | Local | None:
+    """By the bytes of the path as they came: what is spelled in any other way is not there."""
+    if not raw_path.startswith(PREFIX):
+        return None
+    path = raw_path[len(PREFIX) :]
+    if method == "POST":
+        return _POSTS.get(path)
+    if method in ("GET", "HEAD") and (path == b"/v1/models" or path.startswith(b"/v1/models/")):
+        return "models"
+    if method == "HEAD" and path in (b"", b"/", b"/v1", b"/v1/"):
+        return "alive"
+    return None
+
+
+def query_that_goes_on(query: bytes) -> str | None:
+    """None where it is not one that agents send."""
+    return query.decode() if len(query) <= _MAX_QUERY and _QUERY.fullmatch(query) else None
+
+
+_SENT: Final = frozenset(
+    (
+        b"accept",
+        b"accept-language",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"conversation_id",
+        b"http-referer",
+        b"idempotency-key",
+        b"originator",
+        b"session-id",
+        b"session_id",
+        b"thread-id",
+        b"user-agent",
+        b"version",
+        b"x-app",
+        b"x-title",
+    )
+)
+_SENT_PREFIXES: Final = (
+    b"anthropic-",
+    b"openai-",
+    b"x-claude-",
+    b"x-client-",
+    b"x-codex-",
+    b"x-session-",
+    b"x-stainless-",
+)
+_NEVER_SENT: Final = frozenset((b"openai-organization", b"openai-project", b"anthropic-organization-id"))
+"""Who pays is for the key to say."""
+
+
+def headers_to_send(given: Iterable[Header], api: Api, key: str | None) -> list[Header]:
+    """For the provider: what goes on of the agent's headers, and the key."""
+    pairs = [(name.lower(), value) for name, value in given]
+    named = {token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")}
+    sent = [
+        (name, value)
+        for name, value in pairs
+        if (name in _SENT or name.startswith(_SENT_PREFIXES))
+        and name not in _NEVER_SENT
+        and name not in named
+        and _VALUE.fullmatch(value)
+    ]
+    # An answer in plain text can be looked through for the key, and is not held up by a compressor.
+    sent.append((b"accept-encoding", b"identity"))
+    if api is Api.ANTHROPIC:
+        if not any(name == b"anthropic-version" for name, _ in sent):
+            sent.append((b"anthropic-version", b"2023-06-01"))
+        if key is not None:
+            sent.append((b"x-api-key", key.encode()))
+    elif key is not None:
+        sent.append((b"authorization", b"Bearer " + key.encode()))
+    return sent
+
+
+_KEPT_BACK: Final = frozenset(
+    (
+        # of this connection alone
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        # of the account, or meant for browsers
+        b"alt-svc",
+        b"anthropic-organization-id",
+        b"openai-organization",
+        b"openai-project",
+        b"set-cookie",
+        b"strict-transport-security",
+        b"www-authenticate",
+    )
+)
+
+
+def headers_to_give(answered: Iterable[Header]) -> list[Header]:
+    """For the agent: what goes on of the provider's headers."""
+    pairs = [(name.lower(), value) for name, value in answered]
+    named = {token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")}
+    return [(name, value) for name, value in pairs if name not in _KEPT_BACK and name not in named]

@@ -1,0 +1,143 @@
+"""Models as Holdfast knows them: a name, the APIs that are spoken and where, and which of its models is meant."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from holdfast.egress.models.errors import InvalidModel
+from holdfast.model_apis import Api
+
+DEFAULT_CONTEXT: Final = 128_000
+DEFAULT_MAX_TOKENS: Final = 8192
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_ID: Final = re.compile(r"[!-~]{1,200}")
+_KEY: Final = re.compile(r"[!-~]{1,4096}")
+_HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+_MAX_URL: Final = 2000
+_MOST_TOKENS: Final = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A provider, or a server of one's own, under a name."""
+
+    name: str
+    endpoints: Mapping[Api, str]
+    """Base URL by API, the best API first. As clients take it: OpenAI's with the version, Anthropic's without."""
+    model: str = ""
+    """Which of its models is meant where nobody says; empty: somebody has to."""
+    context_window: int = DEFAULT_CONTEXT
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    built_in: bool = False
+    has_key: bool = False
+    key_wanted: bool = False
+    """It answers nobody without one."""
+
+    @property
+    def apis(self) -> tuple[Api, ...]:
+        return tuple(self.endpoints)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.has_key or not self.key_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The model of a run."""
+
+    name: str
+    model: str
+    """As its provider names it."""
+    apis: tuple[Api, ...]
+    context_window: int
+    max_tokens: int
+
+    def __str__(self) -> str:
+        """As it is shown, and as `Models.resolve` takes it."""
+        return f"{self.name}/{self.model}"
+
+    def spoken_by(self, apis: Iterable[Api]) -> Api | None:
+        """The first of these APIs that the model speaks, too."""
+        return next((api for api in apis if api in self.apis), None)
+
+
+def checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidModel(
+            f"{name[:80]!r} is no name for a model", hint="use small letters, digits, dots and dashes: my-server"
+        )
+    return name
+
+
+def checked_id(model: str) -> str:
+    if not _ID.fullmatch(model):
+        raise InvalidModel(f"{model[:80]!r} is no id of a model", hint="give it as the provider writes it: gpt-5.5")
+    return model
+
+
+def checked_key(key: str) -> str:
+    """Says nothing of the key itself."""
+    stripped = key.strip()
+    if not _KEY.fullmatch(stripped):
+        raise InvalidModel("this is no key: it is empty, or has spaces or line ends in it", hint="give the key alone")
+    return stripped
+
+
+def checked_tokens(number: int) -> int:
+    if not 1 <= number <= _MOST_TOKENS:
+        raise InvalidModel(f"{number} is no number of tokens", hint=f"give 1 to {_MOST_TOKENS}")
+    return number
+
+
+def checked_base_url(url: str, api: Api) -> str:
+    """In the form that it is kept in: no slash at the end, and for Anthropic no version."""
+    hint = "give it as clients take it: https://api.example.com/v1"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidModel(f"{url[:200]!r} is no base URL", hint=hint) from None
+    host = parts.netloc.removesuffix(f":{port}") if port is not None else parts.netloc
+    if parts.username is not None or parts.password is not None:
+        raise InvalidModel("a base URL has no user name and no password in it", hint="give the key by --key-stdin")
+    path = parts.path.rstrip("/")
+    if (
+        len(url) > _MAX_URL
+        or parts.scheme not in ("http", "https")
+        or not _HOST.fullmatch(host)
+        or not _PATH.fullmatch(path)
+        or any(part in (".", "..") for part in path.split("/"))
+        or parts.query
+        or parts.fragment
+    ):
+        raise InvalidModel(f"{url[:200]!r} is no base URL", hint=hint)
+    if api is Api.ANTHROPIC:
+        path = path.removesuffix("/v1")
+    return f"{parts.scheme}://{parts.netloc.lower()}{path}"
+
+
+def check_secrecy(url: str) -> None:
+    """A key does not cross the internet in plain text."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not _is_near(parts):
+        raise InvalidModel(
+            f"a key would go to {parts.hostname} in plain text",
+            hint="use https, or a server on this machine or network",
+        )
+
+
+def _is_near(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or "." not in host or host.endswith((".local", ".internal", ".lan", ".home.arpa"))
+    return address.is_loopback or address.is_private or address.is_link_local

@@ -1,0 +1,37 @@
+"""Keys at rest: sealed, and bound to the name and the places that they are for. A copy of the database tells none."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_NONCE: Final = 12
+_VERSION: Final = b"\x01"
+
+
+class CannotUnseal(Exception):
+    """It was sealed with another secret, or for another purpose, or is damaged."""
+
+
+class Seal:
+    """AES-256-GCM with a key of its own. What is sealed for one purpose does not open for another."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._cipher = AESGCM(secret)
+
+    def close(self, text: str, purpose: str) -> bytes:
+        nonce = secrets.token_bytes(_NONCE)
+        return _VERSION + nonce + self._cipher.encrypt(nonce, text.encode(), purpose.encode())
+
+    def open(self, sealed: bytes, purpose: str) -> str:
+        """Raises `CannotUnseal`."""
+        if sealed[:1] != _VERSION:
+            raise CannotUnseal("sealed in a way that this Holdfast does not know")
+        nonce, content = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
+        try:
+            return self._cipher.decrypt(nonce, content, purpose.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise CannotUnseal("sealed with another secret, or for another purpose") from None

@@ -1,0 +1,115 @@
+"""How the gateway gets to providers: pooled connections, by the machine's own proxy where it has one."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import httpx
+
+_CONNECTIONS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30.0)
+
+
+class Upstream(Protocol):
+    """Sends a request as it is and gives the answer as it comes. Follows no redirect, adds nothing."""
+
+    async def send(self, request: httpx.Request) -> httpx.Response: ...
+
+    async def close(self) -> None: ...
+
+
+class CannotReach(httpx.ConnectError):
+    """There is no way to that place."""
+
+
+class NetworkUpstream:
+    """The network of this machine. `environment` tells of its proxies, as curl understands it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
+        """By proxy, or by scheme where there is none."""
+        self._tls: ssl.SSLContext | None = None
+        self._loading = asyncio.Lock()
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        proxy = proxy_for(request.url.scheme, request.url.host, self._environment)
+        transport = self._transports.get(proxy or request.url.scheme)
+        if transport is None:
+            transport = await self._open(proxy, request.url.scheme)
+        return await transport.handle_async_request(request)
+
+    async def close(self) -> None:
+        transports, self._transports = self._transports, {}
+        for transport in transports.values():
+            await transport.aclose()
+
+    async def _open(self, proxy: str | None, scheme: str) -> httpx.AsyncHTTPTransport:
+        async with self._loading:
+            name = proxy or scheme
+            if name not in self._transports:
+                try:
+                    self._transports[name] = httpx.AsyncHTTPTransport(
+                        verify=await self._trust(name), trust_env=False, limits=_CONNECTIONS, proxy=proxy
+                    )
+                except (ValueError, ImportError) as error:
+                    raise CannotReach(f"the proxy of this machine cannot be used: {error}") from None
+            return self._transports[name]
+
+    async def _trust(self, name: str) -> ssl.SSLContext:
+        if name == "http":  # never used; and reading all certificates takes a while
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(_trusted)
+        return self._tls
+
+
+class LoopbackUpstream:
+    """Nothing but this machine, for servers under test: no mistake of theirs leaves it."""
+
+    def __init__(self) -> None:
+        self._network = NetworkUpstream({})
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        if not _is_loopback(request.url.host):
+            raise CannotReach(f"{request.url.host} is out of reach here")
+        return await self._network.send(request)
+
+    async def close(self) -> None:
+        await self._network.close()
+
+
+MakeUpstream = Callable[[], Upstream]
+
+
+def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> str | None:
+    """Which proxy leads to a host. `HTTP_PROXY` in capitals is not asked: programs behind web servers get it from
+    their visitors."""
+    names = ("https_proxy", "HTTPS_PROXY") if scheme == "https" else ("http_proxy",)
+    proxy = next((environment[name] for name in (*names, "all_proxy", "ALL_PROXY") if environment.get(name)), None)
+    if proxy is None or _is_loopback(host):
+        return None
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    for each in (part.strip().lower().removeprefix("*").lstrip(".") for part in direct.split(",")):
+        if each and (host.lower() == each or host.lower().endswith(f".{each}")):
+            return None
+    return None if direct.strip() == "*" else proxy
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _trusted() -> ssl.SSLContext:
+    """What this machine trusts, which may include a company's own authority; and the usual ones."""
+    import certifi
+
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
