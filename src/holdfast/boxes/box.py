@@ -162,8 +162,18 @@ class Box(ABC):
         pty: bool = False,
         rows: int = 24,
         columns: int = 80,
+        tree: bool = False,
     ) -> Process:
-        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes."""
+        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes.
+
+        With `tree`, its end is that of everything it started, wherever that went: what is left of it is killed, and
+        only then has it ended for who waits.
+        """
+
+    async def python(self) -> tuple[str, ...]:
+        """What runs our own code in this box: a Python of at least 3.9, as the first words of a command. The box's own
+        programs need have none."""
+        raise Unsupported(f"provider {self.info.provider} does not say here what runs code of ours in a box")
 
     @abstractmethod
     async def process(self, id: str) -> Process:

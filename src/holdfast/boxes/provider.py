@@ -48,6 +48,8 @@ class Provider(ABC):
     capabilities: frozenset[Capability]
     snapshot_kind: str
     """The kind of snapshot that `restore` takes."""
+    isolation: str = ""
+    """What keeps its boxes apart from the machine, in a few words for people."""
     images: ImageStore | None = None
     """Where it keeps images, if it does."""
     edition: str = ""

@@ -263,10 +263,15 @@ class SyncBox:
         pty: bool = False,
         rows: int = 24,
         columns: int = 80,
+        tree: bool = False,
     ) -> SyncProcess:
         """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes."""
-        spawning = self._box.spawn(argv, env=env, cwd=cwd, stdin=stdin, pty=pty, rows=rows, columns=columns)
+        spawning = self._box.spawn(argv, env=env, cwd=cwd, stdin=stdin, pty=pty, rows=rows, columns=columns, tree=tree)
         return SyncProcess(self._loop.run(spawning), self._loop)
+
+    def python(self) -> tuple[str, ...]:
+        """What runs our own code in this box."""
+        return self._loop.run(self._box.python())
 
     def process(self, id: str) -> SyncProcess:
         """A process that was spawned in this box, by whomever."""
@@ -293,6 +298,10 @@ class SyncBox:
     def set_network(self, policy: NetworkPolicy) -> None:
         """Change what the box may reach, from now on."""
         self._loop.run(self._box.set_network(policy))
+
+    def open_door(self) -> str:
+        """Let what runs in the box ask Holdfast itself: returns the URL in the box."""
+        return self._loop.run(self._box.open_door())
 
     def power(self) -> Power:
         return self._loop.run(self._box.power())

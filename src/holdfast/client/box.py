@@ -81,8 +81,10 @@ class RemoteBox(Box):
         pty: bool = False,
         rows: int = 24,
         columns: int = 80,
+        tree: bool = False,
     ) -> RemoteProcess:
         wanted = {**_command(argv, env, cwd), "stdin": stdin, "pty": pty, "rows": rows, "columns": columns}
+        wanted["tree"] = tree
         answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
         return RemoteProcess(self._box, answer.read(process_of))
 

@@ -258,7 +258,7 @@ class Connection:
 
 
 def dispatch(connection: Connection, request: "Any") -> None:
-    connection.looks = request["op"] in ("activity", "ping") or bool(request.get("looks"))
+    connection.looks = request["op"] in ("activity", "ping", "python") or bool(request.get("looks"))
     _OPERATIONS[request["op"]](connection, request)
 
 
@@ -316,6 +316,34 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
     return pid
 
 
+def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
+    """Start a process whose end is that of all that it started: its number, and that of the child that sees to it."""
+    told, tell = posix.pipe2(posix.O_CLOEXEC)
+    child = posix.fork()
+    if child == 0:
+        try:
+            import tending  # type: ignore[import-not-found]
+
+            tending.tend(lambda: start(request, actions), tell)
+        except Problem as problem:
+            posix.write(tell, b"!%d %s" % (problem.number, problem.about.encode("utf-8", "surrogateescape")))
+        except BaseException as error:
+            complain(error)
+        finally:
+            posix._exit(0)
+    posix.close(tell)
+    try:
+        answer = posix.read(told, 4096)
+    finally:
+        posix.close(told)
+    if not answer.isdigit():
+        number, _, about = answer[1:].partition(b" ")
+        raise Problem(int(number or errno.EIO), about.decode("utf-8", "surrogateescape"))
+    if _ISOLATED:  # where what runs is told by our children alone, it counts
+        _helpers.add(child)
+    return int(answer), child
+
+
 def kill_group(pid: int, number: int) -> None:
     try:
         posix.killpg(pid, number)
@@ -341,9 +369,12 @@ def op_exec(connection: Connection, request: "Any") -> None:
 
 
 class Spawned:
-    """A process that needs nobody: its output and its end go to files that the host opened."""
+    """A process that needs nobody: its output and its end go to files that the host opened. `child` is the one of ours
+    that ends with it: itself, or who tends it."""
 
-    def __init__(self, id: str, pid: int, exit_file: int, stdin: "int | None", terminal: "Terminal | None") -> None:
+    def __init__(
+        self, id: str, pid: int, child: int, exit_file: int, stdin: "int | None", terminal: "Terminal | None"
+    ) -> None:
         self.id = id
         self.pid = pid
         self.exit_file = exit_file
@@ -351,7 +382,7 @@ class Spawned:
         self.terminal = terminal
         self.waiting: list[Connection] = []
         _spawned[id] = self
-        _children[pid] = self.ended
+        _children[child] = self.ended
 
     def ended(self, code: int) -> None:
         if self.terminal is not None:
@@ -431,6 +462,10 @@ def op_spawn(connection: Connection, request: "Any") -> None:
     descriptors = connection.take_descriptors(3)
     output, errors, exit_file = descriptors
     kept: list[int] = []
+
+    def begin(actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
+        return start_tended(request, actions) if request.get("tree") else (start(request, actions),) * 2
+
     try:
         if request["id"] in _spawned:
             raise Problem(errno.EEXIST, request["id"])
@@ -447,7 +482,7 @@ def op_spawn(connection: Connection, request: "Any") -> None:
                     (posix.POSIX_SPAWN_DUP2, 0, 1),
                     (posix.POSIX_SPAWN_DUP2, 0, 2),
                 ]
-                pid = start(request, actions)
+                pid, child = begin(actions)
             except BaseException:
                 posix.close(master)
                 raise
@@ -461,13 +496,12 @@ def op_spawn(connection: Connection, request: "Any") -> None:
             else:
                 source = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
             try:
-                pid = start(
-                    request,
+                pid, child = begin(
                     [
                         (posix.POSIX_SPAWN_DUP2, source, 0),
                         (posix.POSIX_SPAWN_DUP2, output, 1),
                         (posix.POSIX_SPAWN_DUP2, errors, 2),
-                    ],
+                    ]
                 )
             except BaseException:
                 if stdin is not None:
@@ -475,7 +509,7 @@ def op_spawn(connection: Connection, request: "Any") -> None:
                 raise
             finally:
                 posix.close(source)
-        Spawned(request["id"], pid, exit_file, stdin, terminal)
+        Spawned(request["id"], pid, child, exit_file, stdin, terminal)
         kept.append(exit_file)
     finally:
         for each in descriptors:
@@ -972,6 +1006,12 @@ def op_ping(connection: Connection, request: "Any") -> None:
 
         os.makedirs(workdir, exist_ok=True)
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
+
+
+def op_python(connection: Connection, request: "Any") -> None:
+    """How an interpreter is started here: as this one was, without its options. A loader may stand before it."""
+    words = [each.decode("utf-8", "surrogateescape") for each in read_start("/proc/self/cmdline", _PIECE).split(b"\0")]
+    connection.answer({"command": words[: words.index("-I")] if "-I" in words else [sys.executable]})
 
 
 _OPERATIONS = {name[3:]: function for name, function in list(globals().items()) if name.startswith("op_")}

@@ -73,9 +73,16 @@ class Processes(Protocol):
         """Returns once the command runs."""
 
     async def spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, stdin: bool, size: tuple[int, int] | None
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        stdin: bool,
+        size: tuple[int, int] | None,
+        tree: bool = False,
     ) -> Process:
-        """`size` is that of its terminal, rows and columns; None for none."""
+        """`size` is that of its terminal, rows and columns; None for none. `tree`: all that it started ends with it."""
 
     async def get(self, id: str) -> Process:
         """Raises `ProcessNotFound`."""
@@ -168,12 +175,20 @@ class GuestBox(Box):
         pty: bool = False,
         rows: int = 24,
         columns: int = 80,
+        tree: bool = False,
     ) -> Process:
         if pty:
             check_terminal(rows, columns)
             env = {"TERM": "xterm-256color", **(env or {})}
         size = (rows, columns) if pty else None
-        return await self._processes.spawn(argv, self._environment(env), self._folder(cwd), stdin=stdin, size=size)
+        environment, folder = self._environment(env), self._folder(cwd)
+        return await self._processes.spawn(argv, environment, folder, stdin=stdin, size=size, tree=tree)
+
+    async def python(self) -> tuple[str, ...]:
+        command = (await self._guest.ask({"op": "python"})).get("command")
+        if not isinstance(command, list) or not command or not all(isinstance(each, str) for each in command):
+            raise BoxUnreachable(f"the guest of box {self.id} does not say how it was started")
+        return tuple(command)
 
     async def process(self, id: str) -> Process:
         return await self._processes.get(id)

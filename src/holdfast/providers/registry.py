@@ -30,7 +30,7 @@ def _local(home: Path, egress: Egress | None) -> Provider:
 def _process(home: Path, egress: Egress | None) -> Provider:
     from holdfast.providers.process import ProcessProvider
 
-    return ProcessProvider(home / "process")
+    return ProcessProvider(home / "process", tools=home / "tools")
 
 
 @dataclass(frozen=True, slots=True)

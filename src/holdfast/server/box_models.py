@@ -20,7 +20,7 @@ from holdfast.server.box_samples import BoxUsage
 from holdfast.server.models import Labels, Model
 
 
-def _without_nul(text: str) -> str:
+def without_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("must not hold a NUL")
     try:
@@ -43,15 +43,15 @@ SnapshotId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")
 ProcessId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 ProviderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 VolumeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-PathText = Annotated[str, StringConstraints(min_length=1), AfterValidator(_without_nul), AfterValidator(_short)]
-Pattern = Annotated[str, StringConstraints(min_length=1), AfterValidator(_without_nul), AfterValidator(_short)]
-Argument = Annotated[str, StringConstraints(max_length=131_000), AfterValidator(_without_nul)]
+PathText = Annotated[str, StringConstraints(min_length=1), AfterValidator(without_nul), AfterValidator(_short)]
+Pattern = Annotated[str, StringConstraints(min_length=1), AfterValidator(without_nul), AfterValidator(_short)]
+Argument = Annotated[str, StringConstraints(max_length=131_000), AfterValidator(without_nul)]
 Arguments = Annotated[list[Argument], Field(min_length=1, max_length=4096)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=512)]
 Variables = Annotated[dict[VariableName, Argument], Field(max_length=1024)]
-Key = Annotated[str, StringConstraints(min_length=1), AfterValidator(_without_nul), AfterValidator(_short)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_without_nul)]
-RuleText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_without_nul)]
+Key = Annotated[str, StringConstraints(min_length=1), AfterValidator(without_nul), AfterValidator(_short)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(without_nul)]
+RuleText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(without_nul)]
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Base64 = Annotated[str, Field(description="Bytes, in base64.", json_schema_extra={"contentEncoding": "base64"})]
 
@@ -78,7 +78,7 @@ def shown(text: str) -> str:
 class VolumeMountModel(Model):
     volume: VolumeName
     path: PathText
-    subpath: Annotated[str, StringConstraints(max_length=1023), AfterValidator(_without_nul)] = ""
+    subpath: Annotated[str, StringConstraints(max_length=1023), AfterValidator(without_nul)] = ""
     read_only: StrictBool = False
 
 
@@ -109,7 +109,7 @@ class NetworkModel(Model):
 
 class _Machine(Model):
     provider: ProviderName = "local"
-    image: Annotated[str, StringConstraints(min_length=1, max_length=511), AfterValidator(_without_nul)] | None = None
+    image: Annotated[str, StringConstraints(min_length=1, max_length=511), AfterValidator(without_nul)] | None = None
     cpu: Annotated[float, Field(ge=0.01, le=1024, allow_inf_nan=False, strict=True)] | None = None
     """Cores."""
     memory: Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)] | None = None
@@ -455,6 +455,7 @@ class Spawn(Command):
     pty: StrictBool = False
     rows: Annotated[int, Field(ge=1, le=10_000)] = 24
     columns: Annotated[int, Field(ge=1, le=10_000)] = 80
+    tree: StrictBool = False
 
 
 class ProcessModel(Model):
@@ -549,8 +550,8 @@ class Mode(Model):
 
 
 class Replace(Model):
-    pattern: Annotated[str, StringConstraints(min_length=1, max_length=65_536), AfterValidator(_without_nul)]
-    replacement: Annotated[str, StringConstraints(max_length=1_048_576), AfterValidator(_without_nul)]
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=65_536), AfterValidator(without_nul)]
+    replacement: Annotated[str, StringConstraints(max_length=1_048_576), AfterValidator(without_nul)]
     paths: Annotated[list[PathText], Field(max_length=10_000)]
     regex: StrictBool = False
 

@@ -51,6 +51,7 @@ async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessModel:
             pty=command.pty,
             rows=command.rows,
             columns=command.columns,
+            tree=command.tree,
         )
         return ProcessModel.of(await process.info())
 

@@ -25,7 +25,7 @@ _OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "sta
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
 _OF_THE_GROUND: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user", "images"}
 _NEW_SECONDS: Final = 120.0
-_BASES: Final = frozenset({"base-1", "image-base-1", "image-etc-1", "image-apt-1"})
+_BASES: Final = frozenset({"base-2", "image-base-2", "image-etc-1", "image-apt-1"})
 """Layers that are there from the start."""
 _UNSURE: Final = "?"
 _CGROUPS: Final = Path("/sys/fs/cgroup")

@@ -1,10 +1,18 @@
-"""A clock that stands still until it is told to go on."""
+"""Clocks for tests: one that stands still until it is told to go on, and a server's own, set forward or back."""
 
 from __future__ import annotations
 
 import heapq
+import mmap
+import struct
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
+from typing import Final
+
+from holdfast.server.clocks import Clocks
+
+_SHIFTS: Final = struct.Struct("=qq")
 
 
 class _Timer:
@@ -44,3 +52,38 @@ class ManualClock:
     def timers(self) -> int:
         """How many timers are set."""
         return sum(1 for _, _, timer in self._timers if timer.callback is not None)
+
+
+class ShiftedClocks:
+    """The clocks of a server in another process, so far ahead of the machine's own as a file says.
+
+    Whoever has the file sets them, also while the server runs and before the next one starts.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        if not file.exists():
+            file.write_bytes(_SHIFTS.pack(0, 0))
+
+    def jump(self, milliseconds: int) -> None:
+        """Somebody sets the time, forward or back. No time goes by."""
+        self._shift(milliseconds, 0)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """So much time goes by at once."""
+        self._shift(milliseconds, milliseconds)
+
+    def _shift(self, now: int, ticks: int) -> None:
+        with self.file.open("r+b") as file, mmap.mmap(file.fileno(), _SHIFTS.size) as shared:
+            before = _SHIFTS.unpack(shared[:])
+            shared[:] = _SHIFTS.pack(before[0] + now, before[1] + ticks)
+
+    def clocks(self) -> Clocks:
+        """For the server."""
+        with self.file.open("rb") as file:
+            shared = mmap.mmap(file.fileno(), _SHIFTS.size, prot=mmap.PROT_READ)
+        plain = Clocks()
+        return Clocks(
+            lambda: plain.now() + _SHIFTS.unpack(shared[:])[0],
+            lambda: plain.ticks() + _SHIFTS.unpack(shared[:])[1],
+        )

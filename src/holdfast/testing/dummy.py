@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections import Counter, defaultdict, deque
@@ -38,6 +39,7 @@ from holdfast.boxes.errors import (
     WrongSnapshot,
 )
 from holdfast.boxes.labels import POOL, matches
+from holdfast.boxes.network import DOOR
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Holding, Snapshot
@@ -100,6 +102,8 @@ class DummyProvider(Provider):
         self.clock = clock
         self.liveness: dict[str, Liveness] = {}
         """What `probe` says of a box instead of the truth; an unknown one cannot be attached either."""
+        self.door = DOOR
+        """Where its boxes find Holdfast: a real box has that on its own loopback, these share ours."""
         self.at: dict[str, Hook] = {}
         self.calls: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
@@ -498,13 +502,24 @@ class DummyBox(Box):
         pty: bool = False,
         rows: int = 24,
         columns: int = 80,
+        tree: bool = False,
     ) -> Process:
         root = await self._awake()
         await self._provider.point("spawn")
         if pty:
             require(self._provider.name, self._provider.capabilities, Capability.PTY)
         folder = self._place / "processes" / new_id("p")
-        return await spawn(folder, argv, self._environment(env), self._cwd(root, cwd), stdin, self._provider.clock)
+        environment, place = self._environment(env), self._cwd(root, cwd)
+        return await spawn(folder, argv, environment, place, stdin, tree, self._provider.clock)
+
+    async def open_door(self) -> str:
+        await self._awake()
+        await self._provider.point("open_door")
+        return self._provider.door
+
+    async def python(self) -> tuple[str, ...]:
+        await self._awake()
+        return (sys.executable,)
 
     async def process(self, id: str) -> Process:
         self._document()

@@ -208,10 +208,17 @@ async def _feed(writer: asyncio.StreamWriter, data: bytes | AsyncIterable[bytes]
 
 
 async def spawn(
-    folder: Path, argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: bool, clock: Callable[[], int]
+    folder: Path,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    stdin: bool,
+    tree: bool,
+    clock: Callable[[], int],
 ) -> DummyProcess:
     words = check_argv(argv)
-    request = {"argv": words, "env": check_env(env), "cwd": str(cwd), "stdin": stdin, "started_at": clock()}
+    request = {"argv": words, "env": check_env(env), "cwd": str(cwd), "stdin": stdin, "tree": tree}
+    request["started_at"] = clock()
     prepare(folder, request)
     supervisor = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", str(_SUPERVISOR), str(folder), stdout=asyncio.subprocess.PIPE, env={}
@@ -306,8 +313,10 @@ async def end_process(folder: Path) -> None:
     started = read_json(folder / "started.json")
     if started is None or read_json(folder / "ended.json") is not None:
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(started["supervisor"], signal.SIGKILL)
+    request = read_json(folder / "request.json")
+    if request is None or not request["tree"]:  # else it has more to end than this one
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(started["supervisor"], signal.SIGKILL)
     kill_group(started["pid"])
     for _ in range(1000):
         if not alive(started["supervisor"]) and not alive(started["pid"]):

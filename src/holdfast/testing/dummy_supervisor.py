@@ -5,11 +5,13 @@ Started as `python dummy_supervisor.py <folder of the process>`; returns at once
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def main(folder: Path) -> None:
@@ -33,6 +35,9 @@ def main(folder: Path) -> None:
         stdin = os.open(folder / "stdin", os.O_RDONLY | os.O_CLOEXEC)
         signal.signal(signal.SIGUSR1, lambda *_: os.close(keep))
     output = [os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for name in ("stdout", "stderr")]
+    lineage = _lineage() if request["tree"] else None
+    if lineage is not None:
+        lineage.adopt_orphans()
     failed, fail = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -55,8 +60,20 @@ def main(folder: Path) -> None:
     signal.signal(signal.SIGALRM, look_around)
     signal.setitimer(signal.ITIMER_REAL, 1, 1)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if lineage is not None:
+        lineage.end_all()
     if folder.exists():
         _write(folder / "ended.json", {"code": code if code >= 0 else 128 - code})
+
+
+def _lineage() -> Any:
+    """The guest's own, which is not to be found as a module from here."""
+    spec = importlib.util.spec_from_file_location("lineage", Path(__file__).parents[1] / "guest" / "lineage.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _become(request: dict[str, object], stdin: int, output: list[int], fail: int) -> None:

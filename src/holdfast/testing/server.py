@@ -28,8 +28,10 @@ from urllib.parse import urlsplit
 
 from holdfast.server.config import Settings
 from holdfast.server.home import RunningServer, read_running
+from holdfast.testing.clock import ShiftedClocks
 
 if TYPE_CHECKING:
+    from holdfast.server.late_runs import FindAgent
     from holdfast.server.serve import MakeOutside, OpenProviders
 
 _LOG_SHOWN: Final = 6_000
@@ -46,8 +48,9 @@ class ServerProcess:
     port is chosen at the first start and kept through restarts. `settings` are fields of `server.config.Settings`.
     `providers` opens the providers of boxes instead of those that an installation has: a function of a module, which
     is loaded again over there. `outside`, in the same way, makes what boxes find beyond the server: nothing, unless
-    told. `command` goes before the interpreter, for a server that is to run inside something; where the home has
-    another name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
+    told; `agents` finds agents, instead of the registry. Its clocks are those of `clocks`, where these are given.
+    `command` goes before the interpreter, for a server that is to run inside something; where the home has another
+    name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class ServerProcess:
         patience: float = 60.0,
         providers: OpenProviders | None = None,
         outside: MakeOutside | None = None,
+        clocks: ShiftedClocks | None = None,
+        agents: FindAgent | None = None,
         **settings: Any,
     ) -> None:
         self.home = home
@@ -72,6 +77,8 @@ class ServerProcess:
         self._patience = patience
         self._providers = providers
         self._outside = outside
+        self._clocks = clocks
+        self._agents = agents
         self._template: _Template | None = None
         self._pid: int | None = None
         """Of the server, from when it begins to start until it is seen to have ended."""
@@ -122,7 +129,13 @@ class ServerProcess:
             self._expect("prepared")
         if sys.platform != "linux":
             self._release_port()
-        places = {"providers": _place(self._providers), "outside": _place(self._outside)}
+        clocks = None if self._clocks is None else str(self._clocks.file)
+        places = {
+            "providers": _place(self._providers),
+            "outside": _place(self._outside),
+            "clocks": clocks,
+            "agents": _place(self._agents),
+        }
         self._template.tell(json.dumps({**asdict(self._settings), "home": str(self.home), **places}))
         self._pid = int(self._expect("pid"))
 
@@ -334,8 +347,12 @@ def _main() -> None:
         values = json.loads(told)
         opens = _function(values.pop("providers"), open_providers)
         makes = _function(values.pop("outside"), nowhere)
+        finds = _function(values.pop("agents"), None)
+        clocks = None if (file := values.pop("clocks")) is None else ShiftedClocks(Path(file)).clocks()
         threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
-        serve(Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"), opens, makes)
+        serve(
+            Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"), opens, makes, clocks, finds
+        )
 
     _say("prepared")
     while told := sys.stdin.buffer.readline():

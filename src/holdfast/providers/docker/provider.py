@@ -100,6 +100,7 @@ class DockerProvider(Provider):
 
     name = "docker"
     snapshot_kind = SNAPSHOT_KIND
+    isolation = "container"
     capabilities: frozenset[Capability] = CAPABILITIES
     images: DockerImages
 

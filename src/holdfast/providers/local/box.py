@@ -70,6 +70,7 @@ class LocalBox(GuestBox):
             GuestProcesses(self._look, provider.watch, folder, provider.owner),
         )
         self._provider = provider
+        self.tools = provider.tools
         self.files = GuestFiles(self.link, provider.workdir(info))
 
     def own_environment(self) -> Mapping[str, str]:

@@ -17,6 +17,8 @@ UID: Final = 1000
 """Inside. Outside it is whoever runs the server, or, where that is root, a user of its own."""
 GUEST: Final = "/.holdfast"
 PYTHON: Final = "/.python"
+TOOLS: Final = "/opt/holdfast"
+"""The programs that this machine has for its boxes, coding agents say. Others appear there while a box runs."""
 FIRST_DESCRIPTOR: Final = 4
 """The listener is 3; descriptors that are given along follow."""
 SKELETON: Final = (
@@ -24,8 +26,8 @@ SKELETON: Final = (
     ("lib64", 0o755), ("libx32", 0o755), ("proc", 0o755), ("dev", 0o755), ("run", 0o755), ("sys", 0o755),
     (GUEST[1:], 0o755), (PYTHON[1:], 0o755), ("tmp", 0o1777), ("var", 0o755), ("var/tmp", 0o1777), ("var/lib", 0o755),
     ("var/cache", 0o755), ("var/log", 0o755), ("home", 0o755), ("home/box", 0o755), ("home/box/.local", 0o755),
-    ("home/box/.local/bin", 0o755), ("workspace", 0o755), ("opt", 0o755), ("srv", 0o755), ("mnt", 0o755),
-    ("root", 0o755),
+    ("home/box/.local/bin", 0o755), ("workspace", 0o755), ("opt", 0o755), (TOOLS[1:], 0o755), ("srv", 0o755),
+    ("mnt", 0o755), ("root", 0o755),
 )  # fmt: skip
 """The folders that a box begins with. The lowest layer of every box."""
 ROOT_CAPABILITIES: Final = ("CAP_DAC_OVERRIDE", "CAP_SYS_CHROOT")
@@ -33,7 +35,7 @@ ROOT_CAPABILITIES: Final = ("CAP_DAC_OVERRIDE", "CAP_SYS_CHROOT")
 its root, as package managers do. Neither reaches anything of another user, nor anything that is not in the box."""
 IMAGE_SKELETON: Final = (
     ("proc", 0o755), ("dev", 0o755), ("run", 0o755), ("sys", 0o755), (GUEST[1:], 0o755), (PYTHON[1:], 0o755),
-    ("tmp", 0o1777), ("etc", 0o755), ("root", 0o700), ("workspace", 0o755),
+    ("tmp", 0o1777), ("etc", 0o755), ("root", 0o700), ("workspace", 0o755), ("opt", 0o755), (TOOLS[1:], 0o755),
 )  # fmt: skip
 """The same for boxes of an image: below the image, so that there is a place for everything that is mounted."""
 MASKED: Final = (

@@ -512,11 +512,18 @@ class GuestProcesses:
         return [await process.info() for process in found]
 
     async def spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, stdin: bool, size: tuple[int, int] | None
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        stdin: bool,
+        size: tuple[int, int] | None,
+        tree: bool = False,
     ) -> KeptProcess:
         id = new_id("p")
         pty = None if size is None else list(size)
-        request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty)
+        request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty, tree=tree)
         folder = self._folder / id
         try:
             folder.mkdir(mode=0o700)

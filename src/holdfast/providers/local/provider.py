@@ -52,6 +52,7 @@ class LocalProvider(GuestProvider):
     """Boxes confined by bubblewrap. They outlive this object, and the server."""
 
     name = "local"
+    isolation = "bubblewrap, seccomp"
     images: LocalImages
 
     def __init__(self, home: Path, *, egress: Egress | None = None) -> None:

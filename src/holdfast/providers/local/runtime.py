@@ -26,9 +26,9 @@ from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MAS
 from holdfast.providers.local.ground import Ground
 from holdfast.threads.ids import new_id
 
-BASE: Final = "base-1"
+BASE: Final = "base-2"
 """The layer with the folders that every box begins with."""
-IMAGE_BASE: Final = "image-base-1"
+IMAGE_BASE: Final = "image-base-2"
 """The same for boxes of an image, below it."""
 IMAGE_ETC: Final = "image-etc-1"
 """On top of an image: what its /etc says of the machine that it was made on is not so here."""
@@ -120,7 +120,7 @@ def prepare(ground: Ground, bwrap: Path, root: Path = Path("/")) -> Runtime:
 def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
     programs = tuple((str((root / name).resolve()), f"/{name}") for name in _PROGRAM_FOLDERS if (root / name).is_dir())
     python, version, prefix = _choose_python(root, ground)
-    identity = hashlib.sha256(f"{python} {version}".encode())
+    identity = hashlib.sha256(f"{python} {version} {BASE} {IMAGE_BASE}".encode())
     for source in _guest_sources():
         identity.update(source.read_bytes())
     for name in _FROM_ETC:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -156,19 +156,34 @@ def _step(ground: Ground, folder: int, name: str) -> int:
 
 def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequence[str]) -> None:
     """Refuse to mount onto a path on which the box has put a link: the way there would lead out of it."""
-    folders = [str(upper), *(f"{ground.layers}/{layer}/files" for layer in reversed(layers))]
+    folders = _folders(ground, layers, upper)
     for path in paths:
-        walked = ""
-        for part in path.strip("/").split("/"):
-            walked = f"{walked}/{part}" if walked else part
-            kind = _topmost(folders, walked)
-            if kind is None:
-                break
+        for walked, kind in _steps(folders, path):
             if stat.S_ISLNK(kind):
                 raise Refused(
                     f"{path} cannot be mounted: /{walked} is a link in this box",
                     hint="remove the link, or mount at another path",
                 )
+
+
+def has_place(ground: Ground, layers: Sequence[str], upper: Path, path: str) -> bool:
+    """Whether a folder can be mounted at a path: the box has put nothing but folders there."""
+    return all(stat.S_ISDIR(kind) for _, kind in _steps(_folders(ground, layers, upper), path))
+
+
+def _folders(ground: Ground, layers: Sequence[str], upper: Path) -> list[str]:
+    return [str(upper), *(f"{ground.layers}/{layer}/files" for layer in reversed(layers))]
+
+
+def _steps(folders: Sequence[str], path: str) -> Iterator[tuple[str, int]]:
+    """What an overlay shows on the way to a path, as far as there is anything."""
+    walked = ""
+    for part in path.strip("/").split("/"):
+        walked = f"{walked}/{part}" if walked else part
+        kind = _topmost(folders, walked)
+        if kind is None:
+            return
+        yield walked, kind
 
 
 def _topmost(folders: Sequence[str], path: str) -> int | None:

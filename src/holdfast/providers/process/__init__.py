@@ -41,6 +41,7 @@ class ProcessProvider(GuestProvider):
     """Boxes as plain processes. Says so whenever it is opened."""
 
     name = "process"
+    isolation = "no isolation"
     capabilities = frozenset(
         {
             Capability.STOP,
@@ -51,9 +52,11 @@ class ProcessProvider(GuestProvider):
         }
     )
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tools: Path | None = None) -> None:
+        """`tools` has the programs that this machine has for boxes."""
         super().__init__(Ground(folder.absolute(), os.geteuid(), os.getegid()))
         self._launcher: Launcher | None = None
+        self.tools = None if tools is None else str(tools.absolute())
 
     async def open(self) -> None:
         await super().open()

@@ -109,11 +109,11 @@ class StreamProcesses:
         *,
         stdin: bool,
         size: tuple[int, int] | None,
+        tree: bool = False,
     ) -> KeptProcess:
-        """`size` is that of its terminal, rows and columns; None for none."""
         id = new_id("p")
         pty = None if size is None else list(size)
-        request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty, startedAt=now_ms())
+        request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty, tree=tree, startedAt=now_ms())
         try:
             await self._link.ask(request)
         except GuestRefused as refused:

@@ -217,6 +217,53 @@ class Processes(Ground):
         assert await again.wait(PATIENCE) == 8
         assert await again.read() == b"ready\non\n"
 
+    async def test_with_its_tree_goes_whatever_left_its_group_its_session_and_its_parent(self, box: Box) -> None:
+        script = """
+import os, sys
+def leave(name, env):
+    os.execve("/bin/sh", ["sh", "-c", f"echo $$ > {name}.new; mv {name}.new {name}; exec sleep 1000"], env)
+for name in ("one", "two", "three"):
+    if os.fork() == 0:
+        if name != "one":
+            os.setsid()
+        if name != "two" or os.fork() == 0:
+            leave(name, {} if name == "three" else dict(os.environ))
+        os._exit(0)
+sys.stdin.read()
+"""
+        argv = [*await box.python(), "-I", "-S", "-c", script]
+        process = await box.spawn(argv, stdin=True, tree=True)
+        left = []
+        for name in ("one", "two", "three"):
+            await appears(box, name)
+            left.append(await number_in(box, name))
+        assert all([await runs(box, pid) for pid in left])
+        await process.signal(signal.SIGKILL)
+        assert await process.wait(PATIENCE) == 128 + signal.SIGKILL
+        assert not any([await runs(box, pid) for pid in left])
+
+    async def test_a_process_with_its_tree_is_one_like_any_other(self, box: Box) -> None:
+        process = await box.spawn(["sh", "-c", "cat; printf problem >&2; exit 3"], stdin=True, tree=True)
+        await process.write(b"hello")
+        await prints(process, b"hello")
+        assert (await box.metrics()).processes >= 1
+        await process.close_stdin()
+        assert await process.wait(PATIENCE) == 3
+        assert (await process.read(), await process.read("stderr")) == (b"hello", b"problem")
+        with pytest.raises(BoxError):
+            await box.spawn(["/nowhere/nothing"], tree=True)
+        waits = "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.01; done"
+        stopped = await box.spawn(["sh", "-c", waits], tree=True)
+        await prints(stopped, b"up\n")
+        await stopped.signal(signal.SIGTERM)
+        assert await stopped.wait(PATIENCE) == 5
+        assert await stopped.read() == b"up\nbye\n"
+
+    async def test_code_of_ours_is_run_by_a_python_that_the_box_names(self, box: Box) -> None:
+        python = await box.python()
+        done = await box.exec([*python, "-I", "-S", "-c", "import sys; print(sys.version_info >= (3, 9))"])
+        assert (done.exit_code, done.stdout.strip()) == (0, b"True"), done.stderr
+
     async def test_metrics_count_what_runs(self, box: Box) -> None:
         async def processes() -> int:
             return (await box.metrics()).processes

@@ -1,0 +1,58 @@
+"""Ending everything that the runner has started: asked to first, then killed, until no process is left."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.guest import lineage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.guest.runner.loop import Loop
+
+_LOOK = 0.02
+_HOPELESS = 30.0
+"""Seconds after which what cannot be killed is left: the kernel holds it, and the run has to end all the same."""
+
+
+class Ending:
+    """Begun once; `then` is told when nothing is left. It may be hurried: then there is no more asking."""
+
+    def __init__(self, loop: Loop, grace: float, then: Callable[[], None]) -> None:
+        self._loop = loop
+        self._then = then
+        self._kill_at = loop.clock() + grace
+        self._asked: set[int] = set()
+        self._done = False
+        self._look()
+
+    def hurry(self) -> None:
+        self._kill_at = min(self._kill_at, self._loop.clock())
+
+    def look_now(self) -> None:
+        """A child has ended: it may have been the last."""
+        if not self._done and not lineage.find_descendants(os.getpid()):
+            self._finish()
+
+    def _look(self) -> None:
+        if self._done:
+            return
+        left = lineage.find_descendants(os.getpid())
+        now = self._loop.clock()
+        if not left or now >= self._kill_at + _HOPELESS:
+            self._finish()
+            return
+        if now >= self._kill_at:
+            lineage.send_to(left, lineage.SIGKILL)
+        else:
+            new = [each for each in left if each not in self._asked]
+            self._asked.update(new)
+            lineage.send_to(new, lineage.SIGTERM)
+            lineage.send_to(new, 18)  # SIGCONT: one that is held could not follow
+        self._loop.after(_LOOK, self._look)
+
+    def _finish(self) -> None:
+        self._done = True
+        self._then()

@@ -1,0 +1,59 @@
+"""Where a runner begins: it closes itself to others, takes its configuration, finds the reader, and runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from holdfast.guest import lineage
+from holdfast.guest.runner.config import parse
+from holdfast.guest.runner.loop import Loop
+from holdfast.guest.runner.run import BROKEN, Run
+
+_DRIVER = (
+    "import sys; sys.path.insert(0, '/proc/self/fd/3'); import runpy;"
+    " sys.argv[1:2] = []; runpy.run_module(%r, run_name='__main__', alter_sys=True)"
+)
+
+
+def main(program: int, configuration: bytes) -> None:
+    """`program` is a descriptor of the archive that this code came in."""
+    lineage.close_to_others()
+    lineage.adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        config = parse(configuration)
+        os.makedirs(config.state, mode=0o700, exist_ok=True)
+        reader = _reader(config.reader)
+    except (ValueError, KeyError, TypeError, OSError, ImportError, AttributeError) as error:
+        sys.stderr.write("runner: it cannot begin: %r\n" % error)
+        sys.exit(BROKEN)
+    loop = Loop()
+    run = Run(config, loop, reader)
+    argv, given = config.argv, None
+    if config.driver is not None:
+        module = "holdfast.harnesses.%s.driver" % config.driver
+        argv, given = [*interpreter(), "-I", "-S", "-c", _DRIVER % module, module, *config.argv], program
+    try:
+        run.start(argv, given)
+    except Exception as error:
+        run.fail(error)
+    loop.run(run.fail)
+    # Nothing is left to be tidied up, and an interpreter's own end takes some milliseconds.
+    sys.stderr.flush()
+    os._exit(run.exit_code)
+
+
+def _reader(name: str):  # type: ignore[no-untyped-def]
+    import importlib
+
+    return importlib.import_module("holdfast.harnesses.%s.reader" % name).Reader()
+
+
+def interpreter() -> list[str]:
+    """How this interpreter was started, without its options: a loader may stand before it."""
+    with open("/proc/self/cmdline", "rb") as file:
+        words = [os.fsdecode(each) for each in file.read().split(b"\0")]
+    return words[: words.index("-I")] if "-I" in words else [sys.executable]

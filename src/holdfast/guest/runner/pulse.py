@@ -1,0 +1,70 @@
+"""Heartbeats: tell the server that the run lives, and learn whether it shall be cancelled. No more than that."""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.guest.runner.door import Answer, Door
+    from holdfast.guest.runner.loop import Loop, Timer
+    from holdfast.guest.runner.token import Token
+
+
+class Pulse:
+    """Beats every so many seconds, by the monotonic clock, and at once when asked to."""
+
+    def __init__(self, loop: Loop, door: Door, token: Token, run: str, seconds: float) -> None:
+        self.on_cancel: Callable[[str], None] = lambda how: None
+        self.on_over: Callable[[], None] = lambda: None
+        self._loop = loop
+        self._door = door
+        self._token = token
+        self._path = "/v1/runs/%s/beat" % run
+        self._seconds = seconds
+        self._timer: Timer | None = None
+        self._asked = False
+        self._closed = False
+
+    def beat(self) -> None:
+        """Now. Where one is under way, which may have left before what is to be learned was known, another follows."""
+        if self._closed:
+            return
+        if self._door.busy:
+            self._asked = True
+            return
+        self._loop.cancel(self._timer)
+        self._timer = self._loop.after(self._seconds, self.beat)
+        self._door.post(self._path, "", b"{}", self._answered)
+
+    def close(self) -> None:
+        self._closed = True
+        self._loop.cancel(self._timer)
+        self._door.close()
+
+    def _answered(self, answer: Answer | None) -> None:
+        if self._closed:
+            return
+        if answer is None or answer.status >= 500 or answer.status in (408, 425, 429):
+            pass  # the next one is soon enough: what counts is that the thread hears of us again
+        elif answer.status == 401:
+            self._token.refused()
+        elif answer.status in (403, 404, 409, 410):
+            self.on_over()
+        elif answer.status == 200:
+            how = cancel_in(answer.body)
+            if how is not None:
+                self.on_cancel(how)
+        if self._asked:
+            self._asked = False
+            self.beat()
+
+
+def cancel_in(body: bytes) -> str | None:
+    try:
+        how = json.loads(body).get("cancel")
+    except (ValueError, AttributeError):
+        return None
+    return how if how in ("cancel", "interrupt") else None

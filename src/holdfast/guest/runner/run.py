@@ -1,0 +1,348 @@
+"""The life of one run: the agent starts, its lines become entries, it ends or is ended, the end is posted.
+
+    working ──(exits · says it is done · cancel · runaway)──▶ ending ──(no process left)──▶ posting ──▶ done
+       └────────────────────(the run is another's now)────────────────▶ fenced
+
+Everything that has to do with time, pipes or the server is done by the parts; here it is decided when.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from holdfast.guest import lineage
+from holdfast.guest.runner.agent import Agent
+from holdfast.guest.runner.door import Door
+from holdfast.guest.runner.ending import Ending
+from holdfast.guest.runner.entries import Entries
+from holdfast.guest.runner.journal import Journal
+from holdfast.guest.runner.producer import Producer
+from holdfast.guest.runner.pulse import Pulse
+from holdfast.guest.runner.token import Token
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from holdfast.guest.runner.config import Config
+    from holdfast.guest.runner.loop import Loop, Timer
+
+    class Reader(Protocol):
+        """What of a harness's reader is used here."""
+
+        ended: bool
+
+        def read(self, line: bytes) -> list[dict[str, Any]]: ...
+
+        def close(self) -> list[dict[str, Any]]: ...
+
+        def outcome(self, exit_code: int | None) -> dict[str, Any]: ...
+
+
+POSTED = 0
+BROKEN = 70
+FENCED = 75
+RUNAWAY = 124
+_LEFTOVERS = 1.0
+"""Seconds that tools which an agent left behind have, between being asked and being killed."""
+_DRAIN = 2.0
+"""Seconds that output may still come after every process has ended."""
+_SHOWN_STDERR = 8 << 10
+_MAX_FAILURES = 3
+
+
+class Run:
+    """One agent. `exit_code` is the runner's own, once the loop has stopped."""
+
+    def __init__(self, config: Config, loop: Loop, reader: Reader) -> None:
+        self.exit_code = BROKEN
+        self._config = config
+        self._loop = loop
+        self._reader = reader
+        self._began = loop.clock()
+        self._token = Token(loop, config.token)
+        self._journal = Journal(config.state, memory=config.memory, limit=config.journal)
+        self._entries = Entries(config.run, config.epoch, config.agent, self._journal.add, loop.clock, time.time)
+        self._producer = Producer(
+            loop, self._make_door(), self._token, self._journal, config.thread, config.epoch, config.seq
+        )
+        self._producer.replace = self._entries.replace
+        self._producer.on_progress = self._progress
+        self._producer.on_empty = self._posted
+        self._producer.on_fenced = self._fence
+        self._pulse = Pulse(loop, self._make_door(), self._token, config.run, config.beat)
+        self._pulse.on_cancel = self._cancel
+        self._pulse.on_over = self._over
+        self._token.on_over = lambda: self._fence("the server renews the token no more")
+        self._token.renew_through(self._make_door())
+        self._agent = Agent(loop, self._read, self._output_ended)
+        self._agent_exit: int | None = None
+        self._flush: Timer | None = None
+        self._ending: Ending | None = None
+        self._tree_ended = False
+        self._soft = False
+        """It said that it is done, and is being ended because it does not go."""
+        self._cancelled = False
+        self._problem: dict[str, Any] | None = None
+        """Why the run failed, where the agent itself is not the one to tell."""
+        self._fenced = False
+        self._posting = False
+        self._waiting = False
+        """The agent waits for the server to take what it said."""
+        self._failures = 0
+
+    def _make_door(self) -> Door:
+        return Door(self._loop, self._config.url, lambda: self._token.value)
+
+    # --- working ---
+
+    def start(self, argv: list[str], program: int | None) -> None:
+        """`argv` is what to execute; `program` a descriptor that it gets as number 3."""
+        config = self._config
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        self._loop.on_signal(signal.SIGTERM, self._pulse.beat)
+        self._pulse.beat()
+        self._loop.after(config.seconds, self._run_away)
+        env = {**os.environ, **config.env, "HOLDFAST_RUN": config.run}
+        try:
+            self._agent.start(
+                argv,
+                env,
+                config.cwd,
+                stdin=None if config.stdin is None else config.stdin.encode("utf-8", "replace"),
+                keep_stdin=config.abort_line is not None,
+                program=program,
+            )
+        except (OSError, ValueError) as error:
+            self._problem = {
+                "code": "agent_not_started",
+                "message": "%s cannot be started in %s: %s" % (argv[0], config.cwd, error),
+                "hint": "see whether the agent is installed in the box, and whether its folder is there",
+            }
+            self._agent.ended = True
+            self._end_tree(0.0)
+
+    def _read(self, lines: list[bytes | int]) -> None:
+        add = self._entries.add
+        for line in lines:
+            for payload in self._payloads(line):
+                add(payload)
+        if self._reader.ended and not self._soft and self._ending is None:
+            self._soft = True
+            self._agent.close_stdin()
+            self._loop.after(self._config.soft_end, self._end_softly)
+        self._settle()
+
+    def _payloads(self, line: bytes | int) -> list[dict[str, Any]]:
+        if isinstance(line, int):
+            return [self._notice("a line of %d bytes was left out: it is too long" % line)]
+        try:
+            return self._reader.read(line)
+        except Exception as error:
+            # Nothing that an agent prints may end its run: what cannot be read is shown as it is.
+            return [self._notice("%r while reading: %s" % (error, line[:2000].decode("utf-8", "replace")))]
+
+    def _notice(self, text: str) -> dict[str, Any]:
+        return {"type": self._config.agent + ".notice", "level": "warning", "text": text}
+
+    def _settle(self) -> None:
+        """Post what is there; live text after a moment; and let the agent wait where too much is there."""
+        wait = self._entries.wait()
+        if wait is not None and wait <= 0:
+            self._entries.flush()
+        elif wait is not None and self._flush is None:
+            self._flush = self._loop.after(wait, self._flush_now)
+        if len(self._journal):
+            self._producer.wake()
+        if self._journal.full and not self._tree_ended and not self._waiting:
+            self._waiting = True
+            self._agent.pause()
+            why = self._journal.disk_problem or "the journal is full"
+            self._say("the agent waits until the server has taken what it said: %s" % why)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        self._entries.flush()
+        self._settle()
+
+    def _progress(self) -> None:
+        if self._journal.lost and not self._posting:
+            self._journal.lost = 0
+            self._entries.add(self._notice("the disk of the box lost some of what the agent said"))
+        if self._waiting and not self._journal.full:
+            self._waiting = False
+            self._agent.go_on()
+
+    # --- ending ---
+
+    def _reap(self) -> None:
+        for pid, code in lineage.reap():
+            if pid == self._agent.pid and self._agent_exit is None:
+                self._agent_exit = code
+                self._agent.close_stdin()
+                self._end_tree(_LEFTOVERS)
+        if self._ending is not None and not self._tree_ended:
+            self._ending.look_now()
+
+    def _end_softly(self) -> None:
+        if self._agent_exit is None:
+            self._end_tree(_LEFTOVERS)
+
+    def _cancel(self, how: str) -> None:
+        if self._cancelled or self._ending is not None or self._reader.ended:
+            return
+        self._cancelled = True
+        if self._config.abort_line is not None:
+            self._agent.write(self._config.abort_line.rstrip("\n").encode("utf-8", "replace") + b"\n")
+        else:
+            lineage.send_to([self._agent.pid], self._config.abort_signal)
+        self._loop.after(self._config.grace, lambda: self._end_tree(_LEFTOVERS))
+
+    def _run_away(self) -> None:
+        self._loop.after(self._config.patience, lambda: self._stop(BROKEN))
+        if self._posting or self._fenced:
+            return
+        self._problem = {
+            "code": "runaway",
+            "message": "the run was ended: it took longer than %g s" % self._config.seconds,
+            "hint": "give the agent smaller tasks, or the run a larger limit",
+        }
+        self.exit_code = RUNAWAY
+        self._end_tree(self._config.grace)
+
+    def _end_tree(self, grace: float) -> None:
+        if self._ending is None:
+            self._ending = Ending(self._loop, grace, self._all_ended)
+
+    def _all_ended(self) -> None:
+        self._tree_ended = True
+        if self._fenced:
+            self._stop(FENCED)
+        elif self._agent.ended:
+            self._post_end()
+        else:
+            self._agent.go_on()  # a pipe holds little: it is taken in, however much there is already
+            self._loop.after(_DRAIN, self._agent.end_output)
+
+    def _output_ended(self) -> None:
+        if self._tree_ended and not self._fenced:
+            self._post_end()
+
+    # --- the end ---
+
+    def _post_end(self) -> None:
+        if self._posting:
+            return
+        self._posting = True
+        self._agent.end_errors()
+        for pid, code in lineage.reap():
+            if pid == self._agent.pid and self._agent_exit is None:
+                self._agent_exit = code
+        for payload in self._leftovers():
+            self._entries.add(payload)
+        self._entries.finish(self._finished())
+        self._producer.wake()
+
+    def _leftovers(self) -> list[dict[str, Any]]:
+        try:
+            return self._reader.close()
+        except Exception as error:
+            return [self._notice("%r while reading its end" % error)]
+
+    def _finished(self) -> dict[str, Any]:
+        code = self._agent_exit
+        try:
+            # Of one that said it is done and was killed because it did not go, its end tells nothing.
+            outcome = self._reader.outcome(None if self._soft and (code or 0) < 0 else code)
+        except Exception as failure:
+            outcome = {"status": "failed", "error": {"code": "reader_failed", "message": repr(failure)}}
+        status, error = outcome.get("status", "failed"), outcome.get("error")
+        if self._problem is not None:
+            status, error = "failed", self._problem
+        elif self._cancelled:
+            status, error = "cancelled", None
+        payload: dict[str, Any] = {"type": "signal.run.finished", "run": self._config.run, "status": status}
+        if code is not None:
+            payload["exit_code"] = code if code >= 0 else 128 - code
+        if status == "failed":
+            payload["error"] = self._explain(error if isinstance(error, dict) else {}, code)
+        if outcome.get("usage"):
+            payload["usage"] = outcome["usage"]
+        payload["ms"] = int((self._loop.clock() - self._began) * 1000)
+        payload["by"] = "runner"
+        return payload
+
+    def _explain(self, error: dict[str, Any], code: int | None) -> dict[str, Any]:
+        """What went wrong, with the last that the agent said about it."""
+        said = bytes(self._agent.stderr[-_SHOWN_STDERR:]).decode("utf-8", "replace").strip()
+        explained = {"code": "agent_failed", **error}
+        if not explained.get("message"):
+            how = "exited with %s" % code if (code or 0) >= 0 else "was killed by signal %d" % -(code or 0)
+            explained["message"] = "the agent %s%s" % (how, ": " + said.splitlines()[-1][:500] if said else "")
+        if said:
+            explained["stderr"] = said
+        return explained
+
+    def _posted(self) -> None:
+        if self._posting:
+            self._stop(RUNAWAY if self.exit_code == RUNAWAY else POSTED)
+
+    def _over(self) -> None:
+        """The run has ended, by our own word or by another's: which of them, the append of our end will tell."""
+        if not self._posting:
+            self._fence("the server says that the run is over")
+
+    def _fence(self, why: str) -> None:
+        """Another has the run, or it is over: nothing of it may go on here."""
+        if self._fenced:
+            return
+        self._say("fenced: " + why)
+        self._fenced = True
+        self._producer.close()
+        self._pulse.close()
+        if self._ending is None:
+            self._ending = Ending(self._loop, 0.0, self._all_ended)
+        elif self._tree_ended:
+            self._stop(FENCED)
+        else:
+            self._ending.hurry()
+
+    def _stop(self, code: int) -> None:
+        self.exit_code = code
+        self._producer.close()
+        self._pulse.close()
+        self._journal.close()
+        try:
+            os.rmdir(self._config.state)
+        except OSError:
+            pass  # it is not ours alone
+        self._loop.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """Something here is broken. The run ends, and says so if it still can."""
+        self._failures += 1
+        self._say("failed: %r" % error)
+        try:
+            sys.excepthook(type(error), error, error.__traceback__)
+        except OSError:
+            pass
+        if self._failures >= _MAX_FAILURES or self._posting:
+            lineage.end_all()
+            self._stop(BROKEN)  # it will be missed, and another posts the end
+            return
+        if self._problem is None:
+            self._problem = {"code": "runner_failed", "message": "the runner failed: %r" % error}
+        if self._tree_ended:
+            self._loop.after(_DRAIN, self._post_end)
+        else:
+            self._end_tree(0.0)
+
+    def _say(self, text: str) -> None:
+        """For who looks at what the runner printed."""
+        try:
+            os.write(2, b"runner: %s\n" % text.encode("utf-8", "replace"))
+        except OSError:
+            pass  # a full disk: nobody will miss it

@@ -1,0 +1,162 @@
+"""The runner in a real box: it comes over standard input, is closed to others, and nothing outlives it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.guest.running import archive
+from tests.providers.local.rootfs import busybox, pieces
+
+from holdfast.boxes import Box, BoxSpec
+from holdfast.boxes.process import Process
+from holdfast.harnesses import packing
+from holdfast.harnesses.registry import names
+from holdfast.providers.local import LocalProvider
+from holdfast.testing.provider_suite.ground import appears, number_in, runs
+from holdfast.threads.ids import new_id
+
+pytestmark = pytest.mark.anyio
+PATIENCE = 20.0
+TOKEN = "a-token-that-nobody-sees"
+
+
+@pytest.fixture(scope="module")
+async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalProvider]:
+    async with LocalProvider(tmp_path_factory.mktemp("home")) as provider:
+        yield provider
+        for box in await provider.find():
+            await provider.remove(box.id)
+
+
+@pytest.fixture
+async def box(provider: LocalProvider) -> AsyncIterator[Box]:
+    box = await provider.create(BoxSpec(), id=new_id("b"))
+    yield box
+    await box.delete()
+
+
+async def start(box: Box, script: str, *, more: Iterable[tuple[str, Path]] = (), **fields: Any) -> Process:
+    """A runner whose server is not there."""
+    config = {
+        "run": "r-1", "thread": "t-1", "agent": "scripted", "reader": "scripted", "epoch": 1, "token": TOKEN,
+        "url": "http://127.0.0.1:3128", "argv": ["sh", "-c", script], "env": {"MORE": "1"}, "cwd": "/workspace",
+        "state": "/home/box/.holdfast/runs/r-1", **fields,
+    }  # fmt: skip
+    process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
+    await process.write(packing.stdin_of(archive(more), config))
+    await process.close_stdin()
+    return process
+
+
+async def test_what_a_killed_runner_started_goes_with_it(box: Box) -> None:
+    script = "setsid sh -c 'echo $$ > tool; exec sleep 1000' & echo $$ > agent; wait"
+    runner = await start(box, script)
+    started = []
+    for name in ("agent", "tool"):
+        await appears(box, name)
+        started.append(await number_in(box, name))
+    await runner.signal(signal.SIGKILL)
+    assert await runner.wait(PATIENCE) == 128 + signal.SIGKILL
+    assert [pid for pid in started if await runs(box, pid)] == []
+    assert (await box.metrics()).processes == 0
+
+
+async def test_an_image_without_a_python_runs_it_too_and_a_driver_with_it(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        "import os, sys\nif __name__ == '__main__':\n    os.write(os.open('told', 65), sys.argv[1].encode())\n"
+    )
+    await provider.images.import_archive("busybox", pieces(busybox().done()))
+    box = await provider.create(BoxSpec(image="busybox"), id=new_id("b"))
+    try:
+        more = [("holdfast.harnesses.scripted.driver", driver)]
+        runner = await start(box, "", more=more, driver="scripted", argv=["hello"], state="/tmp/state")
+        await appears(box, "told")
+        assert await box.files.read("told") == b"hello"
+        await runner.kill()
+    finally:
+        await box.delete()
+
+
+async def test_nobody_in_the_box_can_look_into_the_runner(box: Box) -> None:
+    script = (
+        "for each in mem environ maps fd/3; do head -c 1 /proc/$PPID/$each && echo open; done > told 2>&1;"
+        " env > env; echo > done; sleep 1000"
+    )
+    runner = await start(box, script)
+    await appears(box, "done")
+    told = (await box.files.read("told")).decode()
+    assert told.count("Permission denied") == 4, told
+    environment = (await box.files.read("env")).decode()
+    assert "HOLDFAST_RUN=r-1" in environment
+    assert "HOME=/home/box" in environment
+    assert "MORE=1" in environment
+    assert TOKEN not in environment
+    processes = await box.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; true"])
+    assert TOKEN.encode() not in processes.stdout
+    found = await box.exec(["grep", "-rl", TOKEN, "/home", "/tmp", "/workspace", "/run"])
+    assert found.stdout == b""
+    await runner.kill()
+
+
+async def test_a_runner_that_is_told_nothing_says_so(box: Box) -> None:
+    process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
+    await process.close_stdin()
+    assert await process.wait(PATIENCE) == 1
+    assert b"did not come" in await process.read("stderr")
+
+
+async def test_a_configuration_that_is_none_ends_the_runner(box: Box) -> None:
+    process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
+    await process.write(packing.stdin_of(archive(), {"run": "r-1"}))
+    assert await process.wait(PATIENCE) == 70
+    assert b"cannot begin" in await process.read("stderr")
+
+
+def test_the_archive_holds_what_is_imported_and_no_more() -> None:
+    found = zipfile.ZipFile(io.BytesIO(archive())).namelist()
+    assert "holdfast/guest/runner/main.py" in found
+    assert "holdfast/guest/runner/main.pyc" in found
+    assert "holdfast/guest/reading.py" in found
+    assert "holdfast/harnesses/scripted/reader.py" in found
+    assert not [name for name in found if "init.py" in name and "__init__" not in name]
+    assert archive() is archive()
+
+
+@pytest.mark.parametrize("harness", [*names(), "acp"])
+def test_the_archive_of_a_harness_needs_nothing_else(harness: str, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(packing.pack([harness]))
+    program = (
+        f"import sys; sys.path.insert(0, '{tmp_path}/archive')\n"
+        f"from holdfast.harnesses.{harness} import reader; reader.Reader()\n"
+        "import importlib.util\n"
+        f"if importlib.util.find_spec('holdfast.harnesses.{harness}.driver'):\n"
+        f"    import holdfast.harnesses.{harness}.driver\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_everything_in_the_archive_is_python_3_9() -> None:
+    packed = zipfile.ZipFile(io.BytesIO(packing.pack(names())))
+    for name in packed.namelist():
+        if name.endswith(".py"):
+            ast.parse(packed.read(name), name, feature_version=(3, 9))
+
+
+def test_a_configuration_reads_back_as_it_was() -> None:
+    sent = packing.stdin_of(b"archive", {"token": "ü"})
+    assert sent[:8] == (7).to_bytes(8, "big")
+    assert json.loads(sent[8 + 7 + 8 :]) == {"token": "ü"}
