@@ -1,7 +1,8 @@
 # Sourced by the commands of bin/ with `checkout` set: makes what they run with, inside .holdfast/, and finds it again.
 #
-#   use_environment base|dev      sets `environment` to a Python environment that matches requirements/<name>.txt
-#   use_node_modules FOLDER       installs FOLDER's package-lock.json, with the node of the dev environment
+#   use_environment base|dev|node   sets `environment` to a Python environment that matches requirements/<name>.txt
+#   use_node_modules FOLDER         installs FOLDER's package-lock.json, with the node of the dev environment
+#   use_agents                      installs the coding agents for the tests, with the node of the dev environment
 #
 # When all is there this costs a few milliseconds, so no Python and no git runs on that path. What is missing is built
 # under one lock, in a scratch folder, and renamed into place: a build that was killed leaves nothing behind.
@@ -40,6 +41,11 @@ find_environment() {
 use_node_modules() {
     cmp -s "$1/package-lock.json" "$1/node_modules/.installed-lock.json" && return
     (while_locked install_node_modules "$1") || exit
+}
+
+use_agents() {
+    cat "$checkout"/src/holdfast/harnesses/*/package-lock.json | cmp -s - "$private/tools/locks" && return
+    (while_locked install_agents) || exit
 }
 
 # --- only when something is missing ---------------------------------------------------------------------------------
@@ -111,6 +117,12 @@ install_node_modules() {
 npm_ci() {
     (cd "$1" && PATH=$environment/bin:$PATH npm_config_cache=$private/cache/npm npm ci --ignore-scripts) &&
         cp "$1/package-lock.json" "$1/node_modules/.installed-lock.json"
+}
+
+install_agents() {
+    step agents "$environment/bin/python" -m tests.agents # in the checkout, by while_locked
+    end_steps
+    cat src/holdfast/harnesses/*/package-lock.json >"$private/tools/locks"
 }
 
 # --- Python ---------------------------------------------------------------------------------------------------------

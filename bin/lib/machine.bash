@@ -13,3 +13,12 @@ install_docker() {
         >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' docker "cannot be installed here: its tests are skipped"
     [[ -z $made ]] || rm -f "$policy"
 }
+
+# A browser, for the tests of the live page: where it is missing and cannot be had, they are skipped, and say so.
+install_chromium() {
+    command -v chromium >/dev/null && return
+    ((EUID == 0)) && command -v apt-get >/dev/null || return 0
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get -qq update && apt-get -qq install --no-install-recommends chromium fonts-dejavu-core; } \
+        >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' chromium "cannot be installed here: its tests are skipped"
+}

@@ -1,0 +1,1 @@
+"""The coding agents that Holdfast runs. One folder each, one line each in the registry."""

@@ -1,0 +1,126 @@
+"""What was said and done on a thread, as text: for an agent that cannot take up its session again.
+
+Written by the driver as it goes, inside a box, and by the host where the box is a new one: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAME = "transcript.txt"
+MAX_TRANSCRIPT = 192 << 10
+"""Bytes that an agent is told. The beginning of a longer one is left out."""
+_MAX_RESULT = 2000
+_INTRODUCTION = (
+    "You have been working on this before, and do not remember it. This is what was said and done so far."
+    " Go on from there.\n\n"
+)
+
+
+def introduced(transcript: str) -> str:
+    """The end of a transcript, as an agent is given it; nothing where there is none."""
+    data = transcript.strip().encode("utf-8", "replace")
+    if not data:
+        return ""
+    kept = data[-MAX_TRANSCRIPT:].decode("utf-8", "ignore")
+    if len(data) > MAX_TRANSCRIPT:
+        kept = f"[… the beginning is left out …]\n{kept}"
+    return f"{_INTRODUCTION}<transcript>\n{kept}\n</transcript>"
+
+
+def said(who: str, text: str) -> str:
+    return f"{who}: {text.strip()}\n\n"
+
+
+def done(name: str, arguments: str, result: str, status: str) -> str:
+    """A tool that was used."""
+    result = result.strip()
+    if len(result) > _MAX_RESULT:
+        result = f"{result[: _MAX_RESULT // 2]}\n[…]\n{result[-_MAX_RESULT // 2 :]}"
+    return f"Tool {name} {arguments[:_MAX_RESULT]} ({status}):\n{result}\n\n"
+
+
+class Transcript:
+    """The file of it in an agent's state folder. One that cannot be written is done without."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, NAME)
+        self._speech: list[str] = []
+        self._calls: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> str:
+        try:
+            with open(self._path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 2 * MAX_TRANSCRIPT))
+                return introduced(file.read().decode("utf-8", "replace"))
+        except OSError:
+            return ""
+
+    def user(self, prompt: str) -> None:
+        self._add(said("User", prompt))
+
+    def update(self, update: dict[str, Any]) -> None:
+        """What the agent says and does, as it tells its client."""
+        kind = update.get("sessionUpdate")
+        if kind == "agent_message_chunk":
+            content = update.get("content")
+            if isinstance(content, dict) and isinstance(content.get("text"), str):
+                self._speech.append(content["text"])
+        elif kind in ("tool_call", "tool_call_update"):
+            self._spoken()
+            call = str(update.get("toolCallId"))
+            known = self._calls.setdefault(call, {})
+            known.update((name, value) for name, value in update.items() if value is not None)
+            if known.get("status") in ("completed", "failed"):
+                del self._calls[call]
+                arguments = "" if known.get("rawInput") is None else _shown(known["rawInput"])
+                name = str(known.get("kind") or known.get("title"))
+                self._add(done(name, arguments, result_of(known), str(known["status"])))
+
+    def close(self) -> None:
+        self._spoken()
+
+    def _spoken(self) -> None:
+        if self._speech:
+            self._add(said("You", "".join(self._speech)))
+            self._speech = []
+
+    def _add(self, text: str) -> None:
+        try:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            with open(self._path, "ab") as file:
+                file.write(text.encode("utf-8", "replace"))
+        except OSError:
+            return
+
+
+def result_of(call: dict[str, Any]) -> str:
+    """The result of a tool as people read it, of all that was told of its call."""
+    texts = []
+    for item in call.get("content") or ():
+        if not isinstance(item, dict):
+            continue
+        if item.get("type") == "content" and isinstance(item.get("content"), dict):
+            block = item["content"]
+            texts.append(str(block["text"]) if isinstance(block.get("text"), str) else f"[{block.get('type')}]")
+        elif item.get("type") == "diff":
+            texts.append(f"{item.get('path')} was changed")
+    if texts:
+        return "\n".join(texts)
+    output = call.get("rawOutput")
+    if isinstance(output, dict):
+        for name in ("output", "text", "error", "stdout"):
+            if isinstance(output.get(name), str):
+                return str(output[name])
+    return "" if output is None else output if isinstance(output, str) else _shown(output)
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,101 @@
+"""Claude Code, driven by lines of JSON on its standard input.
+
+So no prompt is mistaken for an option, and it can be interrupted by a line: it then ends its tools and says so. All its
+models, the small one for side work too, are the one of the run, and it talks to nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from holdfast.harnesses.claude.session import rebuild
+from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+
+_MODELS: Final = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_FABLE_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+_SETTINGS: Final = "holdfast.json"
+_TOKEN: Final = "model-token"
+
+
+class Claude(Harness):
+    name: ClassVar[str] = "claude"
+    title: ClassVar[str] = "Claude Code"
+    package: ClassVar[Package | None] = Package("@anthropic-ai/claude-code", "2.1.325", "claude")
+    apis: ClassVar[tuple[Api, ...]] = (Api.ANTHROPIC,)
+
+    def __init__(self, retries: int = 7) -> None:
+        self._retries = retries
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        state = task.place.state
+        settings = {
+            # The token comes from a file, so that the environment of tools does not show it.
+            "apiKeyHelper": f"cat {shlex.quote(f'{state}/{_TOKEN}')}",
+            # Again what the environment has: the settings of a repository come after that, and before these.
+            "env": self._environment(task),
+        }
+        return {
+            f"{state}/{_SETTINGS}": json.dumps(settings).encode(),
+            f"{state}/{_TOKEN}": task.model.token.encode(),
+        }
+
+    def command(self, task: Task) -> Command:
+        place = task.place
+        resumed = () if task.session is None else ("--resume", task.session)
+        return Command(
+            argv=(
+                f"{place.program}/node_modules/.bin/claude",
+                "-p",
+                "--input-format",
+                "stream-json",
+                "--output-format",
+                "stream-json",
+                "--verbose",
+                "--include-partial-messages",
+                "--replay-user-messages",
+                "--dangerously-skip-permissions",
+                "--settings",
+                f"{place.state}/{_SETTINGS}",
+                *resumed,
+            ),
+            env=self._environment(task),
+            stdin=json.dumps({"type": "user", "message": {"role": "user", "content": task.prompt}}) + "\n",
+            abort=AbortByLine('{"type":"control_request","request_id":"abort","request":{"subtype":"interrupt"}}'),
+        )
+
+    def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
+        made = rebuild(entries, task.place.workspace)
+        if made is None:
+            return None
+        session, data = made
+        folder = re.sub(r"[^a-zA-Z0-9]", "-", task.place.workspace)
+        return Rebuilt(session, {f"{task.place.state}/projects/{folder}/{session}.jsonl": data})
+
+    def _environment(self, task: Task) -> dict[str, str]:
+        model = task.model
+        return {
+            **dict.fromkeys(_MODELS, model.model),
+            "ANTHROPIC_BASE_URL": model.url,
+            "CLAUDE_CONFIG_DIR": task.place.state,
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(model.context_window),
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(model.max_tokens),
+            "CLAUDE_CODE_MAX_RETRIES": str(self._retries),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+            "CLAUDE_CODE_DISABLE_CRON": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
+            "IS_SANDBOX": "1",
+        }

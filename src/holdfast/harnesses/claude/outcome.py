@@ -1,0 +1,57 @@
+"""How a run of Claude Code ended: by its result, if it gave one. `subtype` says success of a provider's error too."""
+
+from __future__ import annotations
+
+from holdfast.guest.reading import COMPLETED, FAILED, ended, exit_error, model_error, shorten
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_MAX_MESSAGE = 2000
+
+
+class Seen:
+    """What a run of Claude Code said that tells how it ended."""
+
+    __slots__ = ("result", "usage")
+
+    def __init__(self, result: Mapping[str, Any] | None = None, usage: Mapping[str, float] | None = None) -> None:
+        self.result = result
+        """Its last `result` event."""
+        self.usage = usage
+
+
+def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
+    result = seen.result
+    if result is None:
+        return ended(FAILED, exit_error(exit_code), seen.usage)
+    said = _said(result)
+    subtype = str(result.get("subtype") or "")
+    if str(result.get("terminal_reason") or "").startswith("aborted"):
+        error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
+        return ended(FAILED, error, seen.usage)
+    if subtype == "success" and result.get("is_error"):
+        status = result.get("api_error_status")
+        return ended(FAILED, model_error(status if isinstance(status, int) else None, said), seen.usage)
+    if subtype != "success":
+        error = {"code": "agent_failed", "message": said or subtype, "hint": "see what the agent said on the thread"}
+        return ended(FAILED, error, seen.usage)
+    if result.get("stop_reason") == "max_tokens":
+        error = {
+            "code": "model_cut_off",
+            "message": "the model's last answer was cut off by its limit of tokens",
+            "hint": "raise the model's limit of tokens, then: holdfast resume THREAD",
+        }
+        return ended(FAILED, error, seen.usage)
+    if result.get("stop_reason") == "refusal":
+        error = {"code": "model_declined", "message": said or "the model declined to answer", "hint": "ask otherwise"}
+        return ended(FAILED, error, seen.usage)
+    return ended(COMPLETED, None, seen.usage)
+
+
+def _said(result: Mapping[str, Any]) -> str:
+    errors = result.get("errors")
+    texts = [result.get("result"), *(errors if isinstance(errors, list) else ())]
+    return shorten("; ".join(text for text in texts if isinstance(text, str) and text), _MAX_MESSAGE)

@@ -1,0 +1,79 @@
+"""Codex, driven by `codex exec --json`.
+
+What that prints lacks the arguments and the results of tools as the model saw them, so the driver (`driver.py`) also
+follows the session file that Codex writes, and that is where messages and calls are read from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from holdfast.harnesses.codex.session import rebuild
+from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+
+_PROVIDER: Final = "holdfast"
+_TOKEN: Final = "HOLDFAST_MODEL_TOKEN"
+
+
+class Codex(Harness):
+    name: ClassVar[str] = "codex"
+    title: ClassVar[str] = "Codex"
+    package: ClassVar[Package | None] = Package("@openai/codex", "0.166.0", "codex")
+    apis: ClassVar[tuple[Api, ...]] = (Api.OPENAI_RESPONSES,)
+
+    def __init__(self, retries: int = 5) -> None:
+        self._retries = retries
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        model = task.model
+        lines = (
+            f"model = {_toml(model.model)}",
+            f'model_provider = "{_PROVIDER}"',
+            f"model_context_window = {model.context_window}",
+            "check_for_update_on_startup = false",
+            # A search at the provider would reach the world past the network policy of the box.
+            'web_search = "disabled"',
+            "[features]",
+            "plugins = false",  # else the end lags by five seconds
+            "[analytics]",
+            "enabled = false",
+            "[history]",
+            'persistence = "none"',
+            "[shell_environment_policy]",
+            f'exclude = ["{_TOKEN}"]',
+            f"[model_providers.{_PROVIDER}]",
+            'name = "Holdfast"',
+            f"base_url = {_toml(f'{model.url}/v1')}",
+            'wire_api = "responses"',
+            f'env_key = "{_TOKEN}"',
+            f"request_max_retries = {self._retries}",
+            f"stream_max_retries = {self._retries}",
+        )
+        return {f"{task.place.state}/config.toml": ("\n".join(lines) + "\n").encode()}
+
+    def command(self, task: Task) -> Command:
+        place = task.place
+        resumed = () if task.session is None else ("--session", task.session)
+        return Command(
+            argv=("--home", place.state, "--program", place.program, "--node", place.node, *resumed),
+            env={"CODEX_HOME": place.state, _TOKEN: task.model.token},
+            stdin=json.dumps({"type": "prompt", "text": task.prompt}) + "\n",
+            abort=AbortByLine('{"type":"abort"}'),
+            driver=True,
+        )
+
+    def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
+        made = rebuild(entries, task.place.workspace)
+        if made is None:
+            return None
+        session, data = made
+        # Found by the id in its name; the time and the date in its path tell Codex nothing.
+        name = f"rollout-2000-01-01T00-00-00-{session}.jsonl"
+        return Rebuilt(session, {f"{task.place.state}/sessions/2000/01/01/{name}": data})
+
+
+def _toml(text: str) -> str:
+    """A basic string, which JSON's are but for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

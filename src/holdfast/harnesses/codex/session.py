@@ -1,0 +1,123 @@
+"""Makes a session file of Codex again from a thread's entries.
+
+Only what the model said and was told: Codex adds its own context (folder, date, skills) when it goes on, and gives a
+call that was left open the answer "aborted" by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from holdfast.harnesses.codex.reader import is_context
+
+VERSION: Final = "0.166.0"
+
+_Item = dict[str, Any]
+
+
+def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, bytes] | None:
+    """The id and the file of a session with all that these entries tell, or None where they tell nothing."""
+    lines: list[bytes] = []
+    called: set[str] = set()
+    first = last = ""
+    count = 0
+    for entry in entries:
+        payload = entry["payload"]
+        kind = payload["type"].rpartition(".")[2]
+        time = _iso(entry["ts"])
+        first, last = first or time, entry["id"]
+        count += 1
+        if kind == "compaction":
+            lines = [_line(time, "compacted", _compacted(payload))]
+            called = set()
+            continue
+        for item in _items(kind, payload):
+            call = item.get("call_id")
+            if isinstance(call, str):
+                if not item["type"].endswith("_output"):
+                    called.add(call)
+                elif call not in called:  # what asked for it was lost: an answer alone would be left out
+                    lines.append(_line(time, "response_item", _call(payload, call)))
+                    called.add(call)
+            lines.append(_line(time, "response_item", item))
+    if not lines:
+        return None
+    # An id of its own for each history: an older file of the session may still be there.
+    digest = hashlib.blake2b(f"{workspace}\0{last}\0{count}".encode(), digest_size=16).digest()
+    session = str(uuid.UUID(bytes=digest, version=4))
+    about = {
+        "id": session,
+        "timestamp": first,
+        "cwd": workspace,
+        "originator": "codex_exec",
+        "cli_version": VERSION,
+        "source": "exec",
+    }
+    return session, b"\n".join((_line(first, "session_meta", about), *lines, b""))
+
+
+def _items(kind: str, payload: Mapping[str, Any]) -> list[_Item]:
+    """What an entry adds to the conversation, as Codex files it."""
+    record = payload.get("record")
+    if kind == "assistant":
+        items = record.get("items") if isinstance(record, dict) else None
+        if isinstance(items, list):
+            return [item for item in items if isinstance(item, dict) and isinstance(item.get("type"), str)]
+        return [_message("assistant", payload["text"])] if payload.get("text") else []
+    if kind in ("user", "event"):
+        if isinstance(record, dict) and record.get("type") == "message" and isinstance(record.get("content"), list):
+            return [record]
+        return [_message("user", payload["text"])] if kind == "user" else []
+    if kind == "tool":
+        if isinstance(record, dict) and str(record.get("type", "")).endswith("_output") and "call_id" in record:
+            return [record]
+        if payload["status"] != "interrupted":
+            return [{"type": "function_call_output", "call_id": payload["call"], "output": payload["result"]}]
+    return []
+
+
+def _message(role: str, text: str) -> _Item:
+    content = {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+    return {"type": "message", "role": role, "content": [content]}
+
+
+def _call(payload: Mapping[str, Any], call: str) -> _Item:
+    arguments = payload.get("arguments")
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    if str((payload.get("record") or {}).get("type", "")).startswith("custom"):
+        return {"type": "custom_tool_call", "call_id": call, "name": payload["name"], "input": text}
+    return {"type": "function_call", "call_id": call, "name": payload["name"], "arguments": text}
+
+
+def _compacted(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What took the place of all before it. Without Codex's own context, which may be another in another box."""
+    record = payload.get("record")
+    history = record.get("replacement_history") if isinstance(record, dict) else None
+    if not isinstance(history, list):
+        history = [_message("user", payload["summary"])]
+    kept = [item for item in history if isinstance(item, dict) and item.get("role") != "developer"]
+    return {
+        "message": payload["summary"],
+        "replacement_history": [item for item in kept if not is_context(item)],
+    }
+
+
+def _line(time: str, kind: str, payload: Mapping[str, Any]) -> bytes:
+    return orjson.dumps({"timestamp": time, "type": kind, "payload": payload})
+
+
+def _iso(ts: int) -> str:
+    seconds, milliseconds = divmod(ts, 1000)
+    return f"{_second(seconds)}.{milliseconds:03}Z"
+
+
+@functools.lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,111 @@
+"""OpenCode, driven by `opencode serve` and its event stream.
+
+Its own `run --format json` changes prompts (it puts those with spaces into quotes) and cannot be aborted, so the driver
+(`driver.py`) talks to the server, and prints its events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.opencode.session import rebuild
+
+_PROVIDER: Final = "holdfast"
+_TOKEN: Final = "HOLDFAST_MODEL_TOKEN"
+_CLIENTS: Final = {Api.OPENAI_CHAT: "@ai-sdk/openai-compatible", Api.ANTHROPIC: "@ai-sdk/anthropic"}
+"""The libraries that it speaks to models with. They are part of its program: nothing is fetched."""
+
+_PERMISSION: Final = {"*": "allow", "question": "deny"}
+"""Nobody is there to be asked."""
+
+
+class OpenCode(Harness):
+    name: ClassVar[str] = "opencode"
+    title: ClassVar[str] = "OpenCode"
+    package: ClassVar[Package | None] = Package("opencode-ai", "1.18.33", "opencode")
+    apis: ClassVar[tuple[Api, ...]] = (Api.ANTHROPIC, Api.OPENAI_CHAT)
+
+    def __init__(self, retries: int = 6) -> None:
+        self._retries = retries
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        model = task.model
+        name = f"{_PROVIDER}/{model.model}"
+        configuration = {
+            "autoupdate": False,
+            "share": "disabled",
+            "snapshot": False,
+            "model": name,
+            "small_model": name,
+            "permission": _PERMISSION,
+            "enabled_providers": [_PROVIDER],
+            "provider": {
+                _PROVIDER: {
+                    "name": "Holdfast",
+                    "npm": _CLIENTS[model.api],
+                    "options": {"baseURL": f"{model.url}/v1", "apiKey": f"{{env:{_TOKEN}}}"},
+                    "models": {
+                        model.model: {
+                            "name": model.model,
+                            "tool_call": True,
+                            "limit": {"context": model.context_window, "output": model.max_tokens},
+                        }
+                    },
+                }
+            },
+        }
+        return {_configuration(task): json.dumps(configuration).encode(), _catalog(task): b"{}"}
+
+    def command(self, task: Task) -> Command:
+        place = task.place
+        resumed = () if task.session is None else ("--session", task.session)
+        # Said with the prompt, too: the repository's own configuration may name another.
+        model = {"providerID": _PROVIDER, "modelID": task.model.model}
+        return Command(
+            argv=("--program", _program(task), "--retries", str(self._retries), *resumed),
+            env={
+                _TOKEN: task.model.token,
+                "OPENCODE_CONFIG": _configuration(task),
+                "XDG_CONFIG_HOME": f"{place.state}/config",
+                "XDG_DATA_HOME": f"{place.state}/data",
+                "XDG_STATE_HOME": f"{place.state}/state",
+                "XDG_CACHE_HOME": f"{place.state}/cache",
+                # The last word, whatever the repository's own configuration says.
+                "OPENCODE_PERMISSION": json.dumps(_PERMISSION),
+                # All models of the world, which are none of ours, cost a third of the time until the first request.
+                "OPENCODE_MODELS_PATH": _catalog(task),
+                "OPENCODE_DISABLE_AUTOUPDATE": "1",
+                "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+                "OPENCODE_DISABLE_EMBEDDED_WEB_UI": "1",
+                "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+                "OPENCODE_DISABLE_MODELS_FETCH": "1",
+                "OPENCODE_DISABLE_SHARE": "1",
+                "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER": "1",
+            },
+            stdin=json.dumps({"type": "prompt", "text": task.prompt, "model": model}) + "\n",
+            abort=AbortByLine('{"type":"abort"}'),
+            driver=True,
+        )
+
+    def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
+        made = rebuild(entries, task.place.workspace, _PROVIDER, task.model.model)
+        if made is None:
+            return None
+        session, data = made
+        file = f"{task.place.state}/rebuilt.json"
+        return Rebuilt(session, {file: data}, commands=((_program(task), "import", file),))
+
+
+def _configuration(task: Task) -> str:
+    return f"{task.place.state}/opencode.json"
+
+
+def _catalog(task: Task) -> str:
+    return f"{task.place.state}/models.json"
+
+
+def _program(task: Task) -> str:
+    return f"{task.place.program}/node_modules/.bin/opencode"

@@ -1,0 +1,345 @@
+"""Starts `opencode serve`, gives it the prompt, and prints its events, one JSON object a line.
+
+The runner starts this in a box instead of the agent: standard library only. Takes lines of JSON on standard input:
+first `{"type":"prompt","text":...,"model":{...}}`, then perhaps `{"type":"abort"}`. Prints the events of its session as
+the server sends them, without those that only repeat, and a few of its own, whose types begin with `holdfast.`: the
+session, the server's end, and the end of the turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import queue
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+_START = 60.0
+"""Seconds for the server to listen."""
+_ANSWER = 30.0
+_SILENCE = 120.0
+"""Seconds without a word on the event stream, where the server sends a sign of life every ten."""
+_SETTLE = 3.0
+"""Seconds for open messages to be told in full after the session went idle, or was aborted."""
+_ABORT = 10.0
+_LONGEST_WAIT = 900.0
+"""Seconds that a provider may ask to wait before the next attempt."""
+_MAX_LINE = 64 << 20
+_MAX_WAITING = 4096
+
+_TOLD = frozenset(
+    (
+        "message.updated",
+        "message.removed",
+        "message.part.updated",
+        "message.part.delta",
+        "message.part.removed",
+        "session.compacted",
+        "session.error",
+        "session.idle",
+        "session.status",
+    )
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser()
+    options.add_argument("--program", required=True)
+    options.add_argument("--retries", type=int, default=6)
+    options.add_argument("--session")
+    chosen = options.parse_args(arguments)
+    prompt = _parse(sys.stdin.buffer.readline(_MAX_LINE))
+    if prompt.get("type") != "prompt":
+        _tell("failed", message="there was no prompt on standard input")
+        return 2
+    server = _Server(chosen.program)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: server.die_by(received))
+    try:
+        return _Turn(server, chosen.session, prompt, chosen.retries).run()
+    except _Failed as error:
+        code = server.ended()
+        if code is not None:
+            _tell("exited", code=code)
+            return _end_as(code)
+        _tell("failed", message=str(error))
+        return 1
+    finally:
+        server.stop()
+
+
+class _Failed(Exception):
+    """The server does not do what it should."""
+
+
+class _Server:
+    """`opencode serve` on a free port of loopback, behind a password that only this process knows."""
+
+    def __init__(self, program: str) -> None:
+        password = secrets.token_urlsafe(32)
+        self._credential = base64.b64encode(f"opencode:{password}".encode()).decode()
+        self.process = subprocess.Popen(
+            [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OPENCODE_SERVER_PASSWORD": password, "OPENCODE_SERVER_USERNAME": "opencode"},
+        )
+        self._listening = threading.Event()
+        self._port = 0
+        threading.Thread(target=self._read_output, daemon=True).start()
+
+    def wait(self) -> None:
+        end = time.monotonic() + _START
+        while not self._listening.wait(0.05):
+            if self.process.poll() is not None:
+                raise _Failed(f"opencode serve ended with {self.process.returncode}")
+            if time.monotonic() > end:
+                raise _Failed(f"opencode serve did not listen within {_START:.0f} s")
+
+    def ended(self) -> int | None:
+        """The exit code, where it is ending by itself."""
+        try:
+            return self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+    def die_by(self, number: int) -> None:
+        """A signal that was meant for the agent: it gets it, and this process ends by the same."""
+        self.process.send_signal(number)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        connection = self._connect(_ANSWER)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, data, self._headers())
+            answer = connection.getresponse()
+            text = answer.read(_MAX_LINE)
+        except (OSError, http.client.HTTPException) as error:
+            raise _Failed(f"opencode does not answer {method} {path}: {error!r}") from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise _Failed(f"opencode answers {method} {path} with {answer.status}: {text[:500]!r}")
+        return json.loads(text) if text else None
+
+    def events(self) -> http.client.HTTPResponse:
+        connection = self._connect(_SILENCE)
+        try:
+            connection.request("GET", "/event", headers={**self._headers(), "accept": "text/event-stream"})
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise _Failed(f"opencode sends no events: {error!r}") from error
+        if answer.status != 200:
+            raise _Failed(f"opencode sends no events: status {answer.status}")
+        return answer
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        # Not by urllib: the box's proxies are in the environment, and this must not go there.
+        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
+
+    def _headers(self) -> dict[str, str]:
+        return {"authorization": f"Basic {self._credential}", "content-type": "application/json"}
+
+    def _read_output(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = re.search(rb"listening on http://127\.0\.0\.1:(\d+)", line)
+            if found and not self._port:
+                self._port = int(found.group(1))
+                self._listening.set()
+
+
+class _Turn:
+    """One prompt, from its posting to the end of all that it caused."""
+
+    def __init__(self, server: _Server, session: str | None, prompt: dict[str, Any], retries: int) -> None:
+        self._server = server
+        self._session = session or ""
+        self._prompt = prompt
+        self._retries = retries
+        self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_WAITING)
+        self._open: set[str] = set()
+        """Messages of the model that are not whole yet."""
+        self._once: set[tuple[str, str]] = set()
+        self._end = float("inf")
+        """When the turn is over, whatever is open still."""
+
+    def run(self) -> int:
+        threading.Thread(target=self._read_orders, daemon=True).start()
+        self._server.wait()
+        stream = self._server.events()
+        threading.Thread(target=self._read_events, args=(stream,), daemon=True).start()
+        self._begin()
+        while True:
+            wait = self._end - time.monotonic()
+            if wait <= 0:
+                break
+            try:
+                kind, value = self._queue.get(timeout=min(wait, _SILENCE))
+            except queue.Empty:
+                continue
+            if kind == "event" and self._take(value):
+                break
+            if kind == "abort":
+                self._abort()
+            if kind == "lost":
+                raise _Failed(f"opencode's events stopped: {value}")
+        _tell("ended")
+        return 0
+
+    def _begin(self) -> None:
+        if self._session:
+            info = self._server.ask("GET", f"/session/{urllib.parse.quote(self._session, safe='')}")
+        else:
+            # With a title of ours the model is not asked for one.
+            title = " ".join(str(self._prompt.get("text", "")).split())[:60] or "A run"
+            info = self._server.ask("POST", "/session", {"title": title})
+        self._session = str(info["id"])
+        _tell("session", info=info)
+        body = {"parts": [{"type": "text", "text": str(self._prompt.get("text", ""))}]}
+        if isinstance(self._prompt.get("model"), dict):
+            body["model"] = self._prompt["model"]
+        self._server.ask("POST", f"/session/{self._session}/prompt_async", body)
+
+    def _take(self, line: bytes) -> bool:
+        """Tell an event, if it is of this session. Whether the turn is over by it."""
+        event = _parse(line)
+        kind, about = event.get("type"), event.get("properties")
+        if not isinstance(about, dict):
+            return False
+        if kind in ("permission.asked", "question.asked"):
+            self._answer(str(kind), about)
+        if kind not in _TOLD or about.get("sessionID", self._session) != self._session:
+            return False
+        if not self._is_repeated(str(kind), about):
+            _write(line)
+        if kind == "session.status":
+            self._watch_retries(about.get("status"))
+        elif kind == "session.idle":
+            if not self._open:
+                return True
+            self._end = min(self._end, time.monotonic() + _SETTLE)
+        return kind == "message.updated" and self._end < float("inf") and not self._open
+
+    def _is_repeated(self, kind: str, about: dict[str, Any]) -> bool:
+        """A user's message told again, or a running tool with each piece of its output: the end has it all."""
+        if kind == "message.updated":
+            info = about.get("info") or {}
+            ident = str(info.get("id"))
+            if info.get("role") == "user":
+                return self._seen_before("user", ident)
+            if "completed" in (info.get("time") or {}):
+                self._open.discard(ident)
+                return self._seen_before("whole", ident)
+            self._open.add(ident)
+        elif kind == "message.part.updated":
+            part = about.get("part") or {}
+            if part.get("type") == "tool" and (part.get("state") or {}).get("status") == "running":
+                return self._seen_before("running", str(part.get("id")))
+        return False
+
+    def _seen_before(self, what: str, ident: str) -> bool:
+        if (what, ident) in self._once:
+            return True
+        if len(self._once) > 100_000:
+            self._once.clear()
+        self._once.add((what, ident))
+        return False
+
+    def _watch_retries(self, status: Any) -> None:
+        """OpenCode tries again for ever; this does not."""
+        if not isinstance(status, dict) or status.get("type") != "retry":
+            return
+        attempt, following = status.get("attempt"), status.get("next")
+        too_often = isinstance(attempt, int) and attempt > self._retries
+        too_late = isinstance(following, (int, float)) and following / 1000 - time.time() > _LONGEST_WAIT
+        if too_often or too_late:
+            _tell("gave_up", attempt=attempt, message=str(status.get("message", "")))
+            self._abort()
+
+    def _answer(self, kind: str, about: dict[str, Any]) -> None:
+        """What asks for a person gets an answer at once, since there is none. Tools ask in sessions of theirs."""
+        request = urllib.parse.quote(str(about.get("id", "")), safe="")
+        try:
+            if kind == "permission.asked":
+                self._server.ask("POST", f"/permission/{request}/reply", {"reply": "once"})
+            else:
+                self._server.ask("POST", f"/question/{request}/reject", {})
+        except _Failed as error:
+            _tell("warning", message=str(error))
+
+    def _abort(self) -> None:
+        self._end = min(self._end, time.monotonic() + _ABORT)
+        if self._session:
+            self._server.ask("POST", f"/session/{self._session}/abort", {})
+
+    def _read_events(self, stream: http.client.HTTPResponse) -> None:
+        try:
+            while True:
+                line = stream.readline(_MAX_LINE)
+                if not line:
+                    raise OSError("the stream ended")
+                if line.startswith(b"data:"):
+                    self._queue.put(("event", line[5:].strip()))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._queue.put(("lost", error))
+
+    def _read_orders(self) -> None:
+        for line in iter(lambda: sys.stdin.buffer.readline(_MAX_LINE), b""):
+            if _parse(line).get("type") == "abort":
+                self._queue.put(("abort", None))
+
+
+def _end_as(code: int) -> int:
+    """End by the signal that ended the server, so that whoever started this sees the same."""
+    if code in (-signal.SIGINT, -signal.SIGTERM):
+        signal.signal(-code, signal.SIG_DFL)
+    if code in (-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL):
+        os.kill(os.getpid(), -code)
+    return code or 1 if code >= 0 else 128 - code
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _tell(kind: str, **about: Any) -> None:
+    _write(json.dumps({"type": f"holdfast.{kind}", "properties": about}).encode())
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""How a run of OpenCode ended: by what its server said, else by the way that went."""
+
+from __future__ import annotations
+
+from holdfast.guest.reading import COMPLETED, FAILED, ended, exit_error, model_error, status_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_WORDS = (
+    ("rate limit", 429),
+    ("too many requests", 429),
+    ("quota", 429),
+    ("overloaded", 503),
+    ("internal server error", 500),
+    ("unavailable", 503),
+)
+"""The HTTP status that words stand for: while it tries again OpenCode tells no number."""
+
+
+class Seen:
+    """What a run of OpenCode said that tells how it ended."""
+
+    __slots__ = ("aborted", "error", "gave_up", "over", "refused", "stop", "usage")
+
+    def __init__(
+        self,
+        *,
+        over: bool = False,
+        error: Mapping[str, Any] | None = None,
+        aborted: bool = False,
+        gave_up: str | None = None,
+        refused: str | None = None,
+        stop: str | None = None,
+        usage: Mapping[str, float] | None = None,
+    ) -> None:
+        self.over = over
+        """The session went idle."""
+        self.error = error
+        """The last `session.error`: `{name, data: {message, statusCode}}`."""
+        self.aborted = aborted
+        """That error is an abort."""
+        self.gave_up = gave_up
+        """Why the model was asked again and again, until the driver ended it."""
+        self.refused = refused
+        """Why the prompt was not taken, or the server not started."""
+        self.stop = stop
+        """Why the model's last message ended."""
+        self.usage = usage
+
+
+def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
+    if seen.gave_up is not None:
+        return ended(FAILED, model_error(_status_of(seen.gave_up), seen.gave_up), seen.usage)
+    if seen.error is not None:
+        data = seen.error.get("data")
+        data = data if isinstance(data, dict) else {}
+        message = str(data.get("message") or seen.error.get("name") or "")
+        status = data.get("statusCode")
+        return ended(
+            FAILED, model_error(status if isinstance(status, int) else _status_of(message), message), seen.usage
+        )
+    if seen.aborted:
+        error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
+        return ended(FAILED, error, seen.usage)
+    if seen.refused is not None:
+        error = {"code": "prompt_refused", "message": seen.refused, "hint": "see what the agent said on the thread"}
+        return ended(FAILED, error, seen.usage)
+    if not seen.over:
+        return ended(FAILED, exit_error(exit_code), seen.usage)
+    if seen.stop == "length":
+        error = {
+            "code": "model_cut_off",
+            "message": "the model's last answer was cut off by its limit of tokens",
+            "hint": "raise the model's limit of tokens, then: holdfast resume THREAD",
+        }
+        return ended(FAILED, error, seen.usage)
+    return ended(COMPLETED, None, seen.usage)
+
+
+def _status_of(message: str) -> int | None:
+    status = status_in(message)
+    if status is not None:
+        return status
+    lower = message[:1000].lower()
+    return next((number for words, number in _WORDS if words in lower), None)

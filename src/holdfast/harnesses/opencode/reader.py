@@ -1,0 +1,313 @@
+"""Reads the events of OpenCode's server, as its driver prints them.
+
+A message of the model is told when its first tool begins, with all that was said until then, and what it says after
+that is told when it is whole: so what was said stands before what was done. The records of one message carry its parts
+by their ids, and are put together again by them.
+"""
+
+from __future__ import annotations
+
+from holdfast.guest import reading
+from holdfast.guest.reading import ERROR, INTERRUPTED, MAX_RECORD, OK, status_in, usage_of
+from holdfast.harnesses.opencode.outcome import Seen, decide_outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.guest.reading import Payload, Record
+
+_ABORTED = "MessageAbortedError"
+_MAX_MESSAGES = 256
+
+
+class Reader(reading.Reader):
+    agent = "opencode"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._seen = Seen()
+        self._users: dict[str, _Message] = {}
+        """Messages of the user that were not told yet: their parts come one by one."""
+        self._answers: dict[str, _Message] = {}
+        """Messages of the model that are not whole yet."""
+        self._compacting: dict[str, _Message] = {}
+        """Messages that ask for a summary, until it is there."""
+        self._running: dict[str, Record] = {}
+        """Parts of tools that have not ended, by call."""
+
+    def take(self, record: Record) -> list[Payload]:
+        kind, about = record["type"], record["properties"]
+        if kind == "message.part.delta":
+            return self._delta(about)
+        if kind == "message.part.updated":
+            return self._part(about["part"])
+        if kind == "message.updated":
+            return self._info(about["info"])
+        if kind == "session.status":
+            return self._status(about["status"])
+        if kind == "session.error":
+            return self._error(about["error"])
+        if kind in ("session.idle", "session.compacted"):
+            return []
+        if kind.startswith("holdfast."):
+            return self._driver(kind[len("holdfast.") :], about)
+        return self.event(record)
+
+    def close(self) -> list[Payload]:
+        payloads = self._tell_users()
+        for answer in list(self._answers.values()):
+            # A summary that is not whole takes the place of nothing.
+            if not answer.info.get("summary"):
+                payloads += self._tell_answer(answer, partial=True)
+        self._answers.clear()
+        return payloads + super().close()
+
+    def outcome(self, exit_code: int | None) -> dict[str, Any]:
+        self._seen.usage = self.usage
+        return decide_outcome(self._seen, exit_code)
+
+    def interrupted_record(self, call: str) -> Record | None:
+        return self._running.get(call)
+
+    # --- the session ---
+
+    def _driver(self, kind: str, about: Record) -> list[Payload]:
+        if kind == "session":
+            info = about["info"]
+            return self.begin_session(str(info["id"]), info, info.get("version"))
+        if kind == "ended":
+            self._seen.over = self.ended = True
+            return []
+        if kind == "gave_up":
+            self._seen.gave_up = str(about.get("message") or "the model did not answer")
+            return self.notice("error", f"gave up after {about.get('attempt')} attempts: {self._seen.gave_up}")
+        if kind == "failed":
+            self._seen.refused = str(about.get("message"))
+            return self.notice("error", self._seen.refused)
+        if kind == "exited":
+            return self.notice("error", f"opencode serve ended with {about.get('code')}")
+        return self.notice("warning", str(about.get("message")))
+
+    def _status(self, status: Record) -> list[Payload]:
+        if status["type"] != "retry":
+            return []
+        message = str(status.get("message", ""))
+        return self.retry(int(status.get("attempt", 0)), message, status_in(message))
+
+    def _error(self, error: Record) -> list[Payload]:
+        if error.get("name") == _ABORTED:
+            self._seen.aborted = True
+            return []
+        self._seen.error = error
+        data = error.get("data")
+        message = data.get("message") if isinstance(data, dict) else None
+        return self.notice("error", str(message or error.get("name")), error)
+
+    # --- messages ---
+
+    def _info(self, info: Record) -> list[Payload]:
+        ident = str(info["id"])
+        if info["role"] == "user":
+            if len(self._users) < _MAX_MESSAGES:
+                self._users.setdefault(ident, _Message(info))
+            return []
+        payloads = self._tell_users()
+        answer = self._answers.get(ident)
+        if answer is None:
+            if len(self._answers) >= _MAX_MESSAGES:
+                del self._answers[next(iter(self._answers))]
+            answer = self._answers[ident] = _Message(info)
+        answer.info = info
+        if "completed" in (info.get("time") or {}):
+            payloads += self._end_answer(self._answers.pop(ident))
+        return payloads
+
+    def _part(self, part: Record) -> list[Payload]:
+        message = str(part["messageID"])
+        if message in self._users:
+            self._users[message].put(part)
+            return []
+        answer = self._answers.get(message)
+        if answer is None:
+            return []
+        if part["type"] == "tool":
+            return self._tool(answer, part)
+        answer.put(part)
+        return []
+
+    def _delta(self, about: Record) -> list[Payload]:
+        answer = self._answers.get(str(about["messageID"]))
+        if answer is None or about.get("field") != "text":
+            return []
+        words = str(about["delta"])
+        kind = answer.add(str(about["partID"]), words)
+        if answer.info.get("summary"):
+            return []
+        if kind == "reasoning":
+            return self.stream(answer.name, thinking=words)
+        return self.stream(answer.name, text=words) if kind == "text" else []
+
+    def _tool(self, answer: _Message, part: Record) -> list[Payload]:
+        call, name, state = str(part["callID"]), str(part["tool"]), part["state"]
+        status = state.get("status")
+        if status == "pending":
+            return []
+        payloads: list[Payload] = []
+        if call not in self._running:
+            if str(part["id"]) in answer.told:
+                return []  # it has ended, and was told
+            answer.put(part)
+            given = {"id": call, "name": name, "arguments": state.get("input")}
+            if not answer.segments or answer.has_words():
+                payloads += self._tell_answer(answer, calls=[given])
+            else:
+                answer.told.add(str(part["id"]))
+                payloads += self.event({"info": answer.info, "parts": [part]})
+            self._running[call] = part
+            payloads += self.begin_call(call, name, state.get("input"))
+        if status == "running":
+            return payloads
+        del self._running[call]
+        return payloads + self._end_tool(call, state, part)
+
+    def _end_tool(self, call: str, state: Record, part: Record) -> list[Payload]:
+        if state.get("status") == "error":
+            result = str(state.get("error", ""))
+            return self.end_call(call, result, INTERRUPTED if "abort" in result.lower() else ERROR, part)
+        result = str(state.get("output", ""))
+        notes = state.get("metadata")
+        code = notes.get("exit", 0) if isinstance(notes, dict) else 0
+        if code is None and "User aborted the command" in result:
+            return self.end_call(call, result, INTERRUPTED, part)
+        return self.end_call(call, result, OK if code in (0, None) else ERROR, part)
+
+    def _tell_users(self) -> list[Payload]:
+        payloads: list[Payload] = []
+        for ident, message in list(self._users.items()):
+            parts = message.parts()
+            if not parts:
+                continue
+            del self._users[ident]
+            words = [
+                str(part.get("text", "")) for part in parts if part["type"] == "text" and not part.get("synthetic")
+            ]
+            if any(part["type"] == "compaction" for part in parts):
+                self._compacting[ident] = message
+            elif words:
+                payloads += self.user("\n".join(words), message.record(parts))
+            else:
+                payloads += self.event(message.record(parts))
+        return payloads
+
+    def _end_answer(self, answer: _Message) -> list[Payload]:
+        tokens = answer.info.get("tokens") or {}
+        cache = tokens.get("cache") or {}
+        usage = usage_of(
+            tokens.get("input"),
+            (tokens.get("output") or 0) + (tokens.get("reasoning") or 0),
+            cache.get("read"),
+            cache.get("write"),
+            answer.info.get("cost"),
+        )
+        asked = self._compacting.pop(str(answer.info.get("parentID")), None)
+        if answer.info.get("summary"):
+            self.usage = reading.add_usage(self.usage, usage)
+            if answer.info.get("error") or asked is None:
+                return []
+            told = [asked.record(asked.parts()), answer.record(answer.parts())]
+            return self.compaction(answer.words("text"), {"messages": told})
+        self._seen.stop = answer.info.get("finish")
+        if answer.has_words():
+            partial = "error" in answer.info
+            return self._tell_answer(answer, usage=usage, stop=self._seen.stop, partial=partial)
+        self.usage = reading.add_usage(self.usage, usage)
+        self.forget_message(answer.name)
+        return self.event(answer.record(answer.new_parts()))
+
+    def _tell_answer(
+        self,
+        answer: _Message,
+        *,
+        calls: list[Record] | None = None,
+        usage: dict[str, float] | None = None,
+        stop: str | None = None,
+        partial: bool = False,
+    ) -> list[Payload]:
+        """What is new in a message of the model."""
+        name, text, thinking, parts = answer.name, answer.words("text"), answer.words("reasoning"), answer.new_parts()
+        if partial and not (text or thinking):
+            self.forget_message(name)
+            return self.event(answer.record(parts)) if parts else []
+        answer.told.update(str(part["id"]) for part in parts)
+        answer.segments += 1
+        return self.end_message(
+            name,
+            text,
+            thinking=thinking,
+            calls=calls or (),
+            usage=usage,
+            model=answer.info.get("modelID"),
+            stop=stop,
+            record=answer.record(parts),
+            partial=partial,
+        )
+
+
+class _Message:
+    """A message whose parts come one by one, and their words piece by piece."""
+
+    __slots__ = ("_parts", "_sizes", "_words", "info", "segments", "told")
+
+    def __init__(self, info: Record) -> None:
+        self.info = info
+        self.told: set[str] = set()
+        """The parts that were told already."""
+        self.segments = 0
+        """How many entries this message is so far."""
+        self._parts: dict[str, Record] = {}
+        self._words: dict[str, list[str]] = {}
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def name(self) -> str:
+        """Of what is told next."""
+        return str(self.info["id"]) if not self.segments else f"{self.info['id']}.{self.segments + 1}"
+
+    def put(self, part: Record) -> None:
+        ident = str(part["id"])
+        self._parts[ident] = part
+        if part.get("text"):
+            self._words.pop(ident, None)
+
+    def add(self, ident: str, words: str) -> str | None:
+        """Words of a part, whose kind is given back."""
+        part = self._parts.get(ident)
+        if part is None:
+            return None
+        size = self._sizes.get(ident, 0)
+        if size < MAX_RECORD:
+            self._words.setdefault(ident, []).append(words)
+            self._sizes[ident] = size + len(words)
+        return str(part["type"])
+
+    def parts(self) -> list[Record]:
+        return [self._whole(ident) for ident in self._parts]
+
+    def new_parts(self) -> list[Record]:
+        return [self._whole(ident) for ident in self._parts if ident not in self.told]
+
+    def words(self, kind: str) -> str:
+        """All new text of a kind."""
+        texts = [str(part.get("text", "")) for part in self.new_parts() if part["type"] == kind]
+        return "\n\n".join(text for text in texts if text)
+
+    def has_words(self) -> bool:
+        return bool(self.words("text") or self.words("reasoning"))
+
+    def record(self, parts: list[Record]) -> Record:
+        return {"info": self.info, "parts": parts}
+
+    def _whole(self, ident: str) -> Record:
+        part, words = self._parts[ident], self._words.get(ident)
+        return {**part, "text": "".join(words)} if words else part

@@ -1,0 +1,169 @@
+"""Makes a session of OpenCode again from a thread's entries, in the format that `opencode import` loads.
+
+A call that was left open stays open in it: OpenCode itself tells the model then that it was interrupted. All ids are
+new, since the old session may still be in the database that this one is loaded into.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+VERSION: Final = "1.18.33"
+_HEAD: Final = 16
+"""Characters of an id that put it into its order: `msg_`, and twelve digits of time."""
+_NO_TOKENS: Final = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+
+_Record = dict[str, Any]
+
+
+def rebuild(
+    entries: Iterable[Mapping[str, Any]], workspace: str, provider: str, model: str
+) -> tuple[str, bytes] | None:
+    """The id and the file of a session with all that these entries tell, or None where they tell nothing."""
+    history = _History(workspace, provider, model)
+    first = last = 0
+    ident = ""
+    for entry in entries:
+        first, last, ident = first or entry["ts"], entry["ts"], entry["id"]
+        history.take(entry["payload"], entry["ts"])
+    if not history.messages:
+        return None
+    digest = hashlib.blake2b(f"{workspace}\0{ident}\0{len(history.messages)}".encode(), digest_size=13).hexdigest()
+    session = f"ses_{digest}"
+    info = {
+        "id": session,
+        "slug": f"resumed-{digest[:8]}",
+        "projectID": "global",
+        "directory": workspace,
+        "title": "Resumed",
+        "version": VERSION,
+        "time": {"created": first, "updated": last},
+    }
+    return session, orjson.dumps({"info": info, "messages": history.renamed(session)})
+
+
+class _History:
+    """The messages that the model is shown, by id, oldest first."""
+
+    def __init__(self, workspace: str, provider: str, model: str) -> None:
+        self.messages: dict[str, _Record] = {}
+        """Each `{"info", "parts": {id: part}}`."""
+        self._workspace = workspace
+        self._provider = provider
+        self._model = model
+        self._user = ""
+        self._made = 0
+
+    def take(self, payload: Mapping[str, Any], ts: int) -> None:
+        kind = payload["type"].rpartition(".")[2]
+        record = payload.get("record")
+        record = record if isinstance(record, dict) else {}
+        if kind == "compaction":
+            self._compact(record, payload, ts)
+        elif kind == "tool":
+            self._take_tool(record, payload, ts)
+        elif kind in ("user", "assistant", "event") and not self._take_record(record):
+            if kind == "user":
+                self._say("user", payload["text"], ts)
+            elif kind == "assistant" and payload.get("text"):
+                self._say("assistant", payload["text"], ts)
+
+    def renamed(self, session: str) -> list[_Record]:
+        """The messages with ids of their own, which keep their order."""
+
+        def name(ident: str) -> str:
+            end = hashlib.blake2b(f"{session}\0{ident}".encode(), digest_size=7).hexdigest()
+            return ident[:_HEAD] + end
+
+        told = []
+        for message in self.messages.values():
+            info = {**message["info"], "id": name(message["info"]["id"]), "sessionID": session}
+            if "parentID" in info:
+                info["parentID"] = name(str(info["parentID"]))
+            parts = []
+            for part in message["parts"].values():
+                new = {**part, "id": name(part["id"]), "messageID": info["id"], "sessionID": session}
+                if isinstance(part.get("tail_start_id"), str):
+                    new["tail_start_id"] = name(part["tail_start_id"])
+                parts.append(new)
+            told.append({"info": info, "parts": parts})
+        return told
+
+    def _take_record(self, record: _Record) -> bool:
+        info, parts = record.get("info"), record.get("parts")
+        if not isinstance(info, dict) or not isinstance(parts, list) or not _is_id(info.get("id"), "msg_"):
+            return False
+        message = self.messages.setdefault(info["id"], {"info": info, "parts": {}})
+        message["info"] = info
+        if info.get("role") == "user":
+            self._user = info["id"]
+        for part in parts:
+            if isinstance(part, dict) and _is_id(part.get("id"), "prt_") and isinstance(part.get("type"), str):
+                message["parts"][part["id"]] = part
+        return True
+
+    def _take_tool(self, record: _Record, payload: Mapping[str, Any], ts: int) -> None:
+        if not _is_id(record.get("id"), "prt_") or not isinstance(record.get("state"), dict):
+            if payload["status"] == "interrupted":
+                return
+            state = {
+                "status": "completed",
+                "input": payload.get("arguments") or {},
+                "output": payload["result"],
+                "title": "",
+                "metadata": {},
+                "time": {"start": ts, "end": ts},
+            }
+            record = {"id": self._id("prt_", ts), "type": "tool", "tool": payload["name"], "state": state}
+            record["callID"] = payload["call"]
+        message = self.messages.get(str(record.get("messageID")))
+        if message is None:
+            message = self._add("assistant", ts)
+        message["parts"][record["id"]] = record
+
+    def _compact(self, record: _Record, payload: Mapping[str, Any], ts: int) -> None:
+        """All before the summary goes, but for what OpenCode says that it kept as it was."""
+        asked, *_ = [message for message in record.get("messages") or () if isinstance(message, dict)] or [{}]
+        kept_from = next(
+            (part["tail_start_id"] for part in asked.get("parts") or () if isinstance(part.get("tail_start_id"), str)),
+            None,
+        )
+        known = list(self.messages)
+        for ident in known[: known.index(kept_from)] if kept_from in self.messages else known:
+            del self.messages[ident]
+        taken = [self._take_record(message) for message in record.get("messages") or () if isinstance(message, dict)]
+        if taken != [True, True]:
+            self._say("user", payload["summary"], ts)
+
+    def _say(self, role: str, text: str, ts: int) -> None:
+        part = {"id": self._id("prt_", ts), "type": "text", "text": text}
+        self._add(role, ts)["parts"][part["id"]] = part
+
+    def _add(self, role: str, ts: int) -> _Record:
+        """A message whose record was lost."""
+        ident = self._id("msg_", ts)
+        model = {"providerID": self._provider, "modelID": self._model}
+        info: _Record = {"id": ident, "role": role, "agent": "build", "time": {"created": ts}}
+        if role == "user":
+            info["model"] = model
+            self._user = ident
+        else:
+            info |= {**model, "parentID": self._user or ident, "mode": "build", "cost": 0, "tokens": _NO_TOKENS}
+            info |= {"path": {"cwd": self._workspace, "root": "/"}, "time": {"created": ts, "completed": ts}}
+            info["finish"] = "stop"
+        message = self.messages[ident] = {"info": info, "parts": {}}
+        return message
+
+    def _id(self, prefix: str, ts: int) -> str:
+        """As OpenCode makes them: they sort by time."""
+        self._made += 1
+        digits = (ts * 0x1000 + self._made % 0x1000) & 0xFFFFFFFFFFFF
+        return f"{prefix}{digits:012x}{self._made:014d}"
+
+
+def _is_id(value: Any, prefix: str) -> bool:
+    return isinstance(value, str) and value.startswith(prefix) and len(value) > _HEAD

@@ -1,0 +1,115 @@
+"""pi, driven in its RPC mode.
+
+That mode prints the same events as its JSON mode, takes the prompt as a field of a line (so that no prompt is mistaken
+for an option or a file), and can be aborted by a line: it then ends its tools and says what became of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.pi.session import rebuild
+
+_PROVIDER: Final = "holdfast"
+_APIS: Final = {
+    Api.OPENAI_CHAT: "openai-completions",
+    Api.OPENAI_RESPONSES: "openai-responses",
+    Api.ANTHROPIC: "anthropic-messages",
+}
+_RETRIES: Final = 5
+
+
+class Pi(Harness):
+    name: ClassVar[str] = "pi"
+    title: ClassVar[str] = "pi"
+    package: ClassVar[Package | None] = Package("@earendil-works/pi-coding-agent", "0.87.1", "pi")
+    apis: ClassVar[tuple[Api, ...]] = (Api.ANTHROPIC, Api.OPENAI_RESPONSES, Api.OPENAI_CHAT)
+
+    def __init__(self, retry_delay_ms: int = 2000) -> None:
+        self._retry_delay_ms = retry_delay_ms
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        model = task.model
+        models = {
+            "providers": {
+                _PROVIDER: {
+                    "baseUrl": model.url if model.api is Api.ANTHROPIC else f"{model.url}/v1",
+                    "api": _APIS[model.api],
+                    "apiKey": model.token,
+                    "models": [
+                        {
+                            "id": model.model,
+                            "contextWindow": model.context_window,
+                            "maxTokens": model.max_tokens,
+                            # Behind the gateway may be any server that speaks the API, so only what all understand.
+                            "compat": {"supportsStore": False, "supportsDeveloperRole": False},
+                        }
+                    ],
+                }
+            }
+        }
+        settings = {
+            "defaultProvider": _PROVIDER,
+            "defaultModel": model.model,
+            "defaultProjectTrust": "never",
+            "cacheWarming": "off",
+            "enableInstallTelemetry": False,
+            "compaction": {
+                "enabled": True,
+                "reserveTokens": min(16384, model.context_window // 4),
+                "keepRecentTokens": kept_tokens(model.context_window),
+            },
+            "retry": {"enabled": True, "maxRetries": _RETRIES, "baseDelayMs": self._retry_delay_ms},
+        }
+        return {
+            f"{task.place.state}/models.json": json.dumps(models).encode(),
+            f"{task.place.state}/settings.json": json.dumps(settings).encode(),
+        }
+
+    def command(self, task: Task) -> Command:
+        place = task.place
+        resumed = () if task.session is None else ("--session", task.session)
+        return Command(
+            argv=(
+                place.node,
+                f"{place.program}/node_modules/.bin/pi",
+                "--mode",
+                "rpc",
+                "--provider",
+                _PROVIDER,
+                "--model",
+                task.model.model,
+                "--session-dir",
+                _sessions(task),
+                "--no-approve",
+                *resumed,
+            ),
+            env={"PI_CODING_AGENT_DIR": place.state, "PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+            stdin="".join(
+                json.dumps(line) + "\n"
+                for line in (
+                    {"id": "state", "type": "get_state"},
+                    {"id": "prompt", "type": "prompt", "message": task.prompt},
+                )
+            ),
+            abort=AbortByLine('{"id":"abort","type":"abort"}'),
+        )
+
+    def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
+        made = rebuild(entries, task.place.workspace, kept_tokens(task.model.context_window))
+        if made is None:
+            return None
+        session, data = made
+        return Rebuilt(session, {f"{_sessions(task)}/rebuilt_{session}.jsonl": data})
+
+
+def kept_tokens(context_window: int) -> int:
+    """How much of the end of a conversation a compaction leaves as it is."""
+    return min(20_000, context_window // 4)
+
+
+def _sessions(task: Task) -> str:
+    return f"{task.place.state}/sessions"

@@ -1,0 +1,37 @@
+"""All harnesses by name. A new one is one folder and one line here; it is loaded when somebody asks for it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Final
+
+from holdfast.harnesses.errors import UnknownAgent
+from holdfast.harnesses.harness import Harness
+
+_HARNESSES: Final = {
+    "pi": "holdfast.harnesses.pi:Pi",
+    "claude": "holdfast.harnesses.claude:Claude",
+    "codex": "holdfast.harnesses.codex:Codex",
+    "opencode": "holdfast.harnesses.opencode:OpenCode",
+}
+_BY_COMMAND: Final = {"acp": "holdfast.harnesses.acp:Acp"}
+"""Named by a kind and the command of an agent of that kind: `acp:opencode acp`."""
+_MOST: Final = 256
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_HARNESSES)
+
+
+@functools.lru_cache(_MOST)
+def find(name: str) -> Harness:
+    """Raises `UnknownAgent`."""
+    kind, by_command, command = name.partition(":")
+    known = (_BY_COMMAND if by_command else _HARNESSES).get(kind)
+    if known is None:
+        named = ", ".join([*_HARNESSES, *(f"{each}:COMMAND" for each in _BY_COMMAND)])
+        raise UnknownAgent(f"there is no agent {name!r}", hint=f"use one of {named}")
+    module, _, made = known.partition(":")
+    harness: Harness = getattr(importlib.import_module(module), made)(*([command] if by_command else []))
+    return harness
