@@ -26,7 +26,9 @@ from holdfast.client.errors import (
     Unauthorized,
     Unreachable,
 )
+from holdfast.client.model_store import ModelRecord, ModelStore, ModelTrial
 from holdfast.client.models import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
+from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs
 from holdfast.client.sync import SyncClient, SyncTail, SyncThread
 from holdfast.client.sync_boxes import SyncBoxes, SyncVolumes
 from holdfast.client.tail import Tail
@@ -40,10 +42,12 @@ __all__ = [
     "BoxUsage",
     "BoxUsages",
     "Boxes",
+    "Changes",
     "Client",
     "Closed",
     "Conflict",
     "DefaultList",
+    "Diagnosis",
     "DiskFull",
     "EgressDecision",
     "EgressDecisionPage",
@@ -56,7 +60,11 @@ __all__ = [
     "InvalidRequest",
     "Key",
     "LastEntry",
+    "Launched",
     "MadeBox",
+    "ModelRecord",
+    "ModelStore",
+    "ModelTrial",
     "NotFound",
     "NotUnderstood",
     "ProducerGap",
@@ -65,6 +73,9 @@ __all__ = [
     "RemoteBox",
     "RemoteProcess",
     "RetryNotice",
+    "RunInfo",
+    "RunPage",
+    "Runs",
     "ServerFailed",
     "StaleEpoch",
     "SyncBoxes",

@@ -12,7 +12,9 @@ from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, C
 from holdfast.client.egress import Egress
 from holdfast.client.images import Images
 from holdfast.client.keys import Keys
+from holdfast.client.model_store import ModelStore
 from holdfast.client.models import Token
+from holdfast.client.runs import Runs
 from holdfast.client.thread import Thread
 from holdfast.client.threads import Threads
 
@@ -41,10 +43,17 @@ class Client:
         self.boxes = Boxes(self._connection)
         self.egress = Egress(self._connection)
         self.images = Images(self._connection)
+        self.models = ModelStore(self._connection)
+        self.runs = Runs(self._connection)
 
     @property
     def url(self) -> str:
         return self._connection.url
+
+    @property
+    def has_credential(self) -> bool:
+        """Whether it sends one. A server that asks for none needs none in its links either."""
+        return bool(self._connection.credential_header)
 
     def __repr__(self) -> str:
         return f"<Client of {self.url}>"

@@ -47,6 +47,8 @@ class ThreadInfo:
     last_entry: LastEntry | None
     stream: str
     """The path of its stream, for any client of the Durable Streams protocol."""
+    run: dict[str, Any] | None = None
+    """Its latest run, as the server tells it: `RunInfo.from_json` reads it."""
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ThreadInfo:
@@ -64,6 +66,7 @@ class ThreadInfo:
             next_offset=value["nextOffset"],
             last_entry=None if last is None else LastEntry.from_json(last),
             stream=value["stream"],
+            run=value.get("run"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -80,6 +83,7 @@ class ThreadInfo:
             "nextOffset": self.next_offset,
             "lastEntry": None if self.last_entry is None else self.last_entry.to_json(),
             "stream": self.stream,
+            "run": self.run,
         }
 
 

@@ -15,6 +15,7 @@ from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
 from holdfast.client.egress import SyncEgress
 from holdfast.client.images import SyncImages
 from holdfast.client.keys import Keys
+from holdfast.client.model_store import SyncModelStore
 from holdfast.client.models import (
     Acknowledgement,
     EntryPage,
@@ -25,6 +26,7 @@ from holdfast.client.models import (
     ThreadPage,
     Token,
 )
+from holdfast.client.runs import SyncRuns
 from holdfast.client.sync_boxes import SyncBoxes
 from holdfast.client.tail import Tail
 from holdfast.client.thread import Appendable, Thread
@@ -55,6 +57,8 @@ class SyncClient:
         self.boxes = SyncBoxes(self._client.boxes, self._loop)
         self.egress = SyncEgress(self._client.egress, self._loop)
         self.images = SyncImages(self._client.images, self._loop)
+        self.models = SyncModelStore(self._client.models, self._loop)
+        self.runs = SyncRuns(self._client.runs, self._loop)
 
     @property
     def url(self) -> str:
@@ -184,14 +188,21 @@ class SyncThread:
         return self._loop.run(self._thread.chat(text, author_id=author_id))
 
     def entries(
-        self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int | None = None
+        self,
+        *,
+        types: str | Sequence[str] = (),
+        since: str | None = None,
+        limit: int | None = None,
+        live: bool = False,
     ) -> Iterator[Entry]:
         """The entries there are, oldest first: from an offset on, of some types (`chat`, `pi.*`), at most so many."""
-        return SyncIterator(self._thread.entries(types=types, since=since, limit=limit), self._loop)
+        return SyncIterator(self._thread.entries(types=types, since=since, limit=limit, live=live), self._loop)
 
-    def page(self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int = 100) -> EntryPage:
+    def page(
+        self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int = 100, live: bool = False
+    ) -> EntryPage:
         """Up to `limit` entries at once (1000 at most), and where the next ones are."""
-        return self._loop.run(self._thread.page(types=types, since=since, limit=limit))
+        return self._loop.run(self._thread.page(types=types, since=since, limit=limit, live=live))
 
     def tail(self, *, since: str | None = None, patience: float | None = None) -> SyncTail:
         """Follow the thread from an offset on (the beginning, unless told), as entries come."""

@@ -64,13 +64,21 @@ class Thread:
         return (await self.append(payload, author_id=author_id)).entry
 
     async def entries(
-        self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int | None = None
+        self,
+        *,
+        types: str | Sequence[str] = (),
+        since: str | None = None,
+        limit: int | None = None,
+        live: bool = False,
     ) -> AsyncIterator[Entry]:
-        """The entries there are, oldest first: from an offset on, of some types (`chat`, `pi.*`), at most so many."""
+        """The entries there are, oldest first: from an offset on, of some types (`chat`, `pi.*`), at most so many.
+
+        `live`: with the text that agents say as it came, piece by piece, before each whole message.
+        """
         left = limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)
-            page = await self.page(types=types, since=since, limit=size)
+            page = await self.page(types=types, since=since, limit=size, live=live)
             for entry in page.entries:
                 yield entry
             if page.up_to_date:
@@ -80,11 +88,18 @@ class Thread:
             since = page.next_offset
             left = None if left is None else left - len(page.entries)
 
-    async def page(self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int = 100) -> EntryPage:
+    async def page(
+        self,
+        *,
+        types: str | Sequence[str] = (),
+        since: str | None = None,
+        limit: int = 100,
+        live: bool = False,
+    ) -> EntryPage:
         """Up to `limit` entries at once (1000 at most), and where the next ones are."""
         offset = await self._resolve(parse_position(since))
         parameters = [("type", each) for each in ((types,) if isinstance(types, str) else types)]
-        parameters += [("since", offset), ("limit", str(limit))]
+        parameters += [("since", offset), ("limit", str(limit)), *([("live", "true")] if live else [])]
         answer = await self._connection.ask("GET", f"{self._path}/entries", parameters=parameters)
         return answer.read(EntryPage.from_json)
 

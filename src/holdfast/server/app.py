@@ -14,7 +14,19 @@ from starlette.routing import Route
 
 import holdfast
 from holdfast.boxes.errors import BoxError
-from holdfast.server import box_files, box_processes, box_snapshots, box_sockets, boxes, egress, images
+from holdfast.harnesses.errors import HarnessError
+from holdfast.server import (
+    box_files,
+    box_processes,
+    box_snapshots,
+    box_sockets,
+    boxes,
+    egress,
+    images,
+    model_routes,
+    page,
+    runs,
+)
 from holdfast.server.box_routes import ClientLeft
 from holdfast.server.envelope import Envelope, error_answer, refusal
 from holdfast.server.models import (
@@ -100,7 +112,8 @@ def _label(text: str) -> tuple[str, str | None]:
 async def get_thread(id: ThreadId, services: Use, grant: Caller) -> Thread:
     """Look at one thread."""
     grant.check_thread(id, Scope.READ)
-    return Thread.of(await services.threads.get(id))
+    runs = services.runs.opened
+    return Thread.of(await (services.threads.get(id) if runs is None else runs.reconcile(id)))
 
 
 @router.patch("/threads/{id}", tags=["threads"])
@@ -117,7 +130,9 @@ async def change_thread(id: ThreadId, change: ThreadChange, services: Use, _: Ad
 
 @router.delete("/threads/{id}", status_code=204, tags=["threads"])
 async def delete_thread(id: ThreadId, services: Use, _: Administrator) -> None:
-    """Delete a thread and everything on it."""
+    """Delete a thread and everything on it, and the box that was made for its runs."""
+    if (runs := services.runs.opened) is not None:
+        await runs.forget(id)
     await services.threads.delete(id)
 
 
@@ -137,10 +152,11 @@ async def read_entries(
     type: Annotated[list[str] | None, Query(description="Payload types: exact, or a prefix such as `pi.*`.")] = None,
     since: Annotated[str, Query(description="An offset that was given out, or `-1` for the beginning.")] = "-1",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    live: Annotated[bool, Query(description="With text as it came, piece by piece, before its whole message.")] = False,
 ) -> EntryList:
     """Read entries, the oldest first. Live reading is the stream's business."""
     grant.check_thread(id, Scope.READ)
-    page = await services.threads.entries(id, types=tuple(type or ()), since=start_of(since), limit=limit)
+    page = await services.threads.entries(id, types=tuple(type or ()), since=start_of(since), limit=limit, live=live)
     return EntryList(
         entries=[EntryModel.model_validate(entry) for entry in page.entries],
         next_offset=format_offset_text(page.position),
@@ -191,6 +207,9 @@ _ROUTERS = (
     box_snapshots.router,
     egress.router,
     images.router,
+    model_routes.router,
+    page.router,
+    runs.router,
 )
 
 
@@ -224,7 +243,8 @@ def create_app(services: Services) -> FastAPI:
         return Response(exposition, media_type=content_type)
 
     app.add_exception_handler(StreamError, _refuse)
-    app.add_exception_handler(BoxError, _refuse_box)
+    app.add_exception_handler(BoxError, _refuse_told)
+    app.add_exception_handler(HarnessError, _refuse_told)
     app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_http)
@@ -237,8 +257,8 @@ async def _refuse(_: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-async def _refuse_box(_: Request, error: Exception) -> Response:
-    assert isinstance(error, BoxError)
+async def _refuse_told(_: Request, error: Exception) -> Response:
+    assert isinstance(error, BoxError | HarnessError)
     return error_answer(error.status, error.code, error.message, error.hint)
 
 

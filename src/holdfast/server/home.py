@@ -63,7 +63,7 @@ class Home:
             with contextlib.suppress(OSError, ValueError):
                 running = read_running(self.path)
             # A child that a killed server had just forked holds the lock for as long as it takes to die, or to exec.
-            if time.monotonic() < deadline and (running is None or not _is_alive(running.pid)):
+            if time.monotonic() < deadline and (running is None or not is_alive(running.pid)):
                 time.sleep(_PAUSE)
                 continue
             os.close(self._lock)
@@ -119,7 +119,7 @@ class Home:
         _write_private(self._note, json.dumps(note))
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """A dead process that nobody has waited for yet does not count."""
     try:
         os.kill(pid, 0)

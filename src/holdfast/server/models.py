@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from holdfast.threads.access import MAX_TOKEN_SECONDS, ApiKey, IssuedToken, Scope
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import ThreadRow, ThreadStatus
+from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage
 from holdfast.threads.surface import PREFIX, THREADS
 
 ThreadId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
@@ -43,6 +44,92 @@ class LastEntry(Model):
     text: str | None = None
 
 
+class RunError(Model):
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class Usage(Model):
+    """Of the models, as the agent counts."""
+
+    input: float = 0
+    output: float = 0
+    cache_read: float = 0
+    cache_write: float = 0
+    cost: float = 0
+
+
+class RunModel(Model):
+    """One execution of an agent."""
+
+    id: str
+    thread: str
+    agent: str
+    version: str | None
+    model: str
+    status: RunStatus
+    stage: Stage
+    """How far it came."""
+    started_at: int
+    ended_at: int | None
+    last_sign_at: int
+    """Of life."""
+    prompts: list[str]
+    """Ids of the chats that it answers."""
+    waiting: int
+    """Prompts that wait for its end."""
+    resumes: str | None
+    """The run that it goes on from."""
+    provider: str
+    box: str | None
+    box_how: str | None
+    """live, started, restored or created."""
+    files: str | None
+    """What its workspace began as: kept, snapshot, workspace or empty."""
+    session: str | None
+    """new, continued, rebuilt or handed-over."""
+    cancel: CancelKind | None
+    """What it was asked to do, while it goes on."""
+    exit_code: int | None
+    """Of the agent."""
+    error: RunError | None
+    usage: Usage | None
+    ended_by: str | None
+    """Who told of its end: its runner, or who found that it was over."""
+
+    @classmethod
+    def of(cls, thread: str, run: Run, waiting: int = 0) -> RunModel:
+        error = run.error
+        return cls(
+            id=run.run,
+            thread=thread,
+            agent=run.agent,
+            version=run.version,
+            model=run.model,
+            status=run.status,
+            stage=run.stage,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            last_sign_at=run.last_sign,
+            prompts=list(run.prompts),
+            waiting=waiting,
+            resumes=run.resumes,
+            provider=run.provider,
+            box=run.box,
+            box_how=run.box_how,
+            files=run.files,
+            session=run.session,
+            cancel=run.cancel,
+            exit_code=run.exit_code,
+            error=None
+            if error is None
+            else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
+            usage=None if run.usage is None else Usage.model_validate(run.usage),
+            ended_by=run.ended_by,
+        )
+
+
 class Thread(Model):
     id: str
     title: str | None
@@ -59,6 +146,8 @@ class Thread(Model):
     last_entry: LastEntry | None
     stream: str
     """Path of the thread as a Durable Stream."""
+    run: RunModel | None
+    """The latest."""
 
     @classmethod
     def of(cls, row: ThreadRow) -> Thread:
@@ -75,6 +164,7 @@ class Thread(Model):
             next_offset=format_offset_text(row.folded),
             last_entry=LastEntry(**row.last_entry) if row.last_entry else None,
             stream=f"{PREFIX}{THREADS}{row.id}",
+            run=None if row.runs.latest is None else RunModel.of(row.id, row.runs.latest, len(row.runs.waiting)),
         )
 
 

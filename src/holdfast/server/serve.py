@@ -19,12 +19,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
 from holdfast.server import logs
+from holdfast.server.clocks import Clocks
 from holdfast.server.config import Settings
 from holdfast.server.door import Door
 from holdfast.server.front import Front
 from holdfast.server.home import Home, RunningServer
 from holdfast.server.late import LateApp
 from holdfast.server.late_boxes import LateBoxes
+from holdfast.server.late_models import LateModels
+from holdfast.server.late_runs import FindAgent, LateRuns
 from holdfast.server.metrics import Metrics
 from holdfast.server.origins import OriginPolicy, is_loopback
 from holdfast.server.ports import Ports
@@ -102,6 +105,8 @@ def serve(
     started: Started,
     open_providers: OpenProviders = open_providers,
     make_outside: MakeOutside = make_outside,
+    clocks: Clocks | None = None,
+    find_agent: FindAgent | None = None,
 ) -> None:
     """Serve until a signal comes. Blocks."""
     if not settings.auth and not is_loopback(settings.host):
@@ -119,7 +124,7 @@ def serve(
             node=home.node(),
             pool=settings.pool,
         )
-        uvloop.run(_serve(settings, home, listener, started, boxes))
+        uvloop.run(_serve(settings, home, listener, started, boxes, clocks or Clocks(), find_agent))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -168,14 +173,22 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def _serve(settings: Settings, home: Home, listener: socket.socket, started: Started, boxes: LateBoxes) -> None:
+async def _serve(
+    settings: Settings,
+    home: Home,
+    listener: socket.socket,
+    started: Started,
+    boxes: LateBoxes,
+    clocks: Clocks,
+    find_agent: FindAgent | None,
+) -> None:
     url = _url(listener, settings.host)
     secret = home.secret()
     session_key = new_key() if settings.auth else None
     async with contextlib.AsyncExitStack() as stack:
         store = await SqliteStore.open(home.database)
         stack.push_async_callback(store.close)
-        access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key)
+        access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
         projection = Projection(store, SqliteRows(store))
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
@@ -195,9 +208,13 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
             surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
-        threads = Threads(store, projection)
-        boxes.door = Door(surface, access, streams.next_request_id, max_body=settings.max_body)
+        threads = Threads(store, projection, clock=clocks.now)
+        door = boxes.door = Door(surface, access, streams.next_request_id, max_body=settings.max_body)
         stack.push_async_callback(boxes.close)
+        models = LateModels(home.database, derive(secret, "model keys"), boxes)
+        stack.push_async_callback(models.close)
+        runs = LateRuns(store, threads, projection, access, boxes, models, door, home, clocks, find_agent)
+        stack.push_async_callback(runs.close)
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)
 
@@ -206,7 +223,16 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
             from holdfast.server.services import Services
 
             services = Services(
-                threads, access, metrics, origins, streams.next_request_id, settings.max_body, boxes, previews
+                threads,
+                access,
+                metrics,
+                origins,
+                streams.next_request_id,
+                settings.max_body,
+                boxes,
+                previews,
+                runs,
+                models,
             )
             return create_app(services)
 
@@ -227,6 +253,8 @@ async def _serve(settings: Settings, home: Home, listener: socket.socket, starte
             home.announce(running)
             app.begin()
             boxes.begin()
+            models.begin()
+            runs.begin()
             started(running, first_key)
 
         def on_stopping() -> None:

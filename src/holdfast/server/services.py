@@ -12,7 +12,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
 from holdfast.boxes.service import Boxes
+from holdfast.egress.models import Models
+from holdfast.runs.service import Runs
 from holdfast.server.late_boxes import LateBoxes
+from holdfast.server.late_models import LateModels
+from holdfast.server.late_runs import LateRuns
 from holdfast.server.metrics import Metrics
 from holdfast.server.models import ErrorAnswer
 from holdfast.server.origins import OriginPolicy
@@ -36,6 +40,8 @@ class Services:
     max_body: int
     boxes: LateBoxes
     previews: Previews
+    runs: LateRuns
+    models: LateModels
 
 
 def services_of(connection: HTTPConnection) -> Services:
@@ -73,6 +79,17 @@ async def _way_out(services: Use, _: Administrator) -> WayOut:
     return await services.boxes.way_out()
 
 
+async def _runs(services: Use, _: Administrator) -> Runs:
+    """The runs, for who may do anything with them. Waits while they are being opened."""
+    return await services.runs.get()
+
+
+async def _models(services: Use, _: Administrator) -> Models:
+    return await services.models.get()
+
+
+UseModels = Annotated[Models, Depends(_models)]
+UseRuns = Annotated[Runs, Depends(_runs)]
 UseBoxes = Annotated[Boxes, Depends(_boxes)]
 UseWayOut = Annotated[WayOut, Depends(_way_out)]
 

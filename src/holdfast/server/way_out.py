@@ -31,6 +31,7 @@ from holdfast.egress import (
     SystemResolver,
     git_hosts,
 )
+from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
 
 if TYPE_CHECKING:
     from holdfast.egress.registries import Machine
@@ -50,6 +51,8 @@ class Outside:
     connector: Connector
     find_defaults: Callable[[], Awaitable[DefaultList]]
     """Asks this machine's own clients which registries they use, which takes a moment."""
+    make_upstream: Callable[[], Upstream] = LoopbackUpstream
+    """How the model gateway gets to providers: nowhere but on this machine, unless told."""
 
 
 class _Proxy(EgressProxy):
@@ -72,6 +75,7 @@ class WayOut:
         self, database: Path, outside: Outside, *, limits: Limits | None = None, door: Door | None = None
     ) -> None:
         limits = limits or Limits()
+        self.make_upstream = outside.make_upstream
         self.records = SqliteRecords(database, kept=limits.decisions)
         self.policies = SqlitePolicies(database)
         self._saved = database.with_name(_SAVED)
@@ -172,7 +176,7 @@ def this_machine(environment: Mapping[str, str]) -> Outside:
         machine, find = await asyncio.to_thread(_load_registries)
         return await find(machine(environment))
 
-    return Outside(SystemResolver(), SystemConnector(), find_defaults)
+    return Outside(SystemResolver(), SystemConnector(), find_defaults, lambda: NetworkUpstream(environment))
 
 
 def _load_registries() -> tuple[type[Machine], Callable[[Machine], Awaitable[DefaultList]]]:

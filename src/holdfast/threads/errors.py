@@ -130,6 +130,7 @@ class StaleEpoch(StreamError):
             f"stale producer epoch: the current one is {current}",
             ((b"producer-epoch", b"%d" % current),),
         )
+        self.current = current
 
 
 class BodyTooLarge(StreamError):

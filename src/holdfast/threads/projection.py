@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError, StreamGone, StreamNotFound
 from holdfast.threads.framing import as_array, parse_json
-from holdfast.threads.rows import RowFilter, RowStore, ThreadRow, fold
+from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change
 from holdfast.threads.surface import THREADS
@@ -64,6 +64,27 @@ class Projection:
         except (StoreFull, StoreUnavailable) as error:
             log.warning("thread rows are behind, a list shows them as they were: %s", error)
         return self._rows.list_rows(wanted)
+
+    async def run(self, id: str) -> RunRow | None:
+        """A run by its id, as it stands."""
+        found = self._rows.get_run(id)
+        await self._try_settling(None if found is None else found.thread)
+        return self._rows.get_run(id)
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        await self._try_settling(None)
+        return self._rows.list_runs(wanted)
+
+    async def unsettled(self) -> list[str]:
+        """Threads with a run that goes on, or with prompts that wait."""
+        await self._try_settling(None)
+        return self._rows.unsettled_ids()
+
+    async def _try_settling(self, thread: str | None) -> None:
+        try:
+            await (self.settle_all() if thread is None else self.settle(thread))
+        except (StoreFull, StoreUnavailable) as error:
+            log.warning("runs are shown as they were: %s", error)
 
     async def settle(self, id: str) -> None:
         """Bring one thread's row up to date."""
@@ -121,7 +142,7 @@ class Projection:
             position = row.folded
             while True:
                 piece = await self._store.read(path, position, _FOLD_BYTES)
-                row = fold(row, parse_json(as_array(piece.data)))
+                row = fold(row, parse_json(as_array(piece.data)), position)
                 position = piece.end
                 if piece.up_to_date:
                     break

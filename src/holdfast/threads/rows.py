@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from holdfast.threads.errors import InvalidRequest
+from holdfast.threads.runs import Run, RunStatus, ThreadRuns, concerns_runs, fold_run
 
 _PREVIEW: Final = 200
 
@@ -23,6 +24,13 @@ class ThreadStatus(StrEnum):
 
 
 _STATUSES: Final = {status.value: status for status in ThreadStatus}
+_STATUS_OF_RUN: Final = {
+    RunStatus.RUNNING: ThreadStatus.RUNNING,
+    RunStatus.COMPLETED: ThreadStatus.COMPLETED,
+    RunStatus.FAILED: ThreadStatus.FAILED,
+    RunStatus.CANCELLED: ThreadStatus.CANCELLED,
+    RunStatus.ORPHANED: ThreadStatus.FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +49,18 @@ class ThreadRow:
     created_at: int = 0
     last_activity_at: int = 0
     last_entry: dict[str, Any] | None = None
+    runs: ThreadRuns = field(default_factory=ThreadRuns)
+    touched: dict[str, Run] = field(default_factory=dict, compare=False, repr=False)
+    """Runs that were folded in since the row was saved: each has a row of its own."""
 
 
-def fold(row: ThreadRow, entries: Iterable[dict[str, Any]]) -> ThreadRow:
-    """The row after these entries."""
+def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], since: int = 0) -> ThreadRow:
+    """The row after these entries, the first of which begins at position `since`."""
     count = 0
     last: dict[str, Any] | None = None
     activity = row.last_activity_at
+    runs = row.runs
+    touched = dict(row.touched)
     for entry in entries:
         count += 1
         last = entry
@@ -55,9 +68,23 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]]) -> ThreadRow:
         kind = entry["payload"]["type"]
         if kind.startswith("signal.thread."):
             row = _apply_signal(row, kind[len("signal.thread.") :], entry["payload"])
+        elif concerns_runs(kind, entry["payload"], runs):
+            after = fold_run(runs, entry, since)
+            if after.latest is not None and after.latest is not runs.latest:
+                touched[after.latest.run] = after.latest
+                if runs.latest is None or after.latest.status is not runs.latest.status:
+                    row = replace(row, status=_STATUS_OF_RUN[after.latest.status])
+            runs = after
     if last is None:
         return row
-    return replace(row, entry_count=row.entry_count + count, last_activity_at=activity, last_entry=_preview(last))
+    return replace(
+        row,
+        entry_count=row.entry_count + count,
+        last_activity_at=activity,
+        last_entry=_preview(last),
+        runs=runs,
+        touched=touched,
+    )
 
 
 def _apply_signal(row: ThreadRow, name: str, payload: dict[str, Any]) -> ThreadRow:
@@ -130,6 +157,24 @@ def parse_cursor(cursor: str) -> tuple[int, str]:
     raise InvalidRequest(f"cursor {cursor[:64]!r} is not one this server gave out")
 
 
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run and its thread, found by the run's id."""
+
+    thread: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    thread: str | None = None
+    status: RunStatus | None = None
+    agent: str | None = None
+    limit: int = 50
+    after: str | None = None
+    """Id of the last run seen."""
+
+
 class RowStore(Protocol):
     """Where rows are kept. Losing them loses nothing."""
 
@@ -141,4 +186,16 @@ class RowStore(Protocol):
         """Threads whose row is missing or behind their stream, and rows whose thread is gone."""
         ...
 
-    async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None: ...
+    async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
+        """Save these with the runs they touched, and forget those that are gone with all their runs."""
+        ...
+
+    def get_run(self, id: str) -> RunRow | None: ...
+
+    def list_runs(self, wanted: RunFilter) -> list[RunRow]:
+        """The newest first."""
+        ...
+
+    def unsettled_ids(self) -> list[str]:
+        """Threads with a run that goes on, or with prompts that wait."""
+        ...

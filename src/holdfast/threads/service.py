@@ -12,6 +12,7 @@ from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
+from holdfast.threads.runs import DELTA
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.surface import THREADS, stream_path
@@ -92,8 +93,8 @@ class Threads:
         position = await self._append(id, entry)
         return entry, position
 
-    async def entries(self, id: str, *, types: tuple[str, ...], since: int, limit: int) -> EntryPage:
-        """Up to `limit` entries of these types, from a position on."""
+    async def entries(self, id: str, *, types: tuple[str, ...], since: int, limit: int, live: bool = True) -> EntryPage:
+        """Up to `limit` entries of these types, from a position on. Not `live`: without text that came in pieces."""
         path = _path(id)
         position = since
         found: list[dict[str, Any]] = []
@@ -102,7 +103,8 @@ class Threads:
             values = parse_json(as_array(piece.data))
             for value, message in zip(values, split_messages(piece.data), strict=True):
                 position += len(message) + 2
-                if type_matches(value["payload"]["type"], types):
+                kind = value["payload"]["type"]
+                if type_matches(kind, types) and (live or not kind.endswith(DELTA)):
                     found.append(value)
                     if len(found) == limit:
                         return EntryPage(found, position, up_to_date=position == piece.tail)

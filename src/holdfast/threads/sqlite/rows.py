@@ -7,12 +7,14 @@ from typing import Any
 
 import orjson
 
-from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus
+from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow, ThreadStatus
+from holdfast.threads.runs import Run, ThreadRuns
 from holdfast.threads.sqlite.store import SqliteStore
 from holdfast.threads.surface import THREADS
 
 _COLUMNS = (
-    "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at, last_entry"
+    "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at,"
+    " last_entry, runs"
 )
 
 
@@ -68,17 +70,49 @@ class SqliteRows:
         return [*(str(id) for (id,) in (*behind, *gone)), *unfiled]
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        values = [(*_values(row), self._tenant) for row in rows]
+        values = [(*_values(row), _is_unsettled(row), self._tenant) for row in rows]
+        runs = [
+            (run.run, row.id, run.agent, run.status.value, orjson.dumps(run.to_json()).decode(), self._tenant)
+            for row in rows
+            for run in row.touched.values()
+        ]
 
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany(
-                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, tenant) VALUES ({'?, ' * 12}?)", values
+                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, unsettled, tenant) VALUES ({'?, ' * 14}?)", values
             )
             connection.executemany(
-                "DELETE FROM threads_cache WHERE id = ? AND tenant = ?", [(id, self._tenant) for id in gone]
+                "INSERT OR REPLACE INTO runs_cache (id, thread, agent, status, run, tenant) VALUES (?, ?, ?, ?, ?, ?)",
+                runs,
             )
+            ended = [(id, self._tenant) for id in gone]
+            connection.executemany("DELETE FROM threads_cache WHERE id = ? AND tenant = ?", ended)
+            connection.executemany("DELETE FROM runs_cache WHERE thread = ? AND tenant = ?", ended)
 
         await self._store.write(write)
+
+    def get_run(self, id: str) -> RunRow | None:
+        rows = self._store.query("SELECT thread, run FROM runs_cache WHERE id = ? AND tenant = ?", (id, self._tenant))
+        return _run(rows[0]) if rows else None
+
+    def list_runs(self, wanted: RunFilter) -> list[RunRow]:
+        where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
+        for column, value in (("thread", wanted.thread), ("status", wanted.status), ("agent", wanted.agent)):
+            if value is not None:
+                where.append(f"{column} = ?")
+                values.append(str(value))
+        if wanted.after is not None:
+            where.append("id < ?")
+            values.append(wanted.after)
+        rows = self._store.query(
+            f"SELECT thread, run FROM runs_cache WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+            (*values, wanted.limit),
+        )
+        return [_run(row) for row in rows]
+
+    def unsettled_ids(self) -> list[str]:
+        rows = self._store.query("SELECT id FROM threads_cache WHERE tenant = ? AND unsettled = 1", (self._tenant,))
+        return [str(id) for (id,) in rows]
 
 
 def _values(row: ThreadRow) -> tuple[Any, ...]:
@@ -95,7 +129,16 @@ def _values(row: ThreadRow) -> tuple[Any, ...]:
         row.created_at,
         row.last_activity_at,
         orjson.dumps(row.last_entry).decode(),
+        None if row.runs.is_empty else orjson.dumps(row.runs.to_json()).decode(),
     )
+
+
+def _is_unsettled(row: ThreadRow) -> bool:
+    return row.runs.live is not None or bool(row.runs.waiting)
+
+
+def _run(values: tuple[Any, ...]) -> RunRow:
+    return RunRow(values[0], Run.from_json(orjson.loads(values[1])))
 
 
 def _row(values: tuple[Any, ...]) -> ThreadRow:
@@ -104,4 +147,5 @@ def _row(values: tuple[Any, ...]) -> ThreadRow:
     row[6] = orjson.loads(row[6])
     row[7] = bool(row[7])
     row[11] = orjson.loads(row[11])
+    row[12] = ThreadRuns() if row[12] is None else ThreadRuns.from_json(orjson.loads(row[12]))
     return ThreadRow(*row)

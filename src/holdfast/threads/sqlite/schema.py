@@ -103,10 +103,23 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     entry_count INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     last_activity_at INTEGER NOT NULL,
-    last_entry TEXT
+    last_entry TEXT,
+    runs TEXT, /* as of fold 1: another number here makes every row anew */
+    unsettled INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
 CREATE INDEX IF NOT EXISTS threads_by_parent ON threads_cache (tenant, parent, last_activity_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS threads_unsettled ON threads_cache (tenant) WHERE unsettled = 1;
+CREATE TABLE IF NOT EXISTS runs_cache (
+    id TEXT NOT NULL,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    thread TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    status TEXT NOT NULL,
+    run TEXT NOT NULL, /* as of fold 1 */
+    PRIMARY KEY (id, tenant)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_by_thread ON runs_cache (tenant, thread, id DESC);
 
 CREATE TABLE IF NOT EXISTS boxes (
     id TEXT PRIMARY KEY,
@@ -169,6 +182,18 @@ CREATE TABLE IF NOT EXISTS egress_policies (
     changed_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, environment)
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS models (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    endpoints TEXT,
+    model TEXT,
+    context_window INTEGER,
+    max_tokens INTEGER,
+    key BLOB,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
 """
 
 
@@ -180,6 +205,18 @@ def _statements() -> list[tuple[str, str]]:
     """Each statement with the name of what it creates."""
     statements = [statement.strip() for statement in _TABLES.split(";") if statement.strip()]
     return [(statement.split("IF NOT EXISTS ", 1)[1].split()[0], statement) for statement in statements]
+
+
+def _missing(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
+    """Caches that another Holdfast made otherwise, or that have lost a part; and the statements for what is missing."""
+    there = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
+    caches = {name: statement for name, statement in _statements() if name.endswith("_cache")}
+    as_written = {name: statement.replace("IF NOT EXISTS ", "", 1) for name, statement in caches.items()}
+    present = [name for name in caches if name in there]
+    outdated = [name for name in present if there[name] != as_written[name]]
+    if present and len(present) < len(caches):
+        outdated += present
+    return outdated, [statement for name, statement in _statements() if name not in there]
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -219,13 +256,17 @@ def prepare(connection: sqlite3.Connection) -> None:
         raise UnknownSchema(
             f"the data was written by a newer Holdfast (schema {version}, this one knows {VERSION}): upgrade Holdfast"
         )
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    missing = [statement for name, statement in _statements() if name not in there]
-    if version == VERSION and not missing:
+    if version == VERSION and not any(_missing(connection)):
         return  # nothing to write: a server can start on a full disk and serve reads
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in missing:
+        outdated, _ = _missing(connection)
+        if outdated:
+            # One is rebuilt only where all are: a row that is up to date brings no run back.
+            for name, _ in _statements():
+                if name.endswith("_cache"):
+                    connection.execute(f"DROP TABLE IF EXISTS {name}")
+        for statement in _missing(connection)[1]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:

@@ -1,0 +1,429 @@
+"""Runs of a server: launched, waited for, steered, cancelled, gone on with: `client.runs`."""
+
+from __future__ import annotations
+
+import asyncio
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from holdfast.boxes.sync import SyncIterator
+from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
+from holdfast.client.connection import Connection
+from holdfast.loop_thread import LoopThread
+from holdfast.threads.ids import new_entry_id, new_id
+
+RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
+_PAGE: Final = 200
+_PIECE: Final = 256 * 1024
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run as it stood when the server was asked. Times are UTC milliseconds."""
+
+    id: str
+    thread: str
+    agent: str
+    model: str
+    status: RunStatus
+    stage: str
+    started_at: int
+    ended_at: int | None
+    box: str | None
+    error: Mapping[str, Any] | None
+    """code, message and, where somebody knows what to do, hint."""
+    usage: Mapping[str, Any] | None
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+    """Everything the server told."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RunInfo:
+        return cls(
+            value["id"],
+            value["thread"],
+            value["agent"],
+            value["model"],
+            value["status"],
+            value["stage"],
+            value["startedAt"],
+            value["endedAt"],
+            value["box"],
+            value["error"],
+            value["usage"],
+            value,
+        )
+
+    @property
+    def live(self) -> bool:
+        return self.status == "running"
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    runs: list[RunInfo]
+    """The newest first."""
+    next_cursor: str | None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RunPage:
+        return cls([RunInfo.from_json(each) for each in value["runs"]], value["nextCursor"])
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    thread: str
+    run: str
+    prompt: str
+    """Id of its entry on the thread."""
+    how: str = "launched"
+    """Where it was steered: queued, interrupting or launched."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Launched:
+        return cls(value["thread"], value["run"], value["prompt"], value.get("how", "launched"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"thread": self.thread, "run": self.run, "prompt": self.prompt, "how": self.how}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One stage of a run."""
+
+    stage: str
+    ok: bool | None
+    detail: str
+    next_step: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    run: str | None
+    status: str
+    findings: tuple[Finding, ...]
+    wrong: str | None
+    next_step: str | None
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Diagnosis:
+        findings = tuple(
+            Finding(each["stage"], each["ok"], each["detail"], each["nextStep"]) for each in value["findings"]
+        )
+        return cls(value["run"], value["status"], findings, value["wrong"], value["nextStep"], value)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    path: str
+    how: Literal["added", "changed", "deleted"]
+    binary: bool
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A workspace now, against what it began with."""
+
+    files: tuple[FileChange, ...]
+    patch: str
+    """A unified diff."""
+    truncated: bool
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Changes:
+        files = tuple(
+            FileChange(each["path"], each["how"], each["binary"], each["added"], each["removed"])
+            for each in value["files"]
+        )
+        return cls(files, value["patch"], value["truncated"], value)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.document)
+
+
+class Runs:
+    """All runs of one server: `client.runs`. A run is named by its id, or by its thread: that is its latest."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._runs = BoxConnection(connection, "/v1/runs")
+        self._workspaces = BoxConnection(connection, "/v1/workspaces")
+
+    async def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
+        """Keep a folder for workspaces to begin with; says its digest. `leave_out` is asked of each path below it."""
+        with tempfile.TemporaryFile() as spool:
+            await asyncio.to_thread(_pack, folder, spool, leave_out)
+
+            async def pieces() -> AsyncIterator[bytes]:
+                while piece := await asyncio.to_thread(spool.read, _PIECE):
+                    yield piece
+
+            return await self.upload_tar(pieces())
+
+    async def upload_tar(self, archive: AsyncIterator[bytes]) -> str:
+        """The same for files that are a tar archive already."""
+        async with self._workspaces.exchange("POST", "", body=archive, silence=LONG_SECONDS) as response:
+            await response.aread()
+            digest: str = response.json()["digest"]
+            return digest
+
+    async def launch(
+        self,
+        prompt: str,
+        *,
+        agent: str,
+        model: str | None = None,
+        thread: str | None = None,
+        title: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        workspace: str | None = None,
+        box: Mapping[str, Any] | None = None,
+        author_id: str | None = None,
+    ) -> Launched:
+        """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk.
+
+        `workspace` is a digest that `upload` gave. `box` says what the box is to be, as the server takes it:
+        provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds.
+        """
+        wanted: dict[str, Any] = {
+            "prompt": prompt,
+            # Ids of our own making: a retry finds what the first attempt began.
+            "promptId": new_entry_id(),
+            "agent": agent,
+            "model": model,
+            "thread": thread,
+            "newThread": new_id("t") if thread is None else None,
+            "title": title,
+            "labels": dict(labels) if labels else None,
+            "workspace": workspace,
+            "box": dict(box) if box else None,
+            "authorId": author_id,
+        }
+        answer = await self._runs.ask("POST", "", _given(wanted), timeout=LONG_SECONDS)
+        return answer.read(Launched.from_json)
+
+    async def resume(
+        self,
+        id: str,
+        prompt: str | None = None,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        fresh: bool = False,
+        box: Mapping[str, Any] | None = None,
+        author_id: str | None = None,
+    ) -> Launched:
+        """Go on with a thread: as before, or with another agent, or in a new box."""
+        wanted: dict[str, Any] = {
+            "prompt": prompt,
+            "promptId": None if prompt is None else new_entry_id(),
+            "agent": agent,
+            "model": model,
+            "fresh": fresh or None,
+            "box": dict(box) if box else None,
+            "authorId": author_id,
+        }
+        answer = await self._runs.below(id).ask(
+            "POST", "/resume", _given(wanted), repeatable=prompt is not None, timeout=LONG_SECONDS
+        )
+        return answer.read(Launched.from_json)
+
+    async def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Launched:
+        """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
+        wanted = {"prompt": prompt, "promptId": new_entry_id(), "interrupt": interrupt, "authorId": author_id}
+        return (await self._runs.below(id).ask("POST", "/steer", _given(wanted))).read(Launched.from_json)
+
+    async def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
+        """End a run. One that has ended stays as it is."""
+        return (await self._runs.below(id).ask("POST", "/cancel", _given({"by": by}))).read(RunInfo.from_json)
+
+    async def get(self, id: str) -> RunInfo:
+        return (await self._runs.below(id).ask("GET")).read(RunInfo.from_json)
+
+    async def wait(self, id: str) -> RunInfo:
+        """The run, once it has ended. To see it work, follow its thread."""
+        run = await self.get(id)
+        pause = _FIRST_PAUSE
+        while run.live:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            run = await self.get(run.id)
+        return run
+
+    async def diagnose(self, id: str) -> Diagnosis:
+        """How far a run came, what is wrong with it, and what to do."""
+        return (await self._runs.below(id).ask("GET", "/diagnose")).read(Diagnosis.from_json)
+
+    async def changes(self, id: str) -> Changes:
+        """The workspace of a thread now, against what it began with."""
+        return (await self._runs.below(id).ask("GET", "/diff", timeout=LONG_SECONDS)).read(Changes.from_json)
+
+    async def page(
+        self,
+        *,
+        thread: str | None = None,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> RunPage:
+        """Up to `limit` runs at once (200 at most), and where the next ones are."""
+        wanted = {"thread": thread, "status": status, "agent": agent, "cursor": cursor, "limit": str(limit)}
+        parameters = [(name, value) for name, value in wanted.items() if value is not None]
+        return (await self._runs.ask("GET", parameters=parameters)).read(RunPage.from_json)
+
+    async def list(
+        self,
+        *,
+        thread: str | None = None,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[RunInfo]:
+        """All runs that fit, or the first `limit` of them, the newest first."""
+        left, cursor = limit, None
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(left, _PAGE)
+            page = await self.page(thread=thread, status=status, agent=agent, cursor=cursor, limit=size)
+            for each in page.runs:
+                yield each
+            left = None if left is None else left - len(page.runs)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+
+class SyncRuns:
+    """The same for code without `await`."""
+
+    def __init__(self, runs: Runs, loop: LoopThread) -> None:
+        self._runs = runs
+        self._loop = loop
+
+    def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
+        """Keep a folder for workspaces to begin with; says its digest. `leave_out` is asked of each path below it."""
+        return self._loop.run(self._runs.upload(folder, leave_out=leave_out))
+
+    def launch(
+        self,
+        prompt: str,
+        *,
+        agent: str,
+        model: str | None = None,
+        thread: str | None = None,
+        title: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        workspace: str | None = None,
+        box: Mapping[str, Any] | None = None,
+        author_id: str | None = None,
+    ) -> Launched:
+        """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk."""
+        return self._loop.run(
+            self._runs.launch(
+                prompt,
+                agent=agent,
+                model=model,
+                thread=thread,
+                title=title,
+                labels=labels,
+                workspace=workspace,
+                box=box,
+                author_id=author_id,
+            )
+        )
+
+    def resume(
+        self,
+        id: str,
+        prompt: str | None = None,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        fresh: bool = False,
+        box: Mapping[str, Any] | None = None,
+        author_id: str | None = None,
+    ) -> Launched:
+        """Go on with a thread: as before, or with another agent, or in a new box."""
+        return self._loop.run(
+            self._runs.resume(id, prompt, agent=agent, model=model, fresh=fresh, box=box, author_id=author_id)
+        )
+
+    def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Launched:
+        """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
+        return self._loop.run(self._runs.steer(id, prompt, interrupt=interrupt, author_id=author_id))
+
+    def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
+        """End a run. One that has ended stays as it is."""
+        return self._loop.run(self._runs.cancel(id, by=by))
+
+    def get(self, id: str) -> RunInfo:
+        return self._loop.run(self._runs.get(id))
+
+    def wait(self, id: str) -> RunInfo:
+        """The run, once it has ended. To see it work, follow its thread."""
+        return self._loop.run(self._runs.wait(id))
+
+    def diagnose(self, id: str) -> Diagnosis:
+        """How far a run came, what is wrong with it, and what to do."""
+        return self._loop.run(self._runs.diagnose(id))
+
+    def changes(self, id: str) -> Changes:
+        """The workspace of a thread now, against what it began with."""
+        return self._loop.run(self._runs.changes(id))
+
+    def page(
+        self,
+        *,
+        thread: str | None = None,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> RunPage:
+        """Up to `limit` runs at once (200 at most), and where the next ones are."""
+        return self._loop.run(self._runs.page(thread=thread, status=status, agent=agent, cursor=cursor, limit=limit))
+
+    def list(
+        self,
+        *,
+        thread: str | None = None,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        limit: int | None = None,
+    ) -> SyncIterator[RunInfo]:
+        """All runs that fit, or the first `limit` of them, the newest first."""
+        return SyncIterator(self._runs.list(thread=thread, status=status, agent=agent, limit=limit), self._loop)
+
+
+def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _pack(folder: Path, spool: Any, leave_out: Callable[[Path], bool]) -> None:
+    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        path = Path(member.name)
+        if path != Path() and leave_out(path):
+            return None
+        if not (member.isreg() or member.isdir() or member.issym()):
+            return None  # sockets, pipes and devices are no files of a project
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+
+    with tarfile.open(fileobj=spool, mode="w") as archive:
+        archive.add(folder, ".", filter=keep)
+    spool.seek(0)

@@ -1,0 +1,151 @@
+"""How far a run came, what is wrong with it, and what to do. A function of its thread and of a look at its box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.boxes.box import Liveness
+from holdfast.runs.reconcile import Look, RunnerState, Thresholds
+from holdfast.threads.runs import Run, RunStatus, Stage, ThreadRuns
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One stage of a run."""
+
+    stage: str
+    ok: bool | None
+    """None: it has not come that far, or nobody can say."""
+    detail: str
+    next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    run: str | None
+    status: str
+    findings: tuple[Finding, ...]
+    wrong: str | None
+    """What is wrong, in a sentence; None where nothing is."""
+    next_step: str | None
+
+
+def diagnose(
+    thread: str,
+    runs: ThreadRuns,
+    *,
+    launching: bool,
+    silence: int | None,
+    look: Look | None,
+    thresholds: Thresholds,
+) -> Diagnosis:
+    """`silence`: milliseconds since this server heard of the run. `look`: at its box, where that was asked."""
+    run = runs.latest
+    findings = [Finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
+    if run is None:
+        launch = f'holdfast run --thread {thread} "…"'
+        findings.append(Finding("claim", None, "no run was launched on it", launch))
+        return Diagnosis(None, "idle", tuple(findings), "the thread has had no run", launch)
+    findings += [
+        Finding("claim", True, f"run {run.run} of {run.agent} with {run.model}, epoch {run.epoch}"),
+        _box(run, look),
+        _provision(run, launching),
+        _runner(run, look),
+        _agent(run),
+        _first_event(run),
+        _heartbeat(run, silence, thresholds),
+        _end(thread, run),
+    ]
+    failed = next((each for each in findings if each.ok is False), None)
+    return Diagnosis(
+        run.run,
+        run.status.value,
+        tuple(findings),
+        None if failed is None else f"{failed.stage}: {failed.detail}",
+        None if failed is None else failed.next_step,
+    )
+
+
+def _box(run: Run, look: Look | None) -> Finding:
+    if run.box is None:
+        return _not_there("box", run, "no box yet")
+    detail = f"box {run.box} of {run.provider}, {run.box_how}, files {run.files}"
+    if look is None:
+        return Finding("box", True, detail)
+    if look.liveness is Liveness.GONE:
+        ok = None if not run.live else False
+        return Finding("box", ok, f"{detail}; it is gone", "resume the thread: it gets a new box")
+    if look.liveness is Liveness.UNKNOWN:
+        return Finding("box", None, f"{detail}; it does not answer", f"holdfast box diagnose {run.box}")
+    return Finding("box", True, f"{detail}; it is there")
+
+
+def _provision(run: Run, launching: bool) -> Finding:
+    if run.reached(Stage.PROVISION):
+        version = f" {run.version}" if run.version else ""
+        return Finding("provision", True, f"{run.agent}{version}, session {run.session}")
+    if launching:
+        return Finding("provision", None, "this server is at it")
+    return _not_there("provision", run, "the agent was not brought into the box")
+
+
+def _runner(run: Run, look: Look | None) -> Finding:
+    if not run.reached(Stage.RUNNER):
+        return _not_there("runner", run, "no runner was started")
+    detail = f"process {run.process}"
+    if look is None or not run.live:
+        return Finding("runner", True, detail)
+    if look.runner is RunnerState.ENDED:
+        how = "" if look.exit_code is None else f" with exit code {look.exit_code}"
+        return Finding("runner", False, f"{detail} ended{how} and posted no end", "wait a moment, then resume")
+    if look.runner is RunnerState.UNKNOWN:
+        return Finding("runner", None, f"{detail}; the box does not say whether it runs")
+    return Finding("runner", True, f"{detail} runs")
+
+
+def _agent(run: Run) -> Finding:
+    if run.reached(Stage.AGENT):
+        return Finding("agent", True, "the runner was heard of")
+    return _not_there("agent", run, "the runner was not heard of", f"holdfast box ping {run.box}" if run.box else None)
+
+
+def _first_event(run: Run) -> Finding:
+    if run.reached(Stage.EVENT):
+        return Finding("first event", True, "the agent has said something")
+    return _not_there(
+        "first event", run, "the agent has said nothing", f"holdfast model test {run.model.partition('/')[0]}"
+    )
+
+
+def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding:
+    if not run.live:
+        return Finding("heartbeat", None, "the run has ended")
+    if silence is None:
+        return Finding("heartbeat", None, "this server has not listened yet")
+    detail = f"the last sign of life came {silence / 1000:.0f} s ago"
+    if silence < thresholds.soft:
+        return Finding("heartbeat", True, detail)
+    left = max(0, thresholds.hard - silence) // 1000
+    return Finding("heartbeat", False, detail, f"wait: it is given up in {left} s; or cancel it")
+
+
+def _end(thread: str, run: Run) -> Finding:
+    if run.live:
+        asked = "" if run.cancel is None else "; it was asked to end"
+        return Finding("end", None, f"it goes on{asked}")
+    detail = f"{run.status.value}, told by its {run.ended_by}"
+    if run.error:
+        detail += f": {run.error.get('message', run.error.get('code', ''))}"
+    ok = run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED)
+    hint = (run.error or {}).get("hint") or f"holdfast resume {thread}"
+    return Finding("end", ok, detail, None if ok else str(hint))
+
+
+def _not_there(stage: str, run: Run, detail: str, next_step: str | None = None) -> Finding:
+    """Not (yet) reached: a fault only where the run is over and did not end well."""
+    ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
+    return Finding(stage, False if ended_badly else None, detail, next_step if not ended_badly else _told(run))
+
+
+def _told(run: Run) -> str:
+    return str((run.error or {}).get("hint") or "resume the thread")

@@ -1,0 +1,69 @@
+"""Posts the end of a run that did not post its own: exactly one, whoever tries, and however many at once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from holdfast.runs.errors import RunOver
+from holdfast.runs.log import RunLog
+from holdfast.runs.reconcile import End
+from holdfast.runs.remains import Remains
+from holdfast.threads.entries import Entry
+from holdfast.threads.errors import StaleEpoch
+from holdfast.threads.runs import PRODUCER, Run, ThreadRuns, end_id, finished, start_id
+from holdfast.threads.streams import Producer
+
+log = logging.getLogger(__name__)
+
+_TRIES: Final = 10
+
+
+async def finish(run_log: RunLog, thread: str, run_id: str, end: End, *, by: str) -> bool:
+    """Post the end of a run, in an epoch of its own: whoever had it before is refused from then on.
+
+    False where it had ended already, or somebody else is ending it.
+    """
+
+    def still_live(epoch: int, runs: ThreadRuns) -> list[Entry]:
+        if runs.live is None or runs.live.run != run_id:
+            raise RunOver(f"run {run_id} has ended")
+        return []
+
+    for _ in range(_TRIES):
+        try:
+            epoch = await run_log.claim(thread, still_live)
+            # From here on its runner is refused: what is on the thread now is all there is.
+            run = (await run_log.runs(thread)).live
+            if run is None or run.run != run_id:
+                return False
+            await _post(run_log, thread, run, epoch, end, by)
+        except RunOver:
+            return False
+        except StaleEpoch:
+            continue  # somebody else is ending it: where they die at that, it is ours again
+        log.info("run %s on thread %s ended as %s: %s", run.run, thread, end.status, end.message)
+        return True
+    return False
+
+
+async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by: str) -> None:
+    remains = Remains(run.run, run.kind)
+    began = False
+    async for entry in run_log.entries(thread, run.since):
+        began = began or entry["id"] == start_id(run.run)
+        if began:
+            remains.read(entry)
+    payload = finished(
+        run=run.run,
+        epoch=epoch,
+        status=end.status,
+        ms=max(0, run_log.clock() - run.started_at),
+        by=by,
+        error={"code": end.code, "message": end.message, **({} if end.hint is None else {"hint": end.hint})},
+        exit_code=end.exit_code,
+    )
+    closing = [run_log.entry(each, id=id) for id, each in remains.close()]
+    await run_log.append(
+        thread, *closing, run_log.entry(payload, id=end_id(run.run)), producer=Producer(PRODUCER, epoch, 1)
+    )

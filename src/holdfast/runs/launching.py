@@ -1,0 +1,444 @@
+"""The steps of a launch, from the claim to a runner that lives: box, workspace, agent, session, runner.
+
+Every step is told on the thread. What fails anywhere is the caller's to end the run with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import tempfile
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import IO, Any, Final
+
+from holdfast.boxes.acquire import Acquired, How
+from holdfast.boxes.box import Box
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxError, BoxGone, Unsupported
+from holdfast.boxes.labels import Owner
+from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.network import Network
+from holdfast.boxes.process import Process
+from holdfast.boxes.service import Boxes
+from holdfast.boxes.spec import BoxSpec
+from holdfast.egress.models.model import ModelChoice
+from holdfast.harnesses.errors import ModelNotSpoken
+from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Task
+from holdfast.harnesses.packing import boot_argv, stdin_of
+from holdfast.runs.errors import LaunchFailed, RunOver
+from holdfast.runs.heard import Heard
+from holdfast.runs.log import RunLog
+from holdfast.runs.request import Options
+from holdfast.runs.seams import Agents, Installed, ModelNames, Pack, Tokens
+from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told, transcript
+from holdfast.runs.workspaces import MAX_BYTES, Workspaces
+from holdfast.threads.entries import Entry
+from holdfast.threads.runs import DELTA, ThreadRuns, box_found, provisioned, runner_started
+
+log = logging.getLogger(__name__)
+
+RUN_SECONDS: Final = 3 * 24 * 3600
+"""No run is timed out; one that goes on for so long has run away."""
+BEAT_SECONDS: Final = 5
+_GRACE_SECONDS: Final = 5
+_BOX_SECONDS: Final = 900.0
+_STEP_SECONDS: Final = 300.0
+_INSTALL_SECONDS: Final = 2400.0
+_FEED_SECONDS: Final = 30.0
+_AT_ONCE: Final = 8
+_REMEMBERED: Final = 10_000
+_PIECE: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run that was claimed."""
+
+    thread: str
+    run: str
+    epoch: int
+    options: Options
+    prompt: str
+    before: ThreadRuns
+    """The thread's runs as they stood before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The box of a launch, and what is in it."""
+
+    box: Box
+    files: FilesHow
+    changed: bool
+    """It is not the box that the thread's last run was in."""
+    home: str
+    door: str
+    ready: int
+    """When it was, in ticks."""
+
+
+class Launching:
+    """Carries launches out. Holds no run: whoever calls owns it."""
+
+    def __init__(
+        self,
+        *,
+        log: RunLog,
+        boxes: Boxes,
+        workspaces: Workspaces,
+        agents: Agents,
+        models: ModelNames,
+        tokens: Tokens,
+        pack: Pack,
+        ticks: Callable[[], int],
+        network_ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._log = log
+        self._boxes = boxes
+        self._workspaces = workspaces
+        self._agents = agents
+        self._models = models
+        self._tokens = tokens
+        self._pack = pack
+        self._ticks = ticks
+        self._network_ready = network_ready
+        self._homes: OrderedDict[str, str] = OrderedDict()
+
+    def resolve(self, options: Options) -> tuple[Harness, ModelChoice, Api]:
+        """The agent, the model, and what they speak; or the error that says which of them cannot be had."""
+        harness = self._agents.find(options.agent)
+        choice = self._models.resolve(options.model)
+        api = choice.spoken_by(harness.apis)
+        if api is None:
+            raise ModelNotSpoken(
+                f"{harness.title} speaks {', '.join(harness.apis)}, and {choice} speaks {', '.join(choice.apis)}",
+                hint="use another model, or another agent: holdfast model list shows what each speaks",
+            )
+        return harness, choice, api
+
+    async def carry_out(self, launch: Launch) -> int:
+        """All of it. Returns the epoch of the runner, once that has its code."""
+        harness, choice, api = self.resolve(launch.options)
+        began = self._ticks()
+        with tempfile.TemporaryFile() as carried:
+            acquired, has_files = await self._acquire(launch, carried)
+            id = acquired.row.id
+            with self._boxes.using(id):
+                async with await self._boxes.open(id) as box:
+                    ground = await self._prepare(launch, acquired, box, began, carried if has_files else None)
+                    return await self._start(launch, harness, choice, api, ground)
+
+    # --- the box ---
+
+    async def _acquire(self, launch: Launch, carried: IO[bytes]) -> tuple[Acquired, bool]:
+        """The box, and whether the workspace of the one in whose place it is was carried over into `carried`."""
+        spec, key = launch.options.box, key_of(launch.thread)
+        if spec.network.mode is not Network.NONE:
+            await self._network_ready()
+        if launch.options.fresh:
+            await self._retire(key)
+        has_files = await self._carry(key, spec, carried)
+        acquired = await self._boxes.acquire(key, spec, owner=Owner(thread=launch.thread), timeout=_BOX_SECONDS)
+        return acquired, has_files
+
+    async def _carry(self, key: str, spec: BoxSpec, carried: IO[bytes]) -> bool:
+        """Take the workspace out of a box that is about to be replaced, as another machine is wanted."""
+        row = await self._boxes.rows.of_key(self._boxes.tenant, key)
+        if row is None or row.spec.hash == spec.hash:
+            return False
+        try:
+            size = 0
+            with self._boxes.using(row.id):
+                if row.state is BoxState.STOPPED:
+                    await self._boxes.start_box(row.id)
+                async with asyncio.timeout(_STEP_SECONDS), await self._boxes.open(row.id) as box:
+                    async for piece in box.files.download_tar(row.spec.workdir):
+                        size += len(piece)
+                        if size > MAX_BYTES:
+                            raise LaunchFailed(
+                                "workspace_too_large",
+                                f"the workspace has more than {MAX_BYTES} bytes: too many to be carried to another box",
+                                hint="resume the thread in the box that it has, and make room there",
+                            )
+                        await asyncio.to_thread(carried.write, piece)
+        except BoxGone:
+            return False
+        carried.seek(0)
+        return True
+
+    async def _retire(self, key: str) -> None:
+        """Delete the box of a key. Its files are kept where that can be done: the next one begins with them."""
+        row = await self._boxes.rows.of_key(self._boxes.tenant, key)
+        if row is None:
+            return
+        capabilities = self._boxes.provider(row.provider).capabilities
+        with suppress(BoxGone, Unsupported):
+            if Capability.STOP in capabilities and row.state is not BoxState.STOPPED:
+                await self._boxes.stop(row.id)
+            if Capability.SNAPSHOTS in capabilities:
+                await self._boxes.snapshot(row.id)
+        await self._boxes.delete(row.id)
+
+    async def _prepare(
+        self, launch: Launch, acquired: Acquired, box: Box, began: int, carried: IO[bytes] | None
+    ) -> Ground:
+        """The box with the workspace in it, and its way to us open."""
+        last = launch.before.latest
+        home, door = await asyncio.gather(self._home(box), box.open_door())
+        folder = f"{home}/.holdfast/threads/{launch.thread}"
+        known = last is not None and last.box == box.id and last.session is not None
+        files = _FILES[acquired.how]
+        digest = launch.options.workspace or launch.before.workspace
+        if not known and (acquired.how is How.CREATED or not await box.files.exists(f"{folder}/prepared")):
+            # A launch that died halfway leaves no mark: what it unpacked is unpacked again.
+            files = await self._unpack(box, digest, carried)
+            await box.files.write(f"{folder}/prepared", json.dumps({"workspace": digest}).encode())
+        changed = last is not None and last.box is not None and last.box != box.id
+        how = "live" if acquired.how is How.RESUMED and acquired.why == "it was there" else _HOW[acquired.how]
+        await self._tell(
+            launch,
+            box_found(
+                run=launch.run,
+                box=box.id,
+                provider=acquired.row.provider,
+                how=how,
+                files=files.value,
+                ms=self._ticks() - began,
+                why="" if how == "live" else acquired.why,
+                isolation=self._isolation(acquired),
+            ),
+        )
+        return Ground(box, files, changed, home, door, self._ticks())
+
+    def _isolation(self, acquired: Acquired) -> str:
+        """What is between the box and the world, for people."""
+        row = acquired.row
+        mode = row.spec.network.mode
+        network = "no network" if mode is Network.NONE else f"network {mode}"
+        return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
+
+    async def _unpack(self, box: Box, digest: str | None, carried: IO[bytes] | None) -> FilesHow:
+        async with asyncio.timeout(_STEP_SECONDS):
+            if carried is not None:
+                await box.files.upload_tar(_pieces(carried), box.spec.workdir)
+                return FilesHow.KEPT
+            if digest is not None:
+                await box.files.upload_tar(self._workspaces.read(digest), box.spec.workdir)
+                return FilesHow.WORKSPACE
+        return FilesHow.EMPTY
+
+    async def _home(self, box: Box) -> str:
+        home = self._homes.get(box.id)
+        if home is None:
+            done = await box.exec(["sh", "-c", 'printf %s "$HOME"'], timeout=30)
+            home = done.text.rstrip("/")
+            if not done.ok or not home.startswith("/"):
+                raise LaunchFailed("no_home", f"box {box.id} has no home folder: its HOME is {done.text[:200]!r}")
+            self._homes[box.id] = home
+            while len(self._homes) > _REMEMBERED:
+                self._homes.popitem(last=False)
+        return home
+
+    # --- the agent ---
+
+    async def _start(self, launch: Launch, harness: Harness, choice: ModelChoice, api: Api, ground: Ground) -> int:
+        box = ground.box
+        async with asyncio.timeout(_INSTALL_SECONDS):
+            installed, python = await asyncio.gather(self._agents.ensure(box, harness), box.python())
+        # It takes a moment to be up, and has to wait for its code in any case: meanwhile the agent is made ready.
+        booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
+        try:
+            command, token = await self._provision(launch, harness, choice, api, ground, installed, python)
+            return await self._hand_over(launch, harness, ground, command, token, await booting)
+        except BaseException:
+            await asyncio.shield(_end(booting))
+            raise
+
+    async def _provision(
+        self,
+        launch: Launch,
+        harness: Harness,
+        choice: ModelChoice,
+        api: Api,
+        ground: Ground,
+        installed: Installed,
+        python: tuple[str, ...],
+    ) -> tuple[Command, str]:
+        """The agent's configuration and session in the box: how it is started, and the runner's token."""
+        box = ground.box
+        tokens = self._tokens.issue(
+            thread=launch.thread, run=launch.run, epoch=launch.epoch + 1, box=box.id, model=str(choice)
+        )
+        task = Task(
+            prompt=launch.prompt,
+            place=Place(
+                workspace=box.spec.workdir,
+                state=f"{ground.home}/.holdfast/threads/{launch.thread}/{harness.name}",
+                program=installed.program,
+                node=installed.node,
+                python=python,
+            ),
+            model=ModelAccess(
+                api=api,
+                url=f"{ground.door}/model",
+                token=tokens.model,
+                model=choice.model,
+                context_window=choice.context_window,
+                max_tokens=choice.max_tokens,
+            ),
+        )
+        how, task, command = await self._session(launch, harness, ground, task)
+        await self._tell(
+            launch,
+            provisioned(
+                run=launch.run,
+                agent=harness.agent,
+                version=installed.version,
+                ms=self._ticks() - ground.ready,
+                session=how.value,
+            ),
+        )
+        return command, tokens.runner
+
+    async def _session(
+        self, launch: Launch, harness: Harness, ground: Ground, task: Task
+    ) -> tuple[SessionHow, Task, Command]:
+        """The agent's files in the box, its session among them, and how it is started."""
+        plan = plan_session(launch.before, harness.agent, ground.box.id)
+        if ground.changed and plan.how is SessionHow.CONTINUED:
+            plan = replace(plan, how=SessionHow.REBUILT, session=None)
+        how, session, files = plan.how, plan.session, dict[str, bytes]()
+        commands: tuple[tuple[str, ...], ...] = ()
+        if how is SessionHow.REBUILT:
+            entries = [entry async for entry in self._of_agent(launch, harness.name)]
+            rebuilt = await asyncio.to_thread(harness.rebuild, entries, task)
+            if rebuilt is None:
+                how = SessionHow.HANDED_OVER if plan.others else SessionHow.NEW
+            else:
+                session, commands = rebuilt.session, rebuilt.commands
+                files.update(rebuilt.files)
+        context = told(
+            launch.before, ground.files, ground.changed, await self._transcript(launch, harness.agent, plan), how
+        )
+        task = replace(task, session=session, prompt=harness.prompt(task, context))
+        files.update(harness.files(task))
+        await self._write(ground.box, files)
+        command = harness.command(task)
+        for argv in commands:
+            done = await ground.box.exec(argv, env=command.env, cwd=task.place.workspace, timeout=_STEP_SECONDS)
+            if not done.ok:
+                raise LaunchFailed(
+                    "session_not_loaded",
+                    f"{harness.title} did not load its session: {done.stderr.decode(errors='replace')[-500:]}",
+                )
+        return how, task, command
+
+    async def _of_agent(self, launch: Launch, agent: str) -> AsyncIterator[Mapping[str, Any]]:
+        """What this agent was told, said and did before this run; live text left out."""
+        heard = Heard(agent, but=launch.run)
+        async for entry in self._log.entries(launch.thread):
+            for each in heard.take(entry):
+                yield each
+
+    async def _transcript(self, launch: Launch, agent: str, plan: SessionPlan) -> str | None:
+        """What others said and did since this agent last was at work."""
+        if not plan.others:
+            return None
+        entries: list[dict[str, Any]] = []
+        last = launch.before.sessions.get(agent)
+        async for entry in self._log.entries(launch.thread):
+            payload = entry["payload"]
+            if payload["type"] == "signal.run.started" and payload.get("run") == launch.run:
+                break
+            if last is not None and payload["type"] == "signal.run.finished" and payload.get("run") == last.run:
+                entries.clear()
+                continue
+            if not payload["type"].endswith(DELTA):
+                entries.append(entry)
+        # The prompt of this run was appended with its claim, right before it.
+        while entries and entries[-1]["payload"]["type"] == "chat":
+            entries.pop()
+        return transcript(entries)
+
+    async def _write(self, box: Box, files: Mapping[str, bytes]) -> None:
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def write(path: str, data: bytes) -> None:
+            async with room:
+                await box.files.write(path, data, mode=0o600)
+
+        async with asyncio.timeout(_STEP_SECONDS):
+            done = await asyncio.gather(*(write(*each) for each in files.items()), return_exceptions=True)
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+
+    # --- the runner ---
+
+    async def _hand_over(
+        self, launch: Launch, harness: Harness, ground: Ground, command: Command, token: str, process: Process
+    ) -> int:
+        """Take the next epoch in the runner's name, and only then give it its code and token."""
+
+        def claimed(epoch: int, runs: ThreadRuns) -> list[Entry]:
+            run = runs.live
+            if run is None or run.run != launch.run or epoch != launch.epoch + 1:
+                raise RunOver(f"run {launch.run} was taken over while it was launched")
+            return [self._log.entry(runner_started(run=launch.run, epoch=epoch, process=process.id))]
+
+        epoch = await self._log.claim(launch.thread, claimed)
+        config = {
+            "run": launch.run,
+            "thread": launch.thread,
+            "agent": harness.name,
+            "epoch": epoch,
+            "url": ground.door,
+            "token": token,
+            "argv": list(command.argv),
+            "env": dict(command.env),
+            "cwd": ground.box.spec.workdir,
+            "stdin": command.stdin,
+            "reader": harness.name,
+            "abort": _abort(command),
+            "state": f"{ground.home}/.holdfast/runs/{launch.run}",
+            "limits": {"seconds": RUN_SECONDS, "grace": _GRACE_SECONDS},
+            "beat": BEAT_SECONDS,
+            **({"driver": harness.name} if command.driver else {}),
+        }
+        async with asyncio.timeout(_FEED_SECONDS):
+            await process.write(stdin_of(self._pack(harness), config))
+            await process.close_stdin()
+        return epoch
+
+    async def _tell(self, launch: Launch, payload: dict[str, Any]) -> None:
+        await self._log.append(launch.thread, self._log.entry(payload))
+
+
+async def _end(booting: asyncio.Task[Process]) -> None:
+    """A runner that nobody will give its code."""
+    with suppress(BoxError, asyncio.CancelledError):
+        await (await booting).kill()
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := await asyncio.to_thread(file.read, _PIECE):
+        yield piece
+
+
+def key_of(thread: str) -> str:
+    """The key that the box of a thread is acquired by."""
+    return f"thread/{thread}"
+
+
+_FILES: Final = {How.RESUMED: FilesHow.KEPT, How.RESTORED: FilesHow.SNAPSHOT, How.CREATED: FilesHow.EMPTY}
+_HOW: Final = {How.RESUMED: "started", How.RESTORED: "restored", How.CREATED: "created"}
+
+
+def _abort(command: Command) -> dict[str, Any]:
+    if isinstance(command.abort, AbortByLine):
+        return {"stdin": command.abort.line}
+    return {"signal": command.abort.number}

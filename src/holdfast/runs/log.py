@@ -1,0 +1,96 @@
+"""A thread as runs write it: every step is an append, and whoever takes a run over takes the next epoch first.
+
+An epoch is a compare-and-swap. Who wants the next one reads the thread, and appends in an epoch one above the highest
+that anybody took before that reading: somebody who was quicker makes the append a duplicate, or stale.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from holdfast.threads.entries import Entry, keyed
+from holdfast.threads.errors import StaleEpoch, StoreUnavailable
+from holdfast.threads.framing import as_array, parse_json
+from holdfast.threads.ids import new_entry_id
+from holdfast.threads.rows import ThreadRow
+from holdfast.threads.runs import PRODUCER, ThreadRuns
+from holdfast.threads.service import Threads
+from holdfast.threads.store import StreamStore
+from holdfast.threads.streams import Appended, AppendRequest, Producer
+from holdfast.threads.surface import THREADS
+
+_TRIES: Final = 20
+_READ_BYTES: Final = 1024 * 1024
+_REMEMBERED: Final = 10_000
+
+Compose = Callable[[int, ThreadRuns], Sequence[Entry]]
+"""The entries of a claim, by its epoch and by the runs as they stand. Raises where it should not be made."""
+
+
+class RunLog:
+    """Reads and writes threads. Remembers epochs that no entry tells of."""
+
+    def __init__(self, store: StreamStore, threads: Threads, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._threads = threads
+        self.clock = clock
+        self._epochs: OrderedDict[str, int] = OrderedDict()
+
+    async def row(self, thread: str) -> ThreadRow:
+        return await self._threads.get(thread)
+
+    async def runs(self, thread: str) -> ThreadRuns:
+        return (await self._threads.get(thread)).runs
+
+    def entry(self, payload: dict[str, Any], *, id: str | None = None, author: str | None = None) -> Entry:
+        return Entry(id or new_entry_id(), self.clock(), payload, author)
+
+    def append(self, thread: str, *entries: Entry, producer: Producer | None = None) -> Awaitable[Appended]:
+        return self._store.append(
+            THREADS + thread, AppendRequest(keyed=tuple(keyed(each) for each in entries), producer=producer)
+        )
+
+    async def claim(self, thread: str, compose: Compose) -> int:
+        """Take the next epoch, with what `compose` says of it in the same append. Returns the epoch."""
+        for _ in range(_TRIES):
+            runs = await self.runs(thread)
+            epoch = max(runs.epoch, self._epochs.get(thread, 0)) + 1
+            entries = compose(epoch, runs)
+            try:
+                appended = await self.append(thread, *entries, producer=Producer(PRODUCER, epoch, 0))
+            except StaleEpoch as stale:
+                await self._learn(thread, stale.current)
+                continue
+            if not appended.duplicate:
+                self._remember(thread, epoch)
+                return epoch
+            self._remember(thread, appended.producer.epoch if appended.producer else epoch)
+        raise StoreUnavailable(f"thread {thread} keeps changing hands: try again in a moment")
+
+    async def _learn(self, thread: str, epoch: int) -> None:
+        # A repetition is acknowledged once what it repeats is on disk: from then on, readers see all of that epoch.
+        for _ in range(_TRIES):
+            try:
+                await self.append(thread, producer=Producer(PRODUCER, epoch, 0))
+                break
+            except StaleEpoch as stale:
+                epoch = stale.current
+        self._remember(thread, epoch)
+
+    def _remember(self, thread: str, epoch: int) -> None:
+        self._epochs[thread] = max(epoch, self._epochs.pop(thread, 0))
+        while len(self._epochs) > _REMEMBERED:
+            self._epochs.popitem(last=False)
+
+    async def entries(self, thread: str, since: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Everything from a position on, the oldest first."""
+        position = since
+        while True:
+            piece = await self._store.read(THREADS + thread, position, _READ_BYTES)
+            for entry in parse_json(as_array(piece.data)):
+                yield entry
+            position = piece.end
+            if piece.up_to_date:
+                return

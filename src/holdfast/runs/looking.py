@@ -1,0 +1,83 @@
+"""What the box of a run says of its runner, and what can be done to that. Wakes no box, and raises for none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from holdfast.boxes.box import Liveness, Power
+from holdfast.boxes.errors import BoxError, BoxNotFound, ProcessNotFound
+from holdfast.boxes.process import ProcessState
+from holdfast.boxes.service import Boxes
+from holdfast.runs.reconcile import Look, RunnerState
+from holdfast.threads.runs import Run
+
+log = logging.getLogger(__name__)
+
+TERMINATE: Final = 15
+"""To a runner: look now whether you are to end."""
+KILL: Final = 9
+_SECONDS: Final = 5.0
+_AT_ONCE: Final = 32
+_UNKNOWN: Final = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
+
+
+class Looking:
+    """Asks boxes, a few at a time."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(self, run: Run) -> Look:
+        if run.box is None:
+            return _UNKNOWN
+        try:
+            async with self._room, asyncio.timeout(_SECONDS):
+                return await self._look(run, run.box)
+        except BoxNotFound:
+            return Look(Liveness.GONE, RunnerState.ENDED)
+        except (BoxError, TimeoutError) as error:
+            log.info("box %s of run %s cannot be asked: %s", run.box, run.run, error)
+            return _UNKNOWN
+
+    async def _look(self, run: Run, box_id: str) -> Look:
+        row = await self._boxes.get(box_id)
+        if row.tombstone:
+            return Look(Liveness.GONE, RunnerState.ENDED)
+        if row.node != self._boxes.node:
+            return _UNKNOWN
+        liveness, power = await self._boxes.look(row)
+        if liveness is not Liveness.LIVE:
+            return Look(liveness, RunnerState.UNKNOWN)
+        if power is Power.STOPPED:
+            return Look(liveness, RunnerState.ENDED)
+        if power is not Power.RUNNING or run.process is None:
+            return Look(liveness, RunnerState.UNKNOWN)
+        async with await self._boxes.peek(box_id) as box:
+            try:
+                info = await (await box.process(run.process)).info()
+            except ProcessNotFound:
+                return Look(liveness, RunnerState.ENDED)
+        if info.state is ProcessState.RUNNING:
+            return Look(liveness, RunnerState.RUNNING)
+        return Look(liveness, RunnerState.ENDED, info.exit_code)
+
+    async def signal(self, run: Run, number: int) -> None:
+        """Who cannot be reached finds out by itself, or is given up."""
+        if run.box is None or run.process is None:
+            return
+        try:
+            async with asyncio.timeout(_SECONDS), await self._boxes.peek(run.box) as box:
+                await (await box.process(run.process)).signal(number)
+        except (BoxError, TimeoutError) as error:
+            log.info("the runner of run %s could not be signalled: %s", run.run, error)
+
+    async def open_door(self, box_id: str) -> None:
+        """A run that outlived its server finds the next one by the same door."""
+        try:
+            async with asyncio.timeout(_SECONDS), await self._boxes.peek(box_id) as box:
+                await box.open_door()
+        except (BoxError, TimeoutError) as error:
+            log.info("the door of box %s is not open: %s", box_id, error)

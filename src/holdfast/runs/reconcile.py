@@ -1,0 +1,148 @@
+"""What to do about a thread's run, by what is known of it. Decisions only: `holdfast.runs.service` carries them out.
+
+Dead is told from still thinking by signs of life alone, and signs are counted, not dated: their times are written by
+clocks that jump, and by boxes that lie. What is measured is how long this server has heard nothing new, from when it
+came up at the earliest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.boxes.box import Liveness
+from holdfast.threads.runs import CancelKind, RunStatus, Stage, ThreadRuns
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Milliseconds of silence."""
+
+    look: int = 7_000
+    """A beat was missed: ask the box whether the runner is there."""
+    soft: int = 30_000
+    """A cancel that nobody heeds is carried out."""
+    launch: int = 30_000
+    """A launch that this server is not at is given up. At once, where no other server can be at it."""
+    start: int = 60_000
+    """A runner that was never heard of did not come to life."""
+    hard: int = 600_000
+    """Whatever the box says, or does not: the run is given up."""
+
+
+class RunnerState(StrEnum):
+    RUNNING = "running"
+    ENDED = "ended"
+    """The guest saw its end, or the box was stopped under it."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a box and its provider say."""
+
+    liveness: Liveness
+    runner: RunnerState
+    exit_code: int | None = None
+    """Of the runner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this server knows of a run beside its thread."""
+
+    now: int
+    """Of any clock that only goes forward, milliseconds, as all of these."""
+    heard_at: int
+    """When the last new sign was seen, or this server came up."""
+    cancelled_at: int | None = None
+    """When a request to cancel was first seen."""
+    launching: bool = False
+    """This server is at work on its launch."""
+    look: Look | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There is nothing to do now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtBox:
+    """Ask the box, and decide again."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Post the end of the run."""
+
+    status: RunStatus
+    code: str
+    message: str
+    hint: str | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWaiting:
+    """Launch a run for the prompts that wait."""
+
+
+Action = Nothing | LookAtBox | End | LaunchWaiting
+
+NOTHING = Nothing()
+_RESUME = "resume the thread: the work goes on from what is on it"
+
+
+def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
+    """The next thing to do."""
+    run = runs.live
+    if run is None:
+        return LaunchWaiting() if is_due(runs) else NOTHING
+    if known.launching:
+        return NOTHING
+    silence = known.now - known.heard_at
+    if not run.reached(Stage.RUNNER):
+        if run.cancel is not None:
+            return End(RunStatus.CANCELLED, "cancelled", "it was cancelled before its agent was started")
+        if silence < thresholds.launch:
+            return NOTHING
+        return End(
+            RunStatus.ORPHANED,
+            "launch_lost",
+            f"whoever launched it was gone before its agent was started: it came as far as {run.stage}",
+            _RESUME,
+        )
+    unheeded = known.cancelled_at is not None and known.now - known.cancelled_at >= thresholds.soft
+    if silence < thresholds.look and not unheeded:
+        return NOTHING
+    look = known.look
+    if look is None:
+        return LookAtBox()
+    if look.liveness is Liveness.GONE:
+        return _lost(runs, "box_gone", f"box {run.box} is gone, and the agent with it")
+    if look.runner is RunnerState.ENDED:
+        how = "" if look.exit_code is None else f" (exit code {look.exit_code})"
+        return _lost(runs, "runner_lost", f"its runner ended without a word{how}", look.exit_code)
+    if unheeded:
+        return End(RunStatus.CANCELLED, "cancelled", "it did not heed the request to cancel, and was ended")
+    if not run.reached(Stage.AGENT) and silence >= thresholds.start:
+        return _lost(runs, "runner_silent", f"its runner was not heard of for {silence // 1000} s after its start")
+    if silence >= thresholds.hard:
+        return _lost(runs, "silent", f"nothing was heard of it for {silence // 1000} s")
+    return NOTHING
+
+
+def _lost(runs: ThreadRuns, code: str, message: str, exit_code: int | None = None) -> End:
+    assert runs.latest is not None
+    if runs.latest.cancel is not None:
+        return End(RunStatus.CANCELLED, code, f"it was to be cancelled, and {message}", exit_code=exit_code)
+    return End(RunStatus.ORPHANED, code, message, _RESUME, exit_code)
+
+
+def is_due(runs: ThreadRuns) -> bool:
+    """Whether prompts wait that should be launched. After a cancel they wait for somebody to go on."""
+    run = runs.latest
+    if not runs.waiting or run is None or run.live:
+        return False
+    return not (run.status is RunStatus.CANCELLED and run.cancel is not CancelKind.INTERRUPT)

@@ -1,0 +1,53 @@
+"""What runs need of others: models by name, agents in boxes, tokens, and the runner's code. Passed in, each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.boxes.box import Box
+from holdfast.egress.models.model import ModelChoice
+from holdfast.harnesses.harness import Harness
+
+
+class ModelNames(Protocol):
+    def resolve(self, wanted: str | None = None) -> ModelChoice:
+        """The model of a name (`NAME` or `NAME/MODEL`), or the only one. Raises an error with a code and a hint."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An agent in a box."""
+
+    program: str
+    """The folder that it was installed in."""
+    node: str
+    version: str | None
+
+
+class Agents(Protocol):
+    def find(self, name: str) -> Harness:
+        """Raises `UnknownAgent`."""
+        ...
+
+    async def ensure(self, box: Box, harness: Harness) -> Installed:
+        """Have the agent in the box. Quick where it is there already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunTokens:
+    runner: str
+    model: str
+
+
+class Tokens(Protocol):
+    def issue(self, *, thread: str, run: str, epoch: int, box: str, model: str) -> RunTokens:
+        """Good in that box, in that epoch of that run."""
+        ...
+
+
+Pack = Callable[[Harness], bytes]
+"""The code of a runner that reads what this agent prints, for a box."""

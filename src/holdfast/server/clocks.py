@@ -1,0 +1,23 @@
+"""The two clocks of a server, passed in: what time it is, and how much time has gone by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.threads.ids import now_ms
+
+
+def elapsed_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Both in milliseconds."""
+
+    now: Callable[[], int] = now_ms
+    """UTC. May jump, whenever somebody sets it."""
+    ticks: Callable[[], int] = elapsed_ms
+    """Of a clock that only goes forward."""

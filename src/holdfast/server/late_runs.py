@@ -1,0 +1,170 @@
+"""The runs of a server, opened in the background once its boxes are. Who needs them waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.threads.access import Access, RunScope
+
+if TYPE_CHECKING:
+    from holdfast.boxes.box import Box
+    from holdfast.harnesses.harness import Harness
+    from holdfast.harnesses.installing import Tools
+    from holdfast.runs.seams import Installed, RunTokens
+    from holdfast.runs.service import Runs
+    from holdfast.server.clocks import Clocks
+    from holdfast.server.door import Door
+    from holdfast.server.home import Home
+    from holdfast.server.late_boxes import LateBoxes
+    from holdfast.server.late_models import LateModels
+    from holdfast.threads.projection import Projection
+    from holdfast.threads.service import Threads
+    from holdfast.threads.store import StreamStore
+
+log = logging.getLogger(__name__)
+
+FindAgent = Callable[[str], "Harness"]
+"""An agent by its name. Raises `UnknownAgent`."""
+
+
+class LateRuns:
+    """Owns the service of runs, and what it needs beside threads and boxes. Runs outlive it."""
+
+    def __init__(
+        self,
+        store: StreamStore,
+        threads: Threads,
+        projection: Projection,
+        access: Access,
+        boxes: LateBoxes,
+        models: LateModels,
+        door: Door,
+        home: Home,
+        clocks: Clocks,
+        find_agent: FindAgent | None,
+    ) -> None:
+        """`find_agent` takes the place of the registry of agents."""
+        self._store = store
+        self._threads = threads
+        self._projection = projection
+        self._access = access
+        self._boxes = boxes
+        self._models = models
+        self._door = door
+        self._home = home.path
+        self._clocks = clocks
+        self._find_agent = find_agent
+        self._opening: asyncio.Task[Runs] | None = None
+
+    def begin(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(_note_failure)
+
+    async def get(self) -> Runs:
+        """The service, as soon as it is open. Raises what opening it raised."""
+        self.begin()
+        assert self._opening is not None
+        return await asyncio.shield(self._opening)
+
+    @property
+    def opened(self) -> Runs | None:
+        """The service, where it is open by now."""
+        task = self._opening
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            if not self._opening.done():
+                self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if (runs := self.opened) is not None:
+            await runs.close()
+
+    async def _open(self) -> Runs:
+        boxes = await self._boxes.get()
+        await asyncio.to_thread(_load)  # which takes long enough that nobody else should wait for it
+        from holdfast.harnesses.installing import Tools
+        from holdfast.harnesses.registry import find
+        from holdfast.runs.launching import Launching
+        from holdfast.runs.log import RunLog
+        from holdfast.runs.reconcile import Thresholds
+        from holdfast.runs.service import Runs
+        from holdfast.runs.workspaces import Workspaces
+
+        workspaces = Workspaces(self._home / "workspaces")
+        await asyncio.to_thread(workspaces.sweep)
+        run_log = RunLog(self._store, self._threads, self._clocks.now)
+        launching = Launching(
+            log=run_log,
+            boxes=boxes,
+            workspaces=workspaces,
+            agents=_Agents(Tools(self._home), self._find_agent or find),
+            models=await self._models.get(),
+            tokens=_Tokens(self._access),
+            pack=lambda harness: harness.archive(),
+            ticks=self._clocks.ticks,
+            network_ready=self._network_ready,
+        )
+        runs = Runs(
+            self._store,
+            self._threads,
+            self._projection,
+            boxes,
+            launching,
+            run_log,
+            workspaces,
+            ticks=self._clocks.ticks,
+            thresholds=Thresholds(launch=0),  # a home has one server at a time: no other can be at a launch
+        )
+        await runs.start()
+        self._door.serve(runs, await self._models.gateway())
+        return runs
+
+    async def _network_ready(self) -> None:
+        await (await self._boxes.way_out()).ready()
+
+
+class _Agents:
+    """The agents of the registry, installed on this machine, in any box."""
+
+    def __init__(self, tools: Tools, find: FindAgent) -> None:
+        self._tools = tools
+        self.find = find
+
+    async def ensure(self, box: Box, harness: Harness) -> Installed:
+        from holdfast.harnesses.placing import ensure
+        from holdfast.runs.seams import Installed
+
+        placed = await ensure(box, harness, self._tools)
+        return Installed(placed.program, placed.node, placed.version)
+
+
+class _Tokens:
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def issue(self, *, thread: str, run: str, epoch: int, box: str, model: str) -> RunTokens:
+        from holdfast.runs.seams import RunTokens
+
+        return RunTokens(
+            self._access.issue_run(thread, run, epoch, box, RunScope.RUNNER).token,
+            self._access.issue_run(thread, run, epoch, box, RunScope.MODEL, model=model).token,
+        )
+
+
+def _load() -> None:
+    import importlib
+
+    for needed in ("runs.service", "harnesses.placing", "harnesses.packing"):
+        importlib.import_module(f"holdfast.{needed}")
+
+
+def _note_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the runs failed to start", exc_info=error)

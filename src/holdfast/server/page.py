@@ -1,0 +1,72 @@
+"""The live page of a thread: a few static files, the same for everybody. What they show they ask of the API themselves.
+
+The page holds nothing and needs no credential. The one that it reads the thread with comes in the fragment of its URL,
+which browsers do not send; so no server, log or proxy ever sees it in an address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from holdfast.server.models import ThreadId
+from holdfast.threads.errors import StreamNotFound
+
+router = APIRouter(include_in_schema=False)
+
+_TYPES: Final = {
+    "thread.html": "text/html; charset=utf-8",
+    "thread.css": "text/css; charset=utf-8",
+    "thread.js": "text/javascript; charset=utf-8",
+    "timeline.js": "text/javascript; charset=utf-8",
+    "tools.js": "text/javascript; charset=utf-8",
+    "words.js": "text/javascript; charset=utf-8",
+    "reading.js": "text/javascript; charset=utf-8",
+    "mark.svg": "image/svg+xml",
+}
+_HEADERS: Final = {
+    # Scripts, styles and data of this very server, and nothing else: what agents wrote is shown here.
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script';"
+        " trusted-types 'none'"
+    ),
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-cache",
+}
+
+
+@router.get("/t/{id}")
+async def show_thread(id: ThreadId, request: Request) -> Response:
+    """The page. Whether there is such a thread is for who may read it to find out."""
+    return _answer("thread.html", request)
+
+
+@router.get("/page/{name}")
+async def show_file(name: str, request: Request) -> Response:
+    if name not in _TYPES or name == "thread.html":
+        raise StreamNotFound(f"there is nothing at /page/{name}")
+    return _answer(name, request)
+
+
+def _answer(name: str, request: Request) -> Response:
+    content, tag = _file(name)
+    headers = {**_HEADERS, "etag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(None, 304, headers)
+    return Response(content, 200, headers, media_type=_TYPES[name])
+
+
+@cache
+def _file(name: str) -> tuple[bytes, str]:
+    content = (files("holdfast.server") / "page_files" / name).read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'

@@ -1,0 +1,270 @@
+"""REST: runs, launched, looked at, steered, cancelled and gone on with; and the workspaces that they begin with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints
+
+from holdfast.boxes.spec import BoxSpec
+from holdfast.runs.request import MAX_PROMPT, Options, Prompt, with_life
+from holdfast.server.box_models import NetworkModel, PathText, ProviderName, without_nul
+from holdfast.server.box_routes import BOX_ERRORS, binary_body
+from holdfast.server.models import Labels, Model, Printable, RunModel, ThreadId, Title
+from holdfast.server.services import Caller, Use, UseRuns
+from holdfast.threads.access import Scope
+from holdfast.threads.rows import RunFilter
+from holdfast.threads.runs import RunStatus
+
+router = APIRouter(prefix="/v1", tags=["runs"], responses=BOX_ERRORS)
+
+PromptText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PROMPT), AfterValidator(without_nul)]
+AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?$")]
+"""Of one that is made by a command: `acp:opencode acp`."""
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(without_nul)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+"""Of a run (`r-…`), or of a thread: its latest run."""
+
+
+class RunBox(Model):
+    """The box of a run, as asked for. What is left out is left to the provider."""
+
+    provider: ProviderName = "local"
+    image: Annotated[str, StringConstraints(min_length=1, max_length=511), AfterValidator(without_nul)] | None = None
+    cpu: Annotated[float, Field(ge=0.01, le=1024, allow_inf_nan=False, strict=True)] | None = None
+    memory: Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)] | None = None
+    disk: Annotated[int, Field(ge=1024 * 1024, lt=1 << 60, strict=True)] | None = None
+    pids: Annotated[int, Field(ge=4, lt=1 << 60, strict=True)] | None = None
+    workdir: PathText = "/workspace"
+    network: NetworkModel = Field(default_factory=NetworkModel)
+    idle_seconds: Annotated[int, Field(ge=1, lt=1 << 40, strict=True)] | None = None
+    """After which it sleeps, until it is needed again."""
+
+    def to_spec(self) -> BoxSpec:
+        return with_life(BoxSpec.from_json(self.model_dump(mode="json", by_alias=True, exclude_none=True)))
+
+
+class NewRun(Model):
+    prompt: PromptText
+    prompt_id: Printable | None = None
+    """Of the prompt's entry. To ask twice with the same one is to launch once."""
+    author_id: Printable | None = None
+    agent: AgentName
+    model: ModelName | None = None
+    """`NAME` or `NAME/MODEL`; the only one, where it is left out."""
+    thread: ThreadId | None = None
+    """One that is there and idle. Else a new one is made."""
+    new_thread: ThreadId | None = None
+    """The id of the new one."""
+    title: Title | None = None
+    labels: Labels = Field(default_factory=dict)
+    workspace: Digest | None = None
+    """What the workspace begins with, uploaded before."""
+    box: RunBox | None = None
+    """Left out: as the thread's box is, or as boxes are."""
+
+
+class LaunchedModel(Model):
+    thread: str
+    run: str
+    prompt: str
+    """Id of its entry."""
+
+
+class RunList(Model):
+    runs: list[RunModel]
+    next_cursor: str | None
+
+
+class Cancel(Model):
+    by: Printable | None = None
+
+
+class Steer(Model):
+    prompt: PromptText
+    prompt_id: Printable | None = None
+    author_id: Printable | None = None
+    interrupt: StrictBool = False
+    """End what the agent is doing, and go on with this."""
+
+
+class SteeredModel(Model):
+    thread: str
+    run: str
+    """The run that goes on, or the one that was launched."""
+    prompt: str
+    how: Literal["queued", "interrupting", "launched"]
+
+
+class Resume(Model):
+    prompt: PromptText | None = None
+    """What to do next; where it is left out, to go on."""
+    prompt_id: Printable | None = None
+    author_id: Printable | None = None
+    agent: AgentName | None = None
+    model: ModelName | None = None
+    fresh: StrictBool = False
+    """In a new box, with the files of the old one where they can be had."""
+    box: RunBox | None = None
+
+
+class FindingModel(Model):
+    stage: str
+    ok: bool | None
+    """None: it has not come that far, or nobody can say."""
+    detail: str
+    next_step: str | None
+
+
+class DiagnosisModel(Model):
+    run: str | None
+    status: str
+    findings: list[FindingModel]
+    wrong: str | None
+    next_step: str | None
+
+
+class FileChangeModel(Model):
+    path: str
+    how: Literal["added", "changed", "deleted"]
+    binary: bool
+    added: int
+    removed: int
+
+
+class ChangesModel(Model):
+    files: list[FileChangeModel]
+    patch: str
+    """A unified diff."""
+    truncated: bool
+
+
+class WorkspaceModel(Model):
+    digest: str
+
+
+@router.post("/workspaces", status_code=201, openapi_extra=binary_body())
+async def keep_workspace(request: Request, runs: UseRuns) -> WorkspaceModel:
+    """Keep a tar archive for a workspace to begin with. The same one twice is kept once."""
+    return WorkspaceModel(digest=await runs.workspaces.keep(_body(request)))
+
+
+async def _body(request: Request) -> AsyncIterator[bytes]:
+    async for piece in request.stream():
+        if piece:
+            yield piece
+
+
+@router.post("/runs", status_code=201)
+async def launch_run(new: NewRun, runs: UseRuns) -> LaunchedModel:
+    """Begin a run. Answers once its prompt is on disk; the thread tells the rest."""
+    launched = await runs.launch(
+        Prompt(new.prompt, new.prompt_id, new.author_id),
+        Options(new.agent, new.model, None if new.box is None else new.box.to_spec(), new.workspace),
+        thread=new.thread,
+        new_thread=new.new_thread,
+        title=new.title,
+        labels=new.labels,
+    )
+    return LaunchedModel(thread=launched.thread, run=launched.run, prompt=launched.prompt)
+
+
+@router.get("/runs")
+async def list_runs(
+    runs: UseRuns,
+    thread: ThreadId | None = None,
+    status: RunStatus | None = None,
+    agent: AgentName | None = None,
+    cursor: RunId | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> RunList:
+    """List runs, the newest first."""
+    found = await runs.list(RunFilter(thread, status, agent, limit + 1, cursor))
+    page = found[:limit]
+    return RunList(
+        runs=[RunModel.of(each.thread, each.run) for each in page],
+        next_cursor=page[-1].run.run if len(found) > len(page) else None,
+    )
+
+
+@router.get("/runs/{id}")
+async def get_run(id: RunId, services: Use, grant: Caller) -> RunModel:
+    """Look at a run, or at the latest of a thread."""
+    found = await (await services.runs.get()).get(id)
+    grant.check_thread(found.thread, Scope.READ)
+    return RunModel.of(found.thread, found.run)
+
+
+@router.post("/runs/{id}/cancel")
+async def cancel_run(id: RunId, runs: UseRuns, cancel: Cancel | None = None) -> RunModel:
+    """End a run. One that has ended stays as it is."""
+    found = await runs.cancel(id, by=None if cancel is None else cancel.by)
+    return RunModel.of(found.thread, found.run)
+
+
+@router.post("/runs/{id}/steer")
+async def steer_run(id: RunId, steer: Steer, runs: UseRuns) -> SteeredModel:
+    """Say something to a thread whose run may be going on: it waits for its end, or brings that about."""
+    thread = await _thread_of(runs, id)
+    prompt = Prompt(steer.prompt, steer.prompt_id, steer.author_id)
+    steered = await runs.steer(thread, prompt, interrupt=steer.interrupt)
+    return SteeredModel.model_validate(
+        {"thread": steered.thread, "run": steered.run, "prompt": steered.prompt, "how": steered.how}
+    )
+
+
+@router.post("/runs/{id}/resume", status_code=201)
+async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> LaunchedModel:
+    """Go on with a thread: in its box, or in a new one, with its agent, or with another."""
+    wanted = resume or Resume()
+    prompt = None if wanted.prompt is None else Prompt(wanted.prompt, wanted.prompt_id, wanted.author_id)
+
+    def change(options: Options) -> Options:
+        spec = options.spec if wanted.box is None else wanted.box.to_spec()
+        return replace(options, spec=spec, fresh=wanted.fresh)
+
+    launched = await runs.resume(
+        await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change
+    )
+    return LaunchedModel(thread=launched.thread, run=launched.run, prompt=launched.prompt)
+
+
+@router.get("/runs/{id}/diagnose")
+async def diagnose_run(id: RunId, runs: UseRuns) -> DiagnosisModel:
+    """How far a run came, what is wrong with it, and what to do."""
+    found = await runs.diagnose(id)
+    return DiagnosisModel(
+        run=found.run,
+        status=found.status,
+        findings=[
+            FindingModel(stage=each.stage, ok=each.ok, detail=each.detail, next_step=each.next_step)
+            for each in found.findings
+        ],
+        wrong=found.wrong,
+        next_step=found.next_step,
+    )
+
+
+@router.get("/runs/{id}/diff")
+async def diff_run(id: RunId, runs: UseRuns) -> ChangesModel:
+    """The workspace of a thread as it is now, against what it began with."""
+    found = await runs.changes(id)
+    files: list[dict[str, Any]] = [
+        {
+            "path": each.path.encode("utf-8", "replace").decode(),
+            "how": each.how,
+            "binary": each.binary,
+            "added": each.added,
+            "removed": each.removed,
+        }
+        for each in found.files
+    ]
+    return ChangesModel.model_validate({"files": files, "patch": found.patch, "truncated": found.truncated})
+
+
+async def _thread_of(runs: Any, id: str) -> str:
+    return (await runs.get(id)).thread if id.startswith("r-") else id

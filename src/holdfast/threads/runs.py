@@ -1,0 +1,521 @@
+"""Runs as a thread tells them: the names of their signals, what these say, and the fold of both into a run's state.
+
+Data and pure functions only. What is done about a run is in `holdfast.runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+PRODUCER: Final = "run"
+"""The idempotent producer that every run of a thread writes as, each with an epoch of its own."""
+PREFIX: Final = "signal.run."
+STARTED: Final = "signal.run.started"
+BOX: Final = "signal.run.box"
+PROVISIONED: Final = "signal.run.provisioned"
+RUNNER: Final = "signal.run.runner"
+HEARTBEAT: Final = "signal.run.heartbeat"
+CANCEL_REQUESTED: Final = "signal.run.cancel_requested"
+FINISHED: Final = "signal.run.finished"
+DELTA: Final = ".delta"
+"""How the types of live text end: it carries nothing that the whole message after it does not."""
+
+MAX_WAITING: Final = 100
+"""Prompts that may wait on a thread."""
+_MAX_AGENTS: Final = 32
+_MAX_TEXT: Final = 4096
+_MAX_OPTIONS: Final = 32 * 1024
+_MAX_EPOCH_STEP: Final = 1_000
+"""An epoch that is further ahead is nobody's we know: the store tells the true one."""
+
+
+class RunStatus(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+    """Whatever should have posted its end is no more."""
+
+
+ENDED: Final = frozenset(RunStatus) - {RunStatus.RUNNING}
+
+
+class Stage(StrEnum):
+    """How far a run came, in this order."""
+
+    CLAIM = "claim"
+    BOX = "box"
+    PROVISION = "provision"
+    RUNNER = "runner"
+    """A runner is about to be, or was, started."""
+    AGENT = "agent"
+    """The runner has been heard of."""
+    EVENT = "event"
+    """The agent has read its prompt, and said or done something."""
+
+
+_READ_ITS_PROMPT: Final = frozenset(("user", "delta", "assistant", "call", "tool", "compaction"))
+_ORDER: Final = {stage: number for number, stage in enumerate(Stage)}
+
+
+class CancelKind(StrEnum):
+    CANCEL = "cancel"
+    INTERRUPT = "interrupt"
+    """Make room for a prompt that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, as its thread tells it."""
+
+    run: str
+    epoch: int
+    """Of its claim, or of its latest runner."""
+    agent: str
+    model: str
+    provider: str
+    started_at: int
+    """UTC milliseconds."""
+    since: int = field(default=0, compare=False)
+    """A position of the thread before its first entry, and not far before it. Which one depends on how it was read."""
+    prompts: tuple[str, ...] = ()
+    """Ids of the chats that it answers."""
+    resumes: str | None = None
+    """The run that it goes on from."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What it was launched with, enough to launch the next one the same way."""
+    version: str | None = None
+    box: str | None = None
+    box_how: str | None = None
+    files: str | None = None
+    isolation: str | None = None
+    session: str | None = None
+    """new, continued, rebuilt or handed-over."""
+    process: str | None = None
+    """Of its runner, in the box."""
+    stage: Stage = Stage.CLAIM
+    signs: int = 0
+    """How many signs of life it has given. Their times are for people: whoever writes them chooses them."""
+    last_sign: int = 0
+    cancel: CancelKind | None = None
+    cancel_at: int = 0
+    status: RunStatus = RunStatus.RUNNING
+    ended_at: int | None = None
+    exit_code: int | None = None
+    error: dict[str, Any] | None = None
+    """code, message and, where somebody knows what to do, hint."""
+    usage: dict[str, Any] | None = None
+    ended_by: str | None = None
+
+    @property
+    def harness(self) -> str:
+        """What the types of its entries begin with: an agent by command is `<harness>:<command>`."""
+        return self.agent.partition(":")[0]
+
+    @property
+    def live(self) -> bool:
+        return self.status is RunStatus.RUNNING
+
+    @property
+    def kind(self) -> str:
+        """What the types of its agent's entries begin with. An agent that is named by its command is of a kind."""
+        return self.agent.partition(":")[0]
+
+    def reached(self, stage: Stage) -> bool:
+        return _ORDER[self.stage] >= _ORDER[stage]
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Run.__slots__}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Run:
+        cancel = value["cancel"]
+        return cls(
+            **{
+                **value,
+                "prompts": tuple(value["prompts"]),
+                "stage": Stage(value["stage"]),
+                "status": RunStatus(value["status"]),
+                "cancel": None if cancel is None else CancelKind(cancel),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSession:
+    """The latest session of one agent on a thread."""
+
+    run: str
+    """The last run of that agent."""
+    session: str | None = None
+    """The agent's own id of it, where it told one."""
+    box: str | None = None
+    """Where its files are."""
+    whole: bool = False
+    """Its last run was completed, and told by its runner: what is on disk is what is on the thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A prompt that waits for the end of a run."""
+
+    chat: str
+    interrupt: bool = False
+    since: int = field(default=0, compare=False)
+    """A position of the thread before it, and not far before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRuns:
+    """What the entries of a thread say about its runs."""
+
+    epoch: int = 0
+    """The highest that was seen. The store may know a higher one: that of somebody who fenced, and then died."""
+    count: int = 0
+    latest: Run | None = None
+    waiting: tuple[Waiting, ...] = ()
+    sessions: Mapping[str, AgentSession] = field(default_factory=dict)
+    """By agent, in the order of their last runs."""
+    workspace: str | None = None
+    """Digest of the files that the thread's first box began with."""
+
+    @property
+    def live(self) -> Run | None:
+        return self.latest if self.latest is not None and self.latest.live else None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == _NOTHING
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "count": self.count,
+            "latest": None if self.latest is None else self.latest.to_json(),
+            "waiting": [[each.chat, each.interrupt, each.since] for each in self.waiting],
+            "sessions": {
+                agent: [each.run, each.session, each.box, each.whole] for agent, each in self.sessions.items()
+            },
+            "workspace": self.workspace,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ThreadRuns:
+        return cls(
+            value["epoch"],
+            value["count"],
+            None if value["latest"] is None else Run.from_json(value["latest"]),
+            tuple(Waiting(*each) for each in value["waiting"]),
+            {agent: AgentSession(*each) for agent, each in value["sessions"].items()},
+            value["workspace"],
+        )
+
+
+_NOTHING: Final = ThreadRuns()
+
+
+def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bool:
+    """Whether an entry of this type can change what is known of a thread's runs. Quick: asked of every entry."""
+    if kind.startswith(PREFIX):
+        return True
+    if kind == "chat":
+        return payload.get("queued") is True
+    latest = runs.latest
+    return latest is not None and kind.startswith(latest.harness) and kind[len(latest.harness) :].startswith(".")
+
+
+def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], since: int = 0) -> ThreadRuns:
+    """The runs after one more entry, which begins at `since` or later.
+
+    Whoever may write to the thread writes these: what does not fit is not applied, and nothing raises.
+    """
+    payload = entry["payload"]
+    kind: str = payload["type"]
+    if kind == "chat":
+        return _queued(runs, entry, payload, since)
+    if kind == STARTED:
+        return _started(runs, entry, payload, since)
+    run = runs.latest
+    if run is None:
+        return runs
+    if not kind.startswith(PREFIX):
+        return _event(runs, run, kind, payload)
+    if payload.get("run") != run.run or not run.live:
+        return runs
+    ts: int = entry["ts"]
+    match kind:
+        case "signal.run.box":
+            changed = replace(
+                _sign(run, ts),
+                stage=_further(run, Stage.BOX),
+                box=_text(payload.get("box")),
+                provider=_text(payload.get("provider")) or run.provider,
+                box_how=_text(payload.get("how")),
+                files=_text(payload.get("files")),
+                isolation=_text(payload.get("isolation")),
+            )
+        case "signal.run.provisioned":
+            changed = replace(
+                _sign(run, ts),
+                stage=_further(run, Stage.PROVISION),
+                version=_text(payload.get("version")) or run.version,
+                session=_text(payload.get("session")),
+            )
+        case "signal.run.runner":
+            epoch = _epoch(payload.get("epoch"), runs.epoch)
+            runs = replace(runs, epoch=max(runs.epoch, epoch))
+            changed = replace(
+                _sign(run, ts),
+                stage=_further(run, Stage.RUNNER),
+                epoch=max(run.epoch, epoch),
+                process=_text(payload.get("process")),
+            )
+        case "signal.run.heartbeat":
+            changed = replace(_sign(run, ts), stage=_further(run, Stage.AGENT))
+        case "signal.run.cancel_requested":
+            cancel = CancelKind.INTERRUPT if payload.get("interrupt") is True else CancelKind.CANCEL
+            # To be cancelled is more than to be interrupted.
+            kept = run.cancel is CancelKind.CANCEL
+            changed = replace(run, cancel=run.cancel if kept else cancel, cancel_at=run.cancel_at or ts)
+        case "signal.run.finished":
+            return _finished(runs, run, entry, payload)
+        case _:
+            return runs
+    return replace(runs, latest=changed)
+
+
+def _started(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int) -> ThreadRuns:
+    run, agent = _text(payload.get("run")), _text(payload.get("agent"))
+    if runs.live is not None or not run or not agent or entry["id"] != start_id(run):
+        return runs  # a claim is only ever made on a thread that is idle
+    epoch = _epoch(payload.get("epoch"), runs.epoch)
+    prompts = _texts(payload.get("prompts"))
+    options = _options(payload.get("options"))
+    session = runs.sessions.get(agent)
+    sessions = {name: each for name, each in runs.sessions.items() if name != agent}
+    # Not whole until its runner says how it ended.
+    sessions[agent] = AgentSession(run) if session is None else replace(session, run=run, whole=False)
+    while len(sessions) > _MAX_AGENTS:
+        del sessions[next(iter(sessions))]
+    return replace(
+        runs,
+        epoch=max(runs.epoch, epoch),
+        count=runs.count + 1,
+        latest=Run(
+            run=run,
+            epoch=max(runs.epoch, epoch),
+            agent=agent,
+            model=_text(payload.get("model")) or "",
+            provider=_text(payload.get("provider")) or "",
+            started_at=entry["ts"],
+            since=since,
+            prompts=prompts,
+            resumes=_text(payload.get("resumes")),
+            options=options,
+            version=_text(payload.get("version")),
+            last_sign=entry["ts"],
+        ),
+        waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
+        sessions=sessions,
+        workspace=runs.workspace or _text(options.get("workspace")),
+    )
+
+
+def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Mapping[str, Any]) -> ThreadRuns:
+    status = payload.get("status")
+    if not isinstance(status, str) or status not in _ENDINGS or entry["id"] != end_id(run.run):
+        return runs
+    ended_by = _text(payload.get("by"))
+    ended = replace(
+        run,
+        status=RunStatus(status),
+        ended_at=entry["ts"],
+        exit_code=_integer(payload.get("exit_code")),
+        error=_error(payload.get("error")),
+        usage=_numbers(payload.get("usage")),
+        ended_by=ended_by,
+    )
+    sessions = dict(runs.sessions)
+    session = sessions.get(run.agent)
+    if session is not None and session.run == run.run:
+        # An agent that was killed, cancelled or failed may not have written down what it said: rebuild then.
+        whole = ended_by == "runner" and ended.status is RunStatus.COMPLETED
+        sessions[run.agent] = replace(session, whole=whole)
+    return replace(
+        runs,
+        latest=ended,
+        sessions=sessions,
+        epoch=max(runs.epoch, _epoch(payload.get("epoch"), runs.epoch)),
+    )
+
+
+def _event(runs: ThreadRuns, run: Run, kind: str, payload: Mapping[str, Any]) -> ThreadRuns:
+    """Something that the runner posted."""
+    if not run.live:
+        return runs
+    event = kind[len(run.harness) + 1 :]
+    if event == "session":
+        session = _text(payload.get("session"))
+        sessions = dict(runs.sessions)
+        known = sessions.get(run.agent)
+        if session and known is not None and known.run == run.run:
+            sessions[run.agent] = replace(known, session=session, box=run.box)
+            runs = replace(runs, sessions=sessions)
+    reached = Stage.EVENT if event in _READ_ITS_PROMPT else Stage.AGENT
+    return replace(runs, latest=replace(run, signs=run.signs + 1, stage=_further(run, reached)))
+
+
+def _queued(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int) -> ThreadRuns:
+    if payload.get("queued") is not True or not isinstance(payload.get("text"), str):
+        return runs
+    if len(runs.waiting) >= MAX_WAITING:
+        return runs
+    return replace(runs, waiting=(*runs.waiting, Waiting(entry["id"], payload.get("interrupt") is True, since)))
+
+
+def _sign(run: Run, ts: int) -> Run:
+    return replace(run, signs=run.signs + 1, last_sign=max(run.last_sign, ts))
+
+
+def _further(run: Run, stage: Stage) -> Stage:
+    return run.stage if run.reached(stage) else stage
+
+
+# --- reading what anybody may have written ---
+
+_ENDINGS: Final = frozenset(status.value for status in ENDED)
+
+
+def _text(value: object) -> str | None:
+    return value[:_MAX_TEXT] if isinstance(value, str) else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(each[:_MAX_TEXT] for each in value[: 2 * MAX_WAITING] if isinstance(each, str))
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 31 else None
+
+
+def _epoch(value: object, known: int) -> int:
+    if type(value) is not int or not 0 <= value <= known + _MAX_EPOCH_STEP:
+        return 0
+    return value
+
+
+def _options(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict) or len(repr(value)) > _MAX_OPTIONS:
+        return {}
+    return value
+
+
+def _error(value: object) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    texts = {name: _text(value.get(name)) for name in ("code", "message", "hint")}
+    return {name: text for name, text in texts.items() if text is not None} or None
+
+
+def _numbers(value: object) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    names = ("input", "output", "cacheRead", "cacheWrite", "cost")
+    return {
+        name: value[name] for name in names if type(value.get(name)) in (int, float) and 0 <= value[name] < 1 << 53
+    } or None
+
+
+# --- what is written ---
+
+
+def start_id(run: str) -> str:
+    return f"start-{run}"
+
+
+def end_id(run: str) -> str:
+    return f"end-{run}"
+
+
+def started(
+    *,
+    run: str,
+    epoch: int,
+    agent: str,
+    model: str,
+    provider: str,
+    prompts: tuple[str, ...],
+    resumes: str | None,
+    options: dict[str, Any],
+    version: str | None = None,
+) -> dict[str, Any]:
+    payload: dict[str, Any] = {
+        "type": STARTED,
+        "run": run,
+        "epoch": epoch,
+        "agent": agent,
+        "model": model,
+        "provider": provider,
+        "prompts": list(prompts),
+        "options": options,
+    }
+    if version is not None:
+        payload["version"] = version
+    if resumes is not None:
+        payload["resumes"] = resumes
+    return payload
+
+
+def box_found(
+    *, run: str, box: str, provider: str, how: str, files: str, ms: int, why: str = "", isolation: str | None = None
+) -> dict[str, Any]:
+    payload: dict[str, Any] = {
+        "type": BOX, "run": run, "box": box, "provider": provider, "how": how, "files": files, "ms": ms
+    }  # fmt: skip
+    if why:
+        payload["why"] = why
+    if isolation is not None:
+        payload["isolation"] = isolation
+    return payload
+
+
+def provisioned(*, run: str, agent: str, version: str | None, ms: int, session: str) -> dict[str, Any]:
+    known = {} if version is None else {"version": version}
+    return {"type": PROVISIONED, "run": run, "agent": agent, **known, "ms": ms, "session": session}
+
+
+def runner_started(*, run: str, epoch: int, process: str) -> dict[str, Any]:
+    return {"type": RUNNER, "run": run, "epoch": epoch, "process": process}
+
+
+def heartbeat(run: str) -> dict[str, Any]:
+    return {"type": HEARTBEAT, "run": run}
+
+
+def cancel_requested(run: str, kind: CancelKind, by: str | None) -> dict[str, Any]:
+    author = {} if by is None else {"by": by}
+    return {"type": CANCEL_REQUESTED, "run": run, "interrupt": kind is CancelKind.INTERRUPT, **author}
+
+
+def finished(
+    *,
+    run: str,
+    epoch: int,
+    status: RunStatus,
+    ms: int,
+    by: str,
+    error: dict[str, str] | None = None,
+    exit_code: int | None = None,
+) -> dict[str, Any]:
+    payload: dict[str, Any] = {"type": FINISHED, "run": run, "epoch": epoch, "status": status.value}
+    if exit_code is not None:
+        payload["exit_code"] = exit_code
+    if error is not None:
+        payload["error"] = error
+    return {**payload, "ms": ms, "by": by}

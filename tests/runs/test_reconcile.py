@@ -1,0 +1,115 @@
+"""What is done about a run, by what is known of it: every row of the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.boxes.box import Liveness
+from holdfast.runs.reconcile import (
+    End,
+    Known,
+    LaunchWaiting,
+    Look,
+    LookAtBox,
+    Nothing,
+    RunnerState,
+    Thresholds,
+    decide,
+)
+from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+
+LIMITS = Thresholds()
+RUN = Run("r-1", 2, "pi", "m/x", "local", 0, box="b-1", process="p-1", stage=Stage.EVENT)
+LIVE = Look(Liveness.LIVE, RunnerState.RUNNING)
+ENDED = Look(Liveness.LIVE, RunnerState.ENDED, 137)
+GONE = Look(Liveness.GONE, RunnerState.ENDED)
+UNKNOWN = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
+
+
+def after(silence: int, look: Look | None = None, run: Run = RUN, **known: object) -> object:
+    told = Known(silence, 0, look=look)
+    return decide(ThreadRuns(latest=run), replace(told, **known), LIMITS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("look", [LIVE, UNKNOWN])
+def test_a_network_blip_kills_no_run(look: Look) -> None:
+    for silence in (0, LIMITS.look, LIMITS.soft, LIMITS.hard - 1):
+        assert after(silence, look) == Nothing()
+
+
+@pytest.mark.parametrize("look", [LIVE, UNKNOWN])
+def test_only_silence_past_the_hard_threshold_orphans(look: Look) -> None:
+    end = after(LIMITS.hard, look)
+    assert isinstance(end, End)
+    assert (end.status, end.code) == (RunStatus.ORPHANED, "silent")
+
+
+def test_a_missed_beat_is_a_reason_to_look_and_no_more() -> None:
+    assert after(LIMITS.look - 1) == Nothing()
+    assert after(LIMITS.look) == LookAtBox()
+
+
+@pytest.mark.parametrize(("look", "code"), [(GONE, "box_gone"), (ENDED, "runner_lost")])
+def test_who_is_known_to_be_dead_is_not_waited_for(look: Look, code: str) -> None:
+    end = after(LIMITS.look, look)
+    assert isinstance(end, End)
+    assert (end.status, end.code, end.exit_code) == (RunStatus.ORPHANED, code, look.exit_code)
+    assert end.hint
+
+
+def test_a_run_that_was_to_be_cancelled_and_died_is_cancelled() -> None:
+    end = after(LIMITS.look, ENDED, replace(RUN, cancel=CancelKind.CANCEL))
+    assert isinstance(end, End)
+    assert end.status is RunStatus.CANCELLED
+
+
+def test_a_cancel_that_nobody_heeds_is_carried_out() -> None:
+    run = replace(RUN, cancel=CancelKind.CANCEL)
+    assert after(1000, run=run, heard_at=900, cancelled_at=900) == Nothing()
+    late = LIMITS.soft + 1
+    assert after(late, run=run, heard_at=late, cancelled_at=0) == LookAtBox()
+    end = after(late, LIVE, run, heard_at=late, cancelled_at=0)
+    assert isinstance(end, End)
+    assert end.status is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("stage", [Stage.CLAIM, Stage.BOX, Stage.PROVISION])
+def test_a_launch_that_nobody_is_at_is_given_up(stage: Stage) -> None:
+    run = replace(RUN, stage=stage)
+    assert after(LIMITS.soft - 1, run=run) == Nothing()
+    assert after(LIMITS.hard, run=run, launching=True) == Nothing()
+    end = after(LIMITS.soft, run=run)
+    assert isinstance(end, End)
+    assert (end.status, end.code) == (RunStatus.ORPHANED, "launch_lost")
+    cancelled = after(0, run=replace(run, cancel=CancelKind.CANCEL))
+    assert isinstance(cancelled, End)
+    assert cancelled.status is RunStatus.CANCELLED
+
+
+def test_a_runner_that_never_came_to_life_is_given_up() -> None:
+    run = replace(RUN, stage=Stage.RUNNER)
+    assert after(LIMITS.start - 1, LIVE, run) == Nothing()
+    end = after(LIMITS.start, LIVE, run)
+    assert isinstance(end, End)
+    assert end.code == "runner_silent"
+
+
+@pytest.mark.parametrize(
+    ("status", "cancel", "due"),
+    [
+        (RunStatus.COMPLETED, None, True),
+        (RunStatus.FAILED, None, True),
+        (RunStatus.ORPHANED, None, True),
+        (RunStatus.CANCELLED, CancelKind.INTERRUPT, True),
+        (RunStatus.CANCELLED, CancelKind.CANCEL, False),
+    ],
+)
+def test_prompts_that_wait_are_launched_when_the_run_has_ended(
+    status: RunStatus, cancel: CancelKind | None, due: bool
+) -> None:
+    runs = ThreadRuns(latest=replace(RUN, status=status, cancel=cancel), waiting=(Waiting("e-1"),))
+    assert decide(runs, Known(0, 0), LIMITS) == (LaunchWaiting() if due else Nothing())
+    assert decide(replace(runs, waiting=()), Known(0, 0), LIMITS) == Nothing()
+    assert decide(ThreadRuns(waiting=(Waiting("e-1"),)), Known(0, 0), LIMITS) == Nothing()

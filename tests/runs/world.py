@@ -1,0 +1,294 @@
+"""Servers of runs on one store and one folder of dummy boxes, without HTTP: started, killed and started again.
+
+Their runner is a process that does nothing: the test posts in its name, in its epoch, as a real one would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import zipfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.service import Boxes
+from holdfast.boxes.spec import BoxSpec
+from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.egress.models.model import ModelChoice
+from holdfast.harnesses.errors import UnknownAgent
+from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.runs.launching import Launching
+from holdfast.runs.log import RunLog
+from holdfast.runs.request import Options, Prompt, with_life
+from holdfast.runs.seams import Installed, RunTokens
+from holdfast.runs.service import Launched, Runs
+from holdfast.runs.workspaces import Workspaces
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.dummy import DummyProvider
+from holdfast.threads.entries import Entry
+from holdfast.threads.errors import StoreUnavailable
+from holdfast.threads.projection import Projection
+from holdfast.threads.runs import PRODUCER, Run
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.streams import Producer
+
+PATIENCE = 30.0
+SPEC = with_life(BoxSpec(provider="dummy"))
+
+
+class Scripted(Harness):
+    """An agent that remembers what it was asked, and whose session is a file of one line."""
+
+    name: ClassVar[str] = "scripted"
+    title: ClassVar[str] = "Scripted"
+    package: ClassVar[Package | None] = None
+    apis: ClassVar[tuple[Api, ...]] = (Api.OPENAI_CHAT,)
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.rebuilt_from: list[list[str]] = []
+        self.more: list[str] = []
+        """Files that it wants, too."""
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        return {f"{task.place.state}/config.json": b"{}", **{f"{task.place.state}/{path}": b"" for path in self.more}}
+
+    def command(self, task: Task) -> Command:
+        self.tasks.append(task)
+        return Command(("agent", task.prompt))
+
+    def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
+        texts = [str(each["payload"].get("text")) for each in entries if each["payload"]["type"].endswith(".assistant")]
+        self.rebuilt_from.append(texts)
+        if not texts:
+            return None
+        return Rebuilt("rebuilt-session", {f"{task.place.state}/session": "\n".join(texts).encode()})
+
+
+class Other(Scripted):
+    name: ClassVar[str] = "other"
+
+
+class Agents:
+    def __init__(self) -> None:
+        self.scripted, self.other = Scripted(), Other()
+        self.hook: Callable[[], Awaitable[None]] | None = None
+
+    def find(self, name: str) -> Harness:
+        for each in (self.scripted, self.other):
+            if each.name == name:
+                return each
+        raise UnknownAgent(f"there is no agent {name!r}")
+
+    async def ensure(self, box: Box, harness: Harness) -> Installed:
+        if self.hook is not None:
+            await self.hook()
+        return Installed("/opt/agent", "node", "1.0")
+
+
+class Names:
+    def resolve(self, wanted: str | None = None) -> ModelChoice:
+        return ModelChoice("m", "x", (Api.OPENAI_CHAT,), 1000, 100)
+
+
+class Tokens:
+    def issue(self, *, thread: str, run: str, epoch: int, box: str, model: str) -> RunTokens:
+        return RunTokens(f"runner {run} {epoch}", f"model {run} {epoch}")
+
+
+def still_runner(harness: Harness) -> bytes:
+    """A runner that keeps what it was told in a file, and waits."""
+    packed = io.BytesIO()
+    code = (
+        "import os, json, signal\n"
+        "def main(program, configuration):\n"
+        "    state = json.loads(configuration)['state']\n"
+        "    os.makedirs(state, exist_ok=True)\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+        "    open(state + '/config', 'wb').write(configuration)\n"
+        "    signal.pause()\n"
+    )
+    with zipfile.ZipFile(packed, "w") as archive:
+        for package in ("holdfast", "holdfast/guest", "holdfast/guest/runner"):
+            archive.writestr(f"{package}/__init__.py", "")
+        archive.writestr("holdfast/guest/runner/main.py", code)
+    return packed.getvalue()
+
+
+class MortalLog(RunLog):
+    """A log that a killed server cannot write to any more; killed, where asked, right before its nth append."""
+
+    dead = False
+    die_at: int | None = None
+    appends = 0
+
+    def append(self, thread: str, *entries: Entry, producer: Producer | None = None) -> Any:
+        self.appends += 1
+        if self.die_at is not None and self.appends >= self.die_at:
+            self.dead = True
+        if self.dead:
+            raise StoreUnavailable("this server is dead")
+        return super().append(thread, *entries, producer=producer)
+
+
+class World:
+    """What outlives servers, and the server that runs now."""
+
+    def __init__(self, folder: Path, store: SqliteStore, rows: SqliteBoxes, clock: ManualClock) -> None:
+        self.folder = folder
+        self.store = store
+        self.rows = rows
+        self.clock = clock
+        self.provider = DummyProvider(folder / "dummy", clock=clock.now)
+        self.agents = Agents()
+        self.projection = Projection(store, SqliteRows(store))
+        self.threads = Threads(store, self.projection, clock=clock.now)
+        self.boxes = Boxes(rows, {"dummy": self.provider}, node="here", clock=clock.now)
+        self.servers: list[Runs] = []
+        self.start()
+
+    def start(self) -> None:
+        """A server; its sweep is for the test to call."""
+        self.log = MortalLog(self.store, self.threads, self.clock.now)
+        workspaces = Workspaces(self.folder / "workspaces", max_bytes=1 << 20)
+        launching = Launching(
+            log=self.log,
+            boxes=self.boxes,
+            workspaces=workspaces,
+            agents=self.agents,
+            models=Names(),
+            tokens=Tokens(),
+            pack=still_runner,
+            ticks=self.clock.now,
+            network_ready=_nothing,
+        )
+        self.runs = Runs(
+            self.store,
+            self.threads,
+            self.projection,
+            self.boxes,
+            launching,
+            self.log,
+            workspaces,
+            ticks=self.clock.now,
+            sweep_seconds=3600,
+        )
+        self.servers.append(self.runs)
+
+    def kill(self) -> None:
+        """The server is no more: whatever it was doing leads nowhere."""
+        self.log.dead = True
+
+    async def restart(self) -> None:
+        self.kill()
+        self.start()
+        self.provider.heal()
+        self.provider.at.clear()
+        self.agents.hook = None
+
+    async def launch(self, prompt: str = "do it", *, thread: str | None = None, **options: Any) -> Launched:
+        wanted = Options("scripted", None, SPEC, **options)
+        return await self.runs.launch(Prompt(prompt), wanted, thread=thread)
+
+    async def settled(self, launched: Launched) -> Run:
+        """The run, once its launch is over."""
+        at_work = self.runs._at_work.get(launched.thread)
+        if at_work is not None:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.wait((at_work.task,))
+        return await self.latest(launched.thread)
+
+    async def latest(self, thread: str) -> Run:
+        run = (await self.threads.get(thread)).runs.latest
+        assert run is not None
+        return run
+
+    async def entries(self, thread: str) -> list[dict[str, Any]]:
+        return [entry async for entry in RunLog(self.store, self.threads, self.clock.now).entries(thread)]
+
+    async def ends(self, thread: str) -> list[dict[str, Any]]:
+        return [
+            each["payload"] for each in await self.entries(thread) if each["payload"]["type"] == "signal.run.finished"
+        ]
+
+    async def runner(self, launched: Launched) -> Runner:
+        run = await self.settled(launched)
+        assert run.live, run.error
+        return Runner(self, launched.thread, run)
+
+    async def close(self) -> None:
+        for server in self.servers:
+            await server.close()
+        for row in await self.rows.live("default", "here"):
+            await self.boxes.delete(row.id)
+        await self.boxes.close()
+        await self.projection.close()
+        await self.provider.close()
+
+
+class Runner:
+    """Posts as the runner of a run."""
+
+    def __init__(self, world: World, thread: str, run: Run) -> None:
+        self._log = RunLog(world.store, world.threads, world.clock.now)
+        self.thread = thread
+        self.run = run
+        self._seq = 0
+
+    async def post(self, **payload: Any) -> None:
+        """In its epoch: raises where it lost its run."""
+        self._seq += 1
+        id = payload.pop("id", f"{self.run.run}-{self.run.epoch}-{self._seq}")
+        entry = self._log.entry(payload, id=id)
+        await self._log.append(self.thread, entry, producer=Producer(PRODUCER, self.run.epoch, self._seq))
+
+    async def say(self, text: str, agent: str = "scripted") -> None:
+        await self.post(type=f"{agent}.assistant", message="m", text=text, calls=[])
+
+    async def session(self, id: str, agent: str = "scripted") -> None:
+        await self.post(type=f"{agent}.session", session=id)
+
+    async def end(self, status: str = "completed") -> None:
+        await self.post(
+            id=f"end-{self.run.run}", type="signal.run.finished", run=self.run.run, status=status, by="runner", ms=1
+        )
+
+
+async def config_of(world: World, run: Run) -> dict[str, Any]:
+    """What the runner of a run was told."""
+    assert run.box is not None
+    path = world.provider.folder / "boxes"
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = list(path.glob(f"**/runs/{run.run}/config")) if path.exists() else []
+            found = found or list(world.provider.folder.glob(f"**/.holdfast/runs/{run.run}/config"))
+            if found and (text := found[0].read_text()):
+                config: dict[str, Any] = json.loads(text)
+                return config
+            await asyncio.sleep(0.01)
+
+
+async def _nothing() -> None:
+    return None
+
+
+@asynccontextmanager
+async def a_world(folder: Path) -> AsyncIterator[World]:
+    clock = ManualClock()
+    store = await SqliteStore.open(folder / "holdfast.db", clock=clock.now)
+    try:
+        async with SqliteBoxes(folder / "holdfast.db") as rows:
+            world = World(folder, store, rows, clock)
+            await world.provider.open()
+            try:
+                yield world
+            finally:
+                await world.close()
+    finally:
+        await store.close()

@@ -1,0 +1,272 @@
+"""What a thread says of its runs is the fold of its entries, whoever wrote them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.threads import runs
+from holdfast.threads.entries import Entry, keyed
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import RunFilter, ThreadRow, ThreadStatus, fold
+from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.streams import AppendRequest
+
+
+def entry(id: str, ts: int, **payload: Any) -> dict[str, Any]:
+    return {"id": id, "ts": ts, "payload": payload}
+
+
+def started(run: str = "r-1", epoch: int = 1, ts: int = 10, **more: Any) -> dict[str, Any]:
+    payload = runs.started(
+        run=run,
+        epoch=epoch,
+        agent="pi",
+        model="m/x",
+        provider="local",
+        prompts=more.pop("prompts", ("e-1",)),
+        resumes=None,
+        options=more.pop("options", {}),
+    )
+    return entry(runs.start_id(run), ts, **payload)
+
+
+def finished(run: str = "r-1", status: Any = "completed", **more: Any) -> dict[str, Any]:
+    return entry(f"end-{run}", 99, **{"type": runs.FINISHED, "run": run, "status": status, "by": "runner", **more})
+
+
+STORY: list[dict[str, Any]] = [
+    entry("e-1", 9, type="chat", role="user", text="do it"),
+    started(),
+    entry("e-2", 11, **runs.box_found(run="r-1", box="b-1", provider="local", how="created", files="workspace", ms=3)),
+    entry("e-3", 12, **runs.provisioned(run="r-1", agent="pi", version="1.0", ms=4, session="new")),
+    entry("e-4", 13, **runs.runner_started(run="r-1", epoch=2, process="p-1")),
+    entry("e-5", 14, **runs.heartbeat("r-1")),
+    entry("r-1-1", 1, type="pi.session", session="s-1"),
+    entry("r-1-2", 1, type="pi.delta", message="m", text="hel"),
+    entry("r-1-3", 1, type="pi.assistant", message="m", text="hello"),
+    entry("e-6", 15, type="chat", role="user", text="and this", queued=True),
+    entry("e-7", 16, **runs.cancel_requested("r-1", CancelKind.INTERRUPT, None)),
+    finished(status="cancelled", usage={"input": 3, "cost": "much"}, exit_code=0),
+]
+
+
+def row_of(entries: list[dict[str, Any]]) -> ThreadRow:
+    return fold(ThreadRow("t", 1), entries)
+
+
+def latest(row: ThreadRow) -> Run:
+    assert row.runs.latest is not None
+    return row.runs.latest
+
+
+def test_a_run_is_told_step_by_step() -> None:
+    stages = [latest(row_of(STORY[:end])).stage for end in range(2, 10)]
+    assert stages == [
+        Stage.CLAIM,
+        Stage.BOX,
+        Stage.PROVISION,
+        Stage.RUNNER,
+        Stage.AGENT,
+        Stage.AGENT,
+        Stage.EVENT,
+        Stage.EVENT,
+    ]
+    row = row_of(STORY)
+    run = latest(row)
+    assert (run.status, run.box, run.process, run.version, run.session) == (
+        RunStatus.CANCELLED,
+        "b-1",
+        "p-1",
+        "1.0",
+        "new",
+    )
+    assert (run.cancel, run.exit_code, run.usage, run.last_sign) == (CancelKind.INTERRUPT, 0, {"input": 3}, 14)
+    assert row.status is ThreadStatus.CANCELLED
+    assert row.runs.waiting == (Waiting("e-6"),)
+    assert row.runs.epoch == 2
+    assert row.runs.sessions["pi"].session == "s-1"
+    assert not row.runs.sessions["pi"].whole  # who was cut off may not have written down what it said
+
+
+def test_the_next_run_takes_the_prompts_that_wait() -> None:
+    row = row_of([*STORY, started("r-2", 3, 100, prompts=("e-6",))])
+    assert (row.runs.waiting, row.runs.count, row.status) == ((), 2, ThreadStatus.RUNNING)
+    assert latest(row).run == "r-2"
+    assert row.runs.sessions["pi"].session == "s-1"
+    assert not row.runs.sessions["pi"].whole
+    for by, whole in (("runner", True), ("reconciler", False)):
+        ended = fold(row, [finished("r-2", by=by)])
+        assert ended.runs.sessions["pi"].whole is whole
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [("completed", "completed"), ("failed", "failed"), ("cancelled", "cancelled"), ("orphaned", "failed")],
+)
+def test_the_row_follows_the_run(status: str, shown: str) -> None:
+    error = {"code": "x", "message": "why", "hint": "do", "more": 1}
+    row = row_of([started(), finished(status=status, error=error)])
+    assert row.status.value == shown
+    assert latest(row).error == {"code": "x", "message": "why", "hint": "do"}
+
+
+def test_only_what_fits_is_applied() -> None:
+    row = row_of(
+        [
+            started(),
+            started("r-2", 5),  # while another lives
+            finished("r-2"),
+            entry("other", 1, type=runs.FINISHED, run="r-1", status="completed"),  # not under the id of its end
+            finished(status="wonderful"),
+            finished(status=["completed"]),
+            entry("e", 1, type=runs.HEARTBEAT, run="r-2"),
+            entry("e", 1, type=runs.RUNNER, run="r-1", epoch=10**15, process=["p"]),
+            entry("e", 1, type=runs.BOX, run="r-1", box={"b": 1}),
+            entry("e", 1, type="signal.run.unheard_of", run="r-1"),
+            entry("e", 1, type="pi.session", session=7),
+            entry("e", 1, type="pierre.session", session="s"),
+        ]
+    )
+    run = latest(row)
+    assert (run.run, run.status, run.epoch, run.process, run.box) == ("r-1", RunStatus.RUNNING, 1, None, None)
+    assert row.runs.epoch == 1
+    assert row.runs.sessions["pi"].session is None
+
+
+def test_only_so_many_prompts_wait() -> None:
+    chats = [entry(f"e-{n}", n, type="chat", text="x", queued=True) for n in range(300)]
+    assert len(row_of(chats).runs.waiting) == runs.MAX_WAITING
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_TYPES = st.sampled_from(
+    [
+        "chat",
+        "pi.session",
+        "pi.delta",
+        "pi.x",
+        *(
+            runs.PREFIX + name
+            for name in ("started", "box", "provisioned", "runner", "heartbeat", "cancel_requested", "finished", "x")
+        ),
+    ]
+)
+_FIELDS = st.dictionaries(
+    st.sampled_from(
+        [
+            "run",
+            "epoch",
+            "agent",
+            "model",
+            "provider",
+            "prompts",
+            "options",
+            "box",
+            "process",
+            "status",
+            "error",
+            "usage",
+            "by",
+            "text",
+            "queued",
+            "exit_code",
+        ]
+    ),
+    _VALUES | st.sampled_from(["r-1", "pi", "completed"]),
+    max_size=8,
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["start-r-1", "end-r-1", "e"]), st.integers(0, 2**53 - 1), _TYPES, _FIELDS),
+        max_size=12,
+    ),
+    st.integers(0, 12),
+)
+@settings(max_examples=100, deadline=None)
+def test_hostile_entries_break_nothing_and_folding_in_parts_is_folding_the_whole(
+    told: list[tuple[str, int, str, dict[str, Any]]], cut: int
+) -> None:
+    entries = [entry(id, ts, **{**fields, "type": kind}) for id, ts, kind, fields in [*told]]
+    entries = [started(), *entries]
+    whole = row_of(entries)
+    assert fold(fold(ThreadRow("t", 1), entries[:cut]), entries[cut:]) == whole
+    assert ThreadRuns.from_json(whole.runs.to_json()) == whole.runs
+
+
+class Opened:
+    """A store with its rows, opened and closed as a server does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def __aenter__(self) -> Opened:
+        self.store = await SqliteStore.open(self.path)
+        self.projection = Projection(self.store, SqliteRows(self.store))
+        self.projection.start()
+        self.threads = Threads(self.store, self.projection)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.projection.close()
+        await self.store.close()
+
+    async def tell(self, thread: str, entries: list[dict[str, Any]]) -> None:
+        ready = tuple(keyed(Entry.from_json(each)) for each in entries)
+        await self.store.append(f"threads/{thread}", AppendRequest(keyed=ready))
+
+
+@pytest.mark.anyio
+async def test_runs_are_found_by_their_ids_and_lists_are_rebuilt_from_the_streams(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.db"
+    async with Opened(path) as opened:
+        one = (await opened.threads.create(title="one")).id
+        two = (await opened.threads.create(title="two")).id
+        await opened.tell(one, STORY)
+        await opened.tell(two, [started("r-2", 1), entry("e-9", 20, type="chat", text="later", queued=True)])
+        found = await opened.projection.run("r-1")
+        assert found is not None
+        assert (found.thread, found.run.status) == (one, RunStatus.CANCELLED)
+        assert [row.run.run for row in await opened.projection.runs(RunFilter())] == ["r-2", "r-1"]
+        assert [row.run.run for row in await opened.projection.runs(RunFilter(status=RunStatus.RUNNING))] == ["r-2"]
+        assert [row.run.run for row in await opened.projection.runs(RunFilter(after="r-2"))] == ["r-1"]
+        assert sorted(await opened.projection.unsettled()) == sorted([one, two])  # prompts wait on the first
+        before = await opened.threads.get(one)
+    # As another version would have left its caches.
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE threads_cache")
+    connection.execute("CREATE TABLE threads_cache (id TEXT PRIMARY KEY, something TEXT)")
+    connection.execute("DELETE FROM runs_cache")
+    connection.commit()
+    connection.close()
+    async with Opened(path) as opened:
+        assert await opened.threads.get(one) == before
+        found = await opened.projection.run("r-1")
+        assert found is not None
+        assert found.run == before.runs.latest
+        await opened.threads.delete(two)
+        assert await opened.projection.run("r-2") is None
+
+
+@pytest.mark.anyio
+async def test_history_leaves_out_text_that_came_in_pieces(tmp_path: Path) -> None:
+    async with Opened(tmp_path / "holdfast.db") as opened:
+        id = (await opened.threads.create()).id
+        await opened.tell(id, STORY)
+        for live, shown in ((True, 1), (False, 0)):
+            page = await opened.threads.entries(id, types=(), since=0, limit=100, live=live)
+            assert sum(each["payload"]["type"] == "pi.delta" for each in page.entries) == shown
