@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.agents import InstalledAgents
 
 from holdfast.testing.server import ServerProcess
 
@@ -13,6 +14,12 @@ from holdfast.testing.server import ServerProcess
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def installed_agents() -> InstalledAgents:
+    """The real agents: `install("pi")`, and `share_with(home)` before a server is started on that home."""
+    return InstalledAgents()
 
 
 @pytest.fixture(scope="session")

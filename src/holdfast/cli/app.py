@@ -12,7 +12,10 @@ from holdfast import __version__
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
-COMMANDS: Final = ("up", "thread", "box", "volume", "image", "egress", "key", "doctor")
+COMMANDS: Final = (
+    "demo", "run", "resume", "attach", "steer", "cancel", "diff",
+    "up", "down", "thread", "box", "volume", "image", "egress", "model", "key", "doctor",
+)  # fmt: skip
 """In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
 
 `wanted` is the word after the command's name: a group may register that command only.

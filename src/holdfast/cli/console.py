@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 LABEL_WIDTH: Final = 13
 ACCENT: Final = "dark_cyan"
@@ -94,11 +95,16 @@ def _write(cells: Sequence[Cell | str], *, stderr: bool) -> None:
         stream.write("".join(printable(_text(cell)) for cell in cells).rstrip(" ") + "\n")
         stream.flush()
         return
+    _console(stderr).print(assemble(cells))
+
+
+def assemble(cells: Sequence[Cell | str]) -> Text:
+    """A line for rich, with nothing in it that could drive a terminal."""
     from rich.text import Text
 
     line = Text.assemble(*((printable(_text(cell)), _style(cell)) for cell in cells))
     line.rstrip()
-    _console(stderr).print(line)
+    return line
 
 
 def _label(label: str) -> str:

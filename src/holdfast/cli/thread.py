@@ -16,6 +16,7 @@ from holdfast.cli.durations import describe_duration, parse_duration
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
+from holdfast.cli.thread_diagnose import diagnose
 
 if TYPE_CHECKING:
     from holdfast.cli.entry_lines import EntryLog
@@ -329,6 +330,9 @@ def token(
         write_field("allows", f"{made.scope} on thread {made.thread}, for {describe_duration(seconds)}")
     else:
         write_line(made.token)
+
+
+group.command("diagnose")(diagnose)
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:

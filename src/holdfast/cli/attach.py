@@ -1,0 +1,64 @@
+"""`holdfast attach`: shows what happened on a thread, and follows what happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import write_json
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run_options import RunThreadArgument
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("attach")(attach)
+
+
+def attach(
+    thread: RunThreadArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened on a thread, and follow it while a run goes on. Exits with 0 only if that was completed."""
+    from holdfast.cli.run_follow import (
+        Following,
+        conclude,
+        interrupts,
+        introduce,
+        outcome,
+        say_detached,
+        show_history,
+        showing,
+    )
+
+    where = Where(server, api_key, home)
+
+    async def work(client: Client) -> Exit:
+        info = await client.threads.get(thread)
+        if not as_json:
+            await introduce(client, info.id)
+        async with interrupts() as caught:
+            with showing(as_json=as_json) as shown:
+                since = await show_history(client, thread, shown)
+                goes_on = shown.lines.running or shown.lines.waiting
+                finished = not goes_on or await Following(where, thread, since, shown, caught).until_done()
+            latest = shown.lines.latest
+            if as_json:
+                write_json(outcome(thread, client.url, latest))
+            if not finished:
+                if not as_json:
+                    say_detached(thread)
+                return Exit.INTERRUPTED
+            if as_json or latest is None:
+                return Exit.OK if latest is None or latest.status == "completed" else Exit.FAILURE
+            return conclude(thread, latest)
+
+    raise typer.Exit(ask(where, work))

@@ -1,0 +1,264 @@
+"""`holdfast demo`: a real agent repairs a small program, its box is killed before your eyes, and the work goes on.
+
+No key is needed: the model is a program that follows a script. Everything else is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import LABEL_WIDTH, Cell, is_terminal, note, write_field, write_json, write_line
+from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server_start import ensure_server
+from holdfast.cli.tool_lines import describe_call
+
+if TYPE_CHECKING:
+    from holdfast.cli.run_follow import Shown
+    from holdfast.cli.run_lines import RunLines, RunSeen
+    from holdfast.client import Client, Entry
+
+_AGENT: Final = "pi"
+_MODEL: Final = "holdfast-demo"
+_MODEL_ID: Final = "scripted"
+_MODEL_SECONDS: Final = 15.0
+_LOOK_SECONDS: Final = 0.7
+"""How long the agent is seen to go on before its box dies."""
+_PAUSE: Final = 0.05
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("demo")(demo)
+
+
+def demo(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """See a real agent at work, its box killed half-way, and the work go on elsewhere. Needs no key and no model.
+
+    The agent is pi, in a box on this machine; its model follows a script. The first time it fetches the agent.
+    """
+    folder = the_home(home)
+    where = Where(None, None, folder)
+    # Before the server: what is fetched then shows here, and not as a run that takes its time.
+    asyncio.run(_set_up(folder))
+    ensure_server(where)
+
+    async def work(client: Client) -> Exit:
+        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+            async with _scripted_model(Path(folder)) as url:
+                from holdfast.model_apis import Api
+
+                await client.models.add(_MODEL, apis=[Api.OPENAI_CHAT], base_url=url, model=_MODEL_ID)
+                try:
+                    return await _play(where, client, Path(folder), as_json=as_json)
+                finally:
+                    await client.models.remove(_MODEL)
+
+    raise typer.Exit(ask(where, work))
+
+
+async def _set_up(home: Path) -> None:
+    """Have the agent on this machine, and say what that took where it was not there."""
+    from holdfast.harnesses import registry
+    from holdfast.harnesses.errors import CannotInstall
+    from holdfast.harnesses.installing import Progress, Tools
+
+    tools, harness = Tools(home), registry.find(_AGENT)
+    if await asyncio.to_thread(tools.find, harness) is not None:
+        return
+    await asyncio.to_thread(home.mkdir, 0o700, True, True)
+    done: dict[str, str] = {}
+    with _moving_line() as draw:
+
+        def tell(progress: Progress) -> None:
+            done[progress.what] = f"{progress.what} {progress.seconds:.1f} s"
+            draw(" · ".join(done.values()) + ("" if progress.done else " …"))
+
+        try:
+            await tools.install(harness, on_progress=tell)
+        except CannotInstall as error:
+            raise CommandError(error.message, next_step=error.hint) from None
+    note("setting up", " · ".join(done.values()))
+
+
+@contextlib.contextmanager
+def _moving_line() -> Iterator[Callable[[str], None]]:
+    """A line that is drawn over itself, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        yield lambda text: live.update(Text(f"  {'setting up'.ljust(LABEL_WIDTH)}{text}", "dim"), refresh=True)
+
+
+async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) -> Exit:
+    from holdfast.cli.run import send_folder
+    from holdfast.cli.run_follow import Following, interrupts, introduce, outcome, showing
+    from holdfast.cli.workspace import Folder
+
+    sample = folder / "prices"
+    sample.mkdir()
+    for name, text in FILES.items():
+        (sample / name).write_text(text)
+    with tempfile.SpooledTemporaryFile() as spool:
+        digest = await send_folder(client, Folder(sample, repository=False), spool, quiet=True)
+    async with interrupts() as caught:
+        launched = await client.runs.launch(
+            PROMPT, agent=_AGENT, model=_MODEL, workspace=digest, title="Demo: repair the discount"
+        )
+        thread = launched.thread
+        if not as_json:
+            await introduce(client, thread)
+        with showing(as_json=as_json) as shown:
+            shown.lines.expect(launched.run)
+            shown.lines.footer = "Ctrl-C stops the demo"
+            watched = _Watched(shown)
+            killing = asyncio.create_task(_kill_and_resume(client, thread, watched))
+            try:
+                finished = await Following(where, thread, None, watched, caught).until_done()
+            finally:
+                killing.cancel()
+                failure = (await asyncio.gather(killing, return_exceptions=True))[0]
+        if isinstance(failure, Exception):
+            raise failure
+        if not finished:
+            await client.runs.cancel(thread)
+            note("stopped", f"the demo, and its run with it; thread {thread} keeps what happened")
+            return Exit.INTERRUPTED
+        lines = shown.lines
+        if as_json:
+            write_json(outcome(thread, client.url, lines.latest))
+        else:
+            await _sum_up(client, thread, lines, watched)
+        return Exit.OK if lines.latest is not None and lines.latest.status == "completed" else Exit.FAILURE
+
+
+class _Watched:
+    """What is shown, with an eye on the moment to strike: the agent has changed a file, and goes on."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self.lines: RunLines = shown.lines
+        self.edited = asyncio.Event()
+        self.going_on = asyncio.Event()
+        self.killed: RunSeen | None = None
+
+    def take(self, entry: Entry, offset: str) -> None:
+        self._shown.take(entry, offset)
+        kind = entry.type.rpartition(".")[2]
+        if kind == "tool" and describe_call(str(entry.payload.get("name")), entry.payload.get("arguments")).mark == "✎":
+            self.edited.set()
+        elif kind == "delta" and self.edited.is_set():
+            self.going_on.set()
+
+    def tick(self) -> None:
+        self._shown.tick()
+
+    def close(self) -> None:
+        self._shown.close()
+
+
+async def _kill_and_resume(client: Client, thread: str, watched: _Watched) -> None:
+    await watched.going_on.wait()
+    await asyncio.sleep(_LOOK_SECONDS)
+    run = watched.lines.latest
+    if run is None or run.status or not run.box:
+        return
+    watched.lines.on_purpose.add(run.box)
+    watched.lines.expect()
+    watched.killed = run
+    await asyncio.to_thread(_kill_box, run.box)
+    await client.runs.resume(thread, fresh=True)
+
+
+def _kill_box(box: str) -> None:
+    """SIGKILL to the first process of a box, and the kernel ends all others with it: what a power cut does."""
+    monitors = {pid for pid in _pids() if _name_of(pid) == f"holdfast-box {box}"}
+    victims = [pid for pid in _pids() if _parent_of(pid) in monitors]
+    if not victims:
+        raise CommandError(f"no process of box {box} is found on this machine", next_step="holdfast doctor")
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _name_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
+    return ""
+
+
+def _parent_of(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watched) -> None:
+    from holdfast.cli.diff import patch_lines
+    from holdfast.cli.run_follow import write_next
+
+    changes = await client.runs.changes(thread)
+    write_line("")
+    if watched.killed is not None and lines.latest is not None and lines.latest.session == "rebuilt":
+        files = {"snapshot": "the files of the dead box", "kept": "the files of the dead box"}.get(lines.latest.files)
+        kept = [f"{watched.killed.entries} entries on the thread", "the agent's session, rebuilt from them", files]
+        write_field("kept", "; ".join(filter(None, kept)))
+    for index, each in enumerate(changes.files):
+        write_field("changed" if index == 0 else "", each.path, Cell(f"  +{each.added} −{each.removed}", "dim"))
+    if is_terminal():
+        write_line("")
+        for line in patch_lines(changes.patch):
+            write_line("    ", *line)
+    write_line("")
+    write_next([f"holdfast diff {thread}", f"holdfast attach {thread}", "holdfast model add --help"])
+    write_line(Cell('         then, in a project of yours: holdfast run "what to do" --agent pi', "dim"))
+
+
+@contextlib.asynccontextmanager
+async def _scripted_model(folder: Path) -> AsyncIterator[str]:
+    """A model that follows the script, on loopback, for as long as the demo lasts."""
+    script, port_file = folder / "script.json", folder / "port"
+    script.write_text(json.dumps(SCRIPT))
+    # A program of its own: what the product ships for tests is not part of its commands.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "holdfast.testing.model", "--script", str(script), "--port-file", str(port_file),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + _MODEL_SECONDS
+        while not port_file.exists():
+            if process.returncode is not None or time.monotonic() > deadline:
+                assert process.stderr is not None
+                said = (await process.stderr.read(2000)).decode(errors="replace") if process.returncode else "no answer"
+                raise CommandError(f"the scripted model does not start: {said.strip()[-300:]}")
+            await asyncio.sleep(_PAUSE)
+        yield f"http://127.0.0.1:{port_file.read_text().strip()}/v1"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()

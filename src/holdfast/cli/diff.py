@@ -1,0 +1,80 @@
+"""`holdfast diff`: what the agents of a thread changed in its workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.agent_text import plain
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import ACCENT, Cell, is_terminal, note, write_json, write_line
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run_options import RunThreadArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.client import Client
+    from holdfast.client.runs import Changes
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("diff")(diff)
+
+
+def diff(
+    thread: RunThreadArgument,
+    stat: Annotated[bool, typer.Option("--stat", help="Only which files, and how much of them.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what changed in a thread's workspace since it began. In a pipe, a patch that git apply takes.
+
+    \b
+    holdfast diff t-1
+    holdfast diff t-1 | git apply
+    """
+
+    async def work(client: Client) -> Changes:
+        return await client.runs.changes(thread)
+
+    changes = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(changes.to_json())
+        return
+    if not changes.files:
+        note("unchanged", "the workspace is as it was when the thread began")
+    elif stat:
+        for line in stat_lines(changes):
+            write_line(*line)
+    elif not is_terminal():
+        typer.echo(changes.patch, nl=False)  # byte for byte: this is for a program
+    else:
+        for line in patch_lines(changes.patch):
+            write_line(*line)
+    if changes.truncated:
+        note("cut", "there are more changes than fit; holdfast box cp takes the files themselves")
+
+
+def stat_lines(changes: Changes) -> Iterator[tuple[Cell, ...]]:
+    """One line per file."""
+    names = {"added": "+", "deleted": "−", "changed": "✎"}
+    for each in changes.files:
+        counted = (Cell("  binary", "dim"),) if each.binary else (
+            Cell(f"  +{each.added}", "green"), Cell(f" −{each.removed}", "red"),
+        )  # fmt: skip
+        yield (Cell(f"  {names[each.how]} ", ACCENT), Cell(plain(each.path).replace("\n", "␊")), *counted)
+
+
+def patch_lines(patch: str) -> Iterator[tuple[Cell, ...]]:
+    """A patch with its colours. What files hold is as hostile as what agents say."""
+    for line in plain(patch).rstrip("\n").split("\n"):
+        if line.startswith(("+++ ", "--- ", "diff ", "index ", "new file", "deleted file")):
+            yield (Cell(line, "bold"),)
+        elif line.startswith("@@"):
+            yield (Cell(line, ACCENT),)
+        else:
+            yield (Cell(line, {"+": "green", "-": "red"}.get(line[:1], "")),)

@@ -1,0 +1,64 @@
+"""`holdfast resume`: goes on with a thread whose run is over, in its box or a fresh one, with its agent or another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run_options import ModelOption, RunThreadArgument
+
+if TYPE_CHECKING:
+    from holdfast.cli.exits import Exit
+    from holdfast.cli.run_follow import Asking, Begun
+    from holdfast.client import Client
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("resume")(resume)
+
+
+def resume(
+    thread: RunThreadArgument,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do next; else to go on.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Another agent, which is handed the transcript.")
+    ] = None,
+    model: ModelOption = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="In a new box, with the files of the old one where they can be had.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a thread: after its run was completed, failed or cancelled, or its box was lost.
+
+    The agent goes on with its own session; where that is gone with its box, the session is rebuilt from the thread.
+
+    \b
+    holdfast resume t-1
+    holdfast resume t-1 "now write the docs" --agent codex
+    """
+    from holdfast.cli.run_follow import begin_and_follow
+    from holdfast.cli.server_start import ensure_server
+
+    where = Where(server, api_key, home)
+    ensure_server(where)
+
+    async def work(client: Client) -> Exit:
+        async def begin(asking: Asking) -> Begun:
+            from holdfast.cli.run_follow import Begun
+
+            since = (await client.threads.get(thread)).next_offset
+            asking.sent = True
+            launched = await client.runs.resume(thread, prompt, agent=agent, model=model, fresh=fresh)
+            return Begun(launched.thread, launched.run, since)
+
+        return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
+
+    raise typer.Exit(ask(where, work))

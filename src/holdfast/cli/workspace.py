@@ -1,0 +1,229 @@
+"""What a run's workspace begins with: the files of a folder here, packed as a tar archive.
+
+Of a git repository: what git tracks or would track, and its history; what is ignored stays here. Links are packed as
+links and never followed. Credentials that git keeps in its configuration stay here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import stat
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+
+MOST_BYTES: Final = 1024 * 1024 * 1024
+"""What a server takes."""
+_MOST_FILES: Final = 500_000
+_GIT_SECONDS: Final = 60.0
+_GIT: Final = (
+    "git",
+    # A repository's own settings must not start programs only because somebody looks at its files.
+    "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false",
+)  # fmt: skip
+_LIST: Final = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+_CONFIGURATION: Final = frozenset({"config", "config.worktree"})
+_USER_IN_URL: Final = re.compile(rb"(https?://)[^/@\s\"]*@", re.IGNORECASE)
+_SECRET_SETTING: Final = re.compile(
+    rb"^\s*(?:extraheader|password|token|oauth\w*)\s*=.*\n?", re.IGNORECASE | re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What to pack: a folder, and whether git says what belongs to it."""
+
+    path: Path
+    repository: bool
+    """The folder is the top of a git repository, whose history goes with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    files: int
+    size: int
+    """Bytes of the archive."""
+    left_out: tuple[str, ...]
+    """What stays here although it was asked for, in words."""
+
+
+def find_repository(start: Path) -> Path | None:
+    """The git repository around a folder."""
+    for folder in (start, *start.parents):
+        if (folder / ".git").exists():
+            return folder
+    return None
+
+
+def choose_folder(directory: Path | None, here: Path) -> Folder | None:
+    """`--dir`, or the repository around the current folder; None where there is neither."""
+    if directory is None:
+        found = find_repository(here)
+        return None if found is None else Folder(found, repository=True)
+    path = directory.expanduser().absolute()
+    if not path.is_dir():
+        raise CommandError(
+            f"{directory} is not a folder", next_step="give --dir a folder that is there", exit=Exit.NOT_FOUND
+        )
+    return Folder(path, repository=(path / ".git").exists())
+
+
+def pack(folder: Folder, into: IO[bytes], *, moved: Callable[[int], None] = lambda _: None) -> Packed:
+    """Write the archive. The same files make the same archive."""
+    files = size = 0
+    left_out: list[str] = []
+    with tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(set(_names(folder, left_out))):
+            if _add(archive, folder.path, name):
+                files += 1
+            if files > _MOST_FILES or into.tell() > MOST_BYTES:
+                raise CommandError(
+                    f"{folder.path} is too large for a workspace ({files:,} files, over {into.tell() >> 20:,} MB)",
+                    next_step="give --dir a smaller folder, ignore what can be made again, or begin with --empty",
+                    exit=Exit.USAGE,
+                )
+            moved(into.tell())
+    size = into.tell()
+    return Packed(files, size, tuple(left_out))
+
+
+def _names(folder: Folder, left_out: list[str]) -> Iterator[str]:
+    """Paths relative to the folder: files, links, and folders that would be empty."""
+    top = find_repository(folder.path)
+    listed = None if top is None else _listed(folder.path)
+    if listed is None:
+        yield from _walk(folder.path, "")
+        return
+    for name in listed:
+        if (folder.path / name).is_dir() and not (folder.path / name).is_symlink():
+            # A repository within: git names it and does not look inside.
+            inner = Folder(folder.path / name, repository=True)
+            yield from (f"{name.rstrip('/')}/{each}" for each in _names(inner, []))
+        else:
+            yield name
+    if not folder.repository:
+        return
+    history = folder.path / ".git"
+    if history.is_dir() and not history.is_symlink():
+        yield from _walk(history, ".git/")
+    elif folder.path == top and history.is_file() and _leads_out(folder.path, history):
+        left_out.append("the history, which this working tree has elsewhere")
+    else:
+        yield ".git"
+
+
+def _leads_out(folder: Path, link: Path) -> bool:
+    """A working tree's `.git` is a file that names the place of its history."""
+    with contextlib.suppress(OSError, ValueError):
+        target = link.read_text().removeprefix("gitdir:").strip()
+        return not (folder / target).resolve().is_relative_to(folder.resolve())
+    return True
+
+
+def _listed(folder: Path) -> list[str] | None:
+    """What git tracks, or would; None where there is no git, or it does not want to say."""
+    try:
+        done = subprocess.run(
+            [*_GIT, *_LIST],
+            cwd=folder,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"git did not list the files of {folder} within {_GIT_SECONDS:g} s") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        raise CommandError(
+            f"git does not list the files of {folder}: {said}",
+            next_step="make `git status` work there, or begin with --empty",
+        )
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[str]:
+    for place, folders, names in os.walk(folder, followlinks=False):
+        below = os.path.relpath(place, folder)
+        base = prefix if below == "." else f"{prefix}{below}/"
+        linked = [name for name in folders if (Path(place) / name).is_symlink()]
+        for name in (*names, *linked):
+            yield base + name
+        if not names and not folders and below != ".":
+            yield base.rstrip("/")
+
+
+def _add(archive: tarfile.TarFile, top: Path, name: str) -> bool:
+    """Add one file, link or empty folder; what vanished meanwhile, sockets and devices are not there."""
+    path = top / name
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    info = tarfile.TarInfo(name)
+    info.mtime, info.mode = int(found.st_mtime), stat.S_IMODE(found.st_mode) & 0o755 | 0o600
+    if stat.S_ISLNK(found.st_mode):
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+        archive.addfile(info)
+        return True
+    if stat.S_ISDIR(found.st_mode):
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(info)
+        return False
+    if not stat.S_ISREG(found.st_mode) or (name.startswith(".git/") and name.endswith(".lock")):
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        raise CommandError(
+            f"{path} cannot be read", next_step="make it readable, ignore it, or begin with --empty", exit=Exit.FAILURE
+        ) from None
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        opened = os.fstat(file.fileno())
+        if not stat.S_ISREG(opened.st_mode):
+            return False
+        if _is_git_configuration(name):
+            content = without_credentials(file.read())
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+            return True
+        info.size = opened.st_size
+        # A file that is written to meanwhile has as many bytes here as its head says.
+        archive.addfile(info, _Exactly(file, info.size))  # type: ignore[arg-type]
+    return True
+
+
+class _Exactly:
+    """So many bytes of a file, and zeros where it became shorter."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file = file
+        self._left = size
+
+    def read(self, size: int) -> bytes:
+        wanted = min(size, self._left)
+        self._left -= wanted
+        return self._file.read(wanted).ljust(wanted, b"\0")
+
+
+def _is_git_configuration(name: str) -> bool:
+    parts = name.split("/")
+    return ".git" in parts[:-1] and parts[-1] in _CONFIGURATION
+
+
+def without_credentials(configuration: bytes) -> bytes:
+    """A git configuration without the names, passwords and headers that open remotes."""
+    return _SECRET_SETTING.sub(b"", _USER_IN_URL.sub(rb"\1", configuration))

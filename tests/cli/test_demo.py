@@ -1,0 +1,92 @@
+"""`holdfast demo` on a machine where nothing runs yet: it starts what it needs, kills what it has, and finishes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agents import InstalledAgents
+
+from holdfast.cli.demo_sample import FILES
+from holdfast.server.home import is_alive, read_running
+
+pytestmark = pytest.mark.xdist_group("runs of the command line")
+
+
+class Command:
+    """The command, on a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "holdfast", *arguments],
+            env={**os.environ, "HOLDFAST_HOME": str(self.home)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=check,
+        )
+
+
+@pytest.fixture
+def command(tmp_path: Path, installed_agents: InstalledAgents) -> Iterator[Command]:
+    installed_agents.install("pi")
+    installed_agents.share_with(tmp_path / "home")
+    command = Command(tmp_path / "home")
+    yield command
+    if boxes := command("box", "list", "-q", check=False).stdout.split():
+        command("box", "delete", "--yes", *boxes)
+    command("down", check=False)
+
+
+def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Command, tmp_path: Path) -> None:
+    done = command("demo", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^  server +http://127\.0\.0\.1:\d+  started in the background; holdfast down", done.stderr, re.M)
+    out = done.stdout
+    story = [
+        r"  thread +(t-\S+)  http://\S+/t/t-\S+",
+        r"  box +(b-\S+) local \(bubblewrap, seccomp, no network\)  \d+ ms",
+        r"  > The tests fail\. Find out why, and repair it\.",
+        r"  ● pi \S+ · holdfast-demo/scripted",
+        r"    I'll run the tests first\.",
+        r"    \$ python3 -m unittest 2>&1 +✗ FAILED \(failures=1\) .*",
+        r"    The failure is in price\.py: the discount is applied twice\.",
+        r"    ✎ price\.py  \+1 −2",
+        r"    That should do\..*",
+        r"  ✗ box \2 killed \(on purpose\)  \d+ entries are safe on the thread",
+        r"  ↻ resumed in box b-\S+, session rebuilt from the thread, files kept by a snapshot  \S+ \S+",
+        r"    \$ python3 -m unittest 2>&1 +OK .*",
+        r"    Fixed: the discount is now applied once, and all four tests pass\.",
+        r"  ✓ completed in \S+ s · 2 boxes · \d+ entries · \$0\.00",
+        r"  changed +price\.py  \+1 −2",
+        r"  next   holdfast diff \1 .*",
+    ]
+    matched = re.search(r"(?:\n.*)*?\n".join(story), out)
+    assert matched is not None, out
+    project = tmp_path / "prices"
+    project.mkdir()
+    for name, content in FILES.items():
+        (project / name).write_text(content)
+    patch = command("diff", matched[1]).stdout
+    subprocess.run(["git", "apply", "-"], cwd=project, input=patch, text=True, check=True)
+    subprocess.run([sys.executable, "-m", "unittest", "-q"], cwd=project, check=True, capture_output=True)
+    assert "holdfast-demo" not in command("model", "list", "--json").stdout
+
+    running = read_running(command.home)
+    assert running is not None
+    assert "stopped" in command("down").stdout
+    assert not is_alive(running.pid)
+    again = command("down", check=False)
+    assert again.returncode == 5
+    assert "no server runs on" in again.stderr
+    command("box", "list", check=False)
+    assert "started in the background" in command("resume", matched[1], "--detach", check=False).stderr

@@ -1,0 +1,266 @@
+"""`holdfast run` and its kin, as people and scripts use them: a real agent, in a real box, with a scripted model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents import InstalledAgents
+from tests.cli.conftest import Cli
+
+from holdfast.cli.demo_sample import FILES
+from holdfast.client import SyncClient
+from holdfast.model_apis import Api
+from holdfast.testing.model import Gate, ScriptedModel, bash, edit, error, held, text
+from holdfast.testing.server import ServerProcess
+
+pytestmark = pytest.mark.xdist_group("runs of the command line")
+
+OLD, NEW = "discount(reduced, percent)", "discount(total, percent)"
+
+
+@dataclass(frozen=True)
+class World:
+    """A server with an agent and a scripted model, and a project to work on."""
+
+    home: Path
+    server: ServerProcess
+    model: ScriptedModel
+    project: Path
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast", *arguments],
+            cwd=self.project,
+            env={**os.environ, "HOLDFAST_HOME": str(self.home), "COLUMNS": "100"},
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                "text": True,
+                **options,
+            },
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        with self.start(*arguments) as process:
+            out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def begin(self, prompt: str = "Repair it.", *more: str) -> tuple[int, str, str]:
+        return self.run("run", prompt, "--agent", "pi", "--model", "scripted", *more)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("runs")
+    home, project = folder / "home", folder / "prices"
+    installed_agents.install("pi")
+    installed_agents.share_with(home)
+    project.mkdir()
+    for name, content in FILES.items():
+        (project / name).write_text(content)
+    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "1"]):
+        subprocess.run(["git", *command], cwd=project, check=True)
+    with ScriptedModel() as model, ServerProcess(home) as server:
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            client.models.add("scripted", apis=[Api.OPENAI_CHAT], base_url=model.openai_url, model="scripted")
+        yield World(home, server, model, project)
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            for box in client.boxes.list():
+                client.boxes.delete(box.id)
+
+
+def thread_in(output: str) -> str:
+    found = re.search(r"t-[a-z0-9]+", output)
+    assert found is not None, output
+    return found[0]
+
+
+def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(world: World) -> None:
+    world.model.script(
+        [
+            bash("python3 -m unittest 2>&1", text="I'll run the tests.\x1b[2J"),
+            edit("price.py", OLD, NEW, text="Twice!"),
+            text("Fixed."),
+        ]
+    )
+    code, out, err = world.begin("Repair the \x1b[31mtests\x1b[0m.")
+    assert code == 0, out + err
+    assert f"  workspace    git repository {world.project}  " in err
+    lines = out.splitlines()
+    thread = thread_in(lines[0])
+    assert "local (bubblewrap, seccomp, no network)" in out
+    assert "  > Repair the tests." in lines
+    assert any(re.match(r"  ● pi \S+ · scripted/scripted", line) for line in lines)
+    assert any(re.match(r"    \$ python3 -m unittest 2>&1 +✗ FAILED \(failures=1\) +\d", line) for line in lines)
+    assert "    ✎ price.py  +1 −1" in lines
+    assert "    Fixed." in lines
+    assert re.match(r"  ✓ completed in \S+ s · 1 box · \d+ entries", lines[-1])
+    assert "\x1b" not in out + err
+
+    code, again, _ = world.run("attach", thread)
+    assert code == 0
+    assert "    Fixed." in again.splitlines()
+
+    code, patch, _ = world.run("diff", thread)
+    assert code == 0
+    applied = subprocess.run(["git", "apply", "--check"], cwd=world.project, input=patch, text=True, check=False)
+    assert applied.returncode == 0, patch
+    assert "✎ price.py  +1 −1" in world.run("diff", thread, "--stat")[1]
+
+    code, told, _ = world.run("thread", "diagnose", thread)
+    assert code == 0
+    assert "✓ claim" in told
+
+    world.model.script([text("Yes, still here.")])
+    code, out, err = world.begin("Are you there?", "--thread", thread)
+    assert code == 0, err
+    assert "session continued" in out
+    assert "    Yes, still here." in out.splitlines()
+
+    world.model.script([text("There was nothing left to do.")])
+    code, out, err = world.run("resume", thread, "Anything else?", "--json")
+    assert code == 0, err
+    *entries, last = map(json.loads, out.splitlines())
+    assert (last["thread"], last["status"]) == (thread, "completed")
+    assert last["run"].startswith("r-")
+    assert entries[0]["payload"]["text"] == "Anything else?"
+    assert not any(entry["payload"]["type"].endswith(".delta") for entry in entries)
+
+
+def test_a_run_that_fails_says_why_and_is_no_success(world: World) -> None:
+    world.model.script([error(401, "no such key", times=-1)])
+    code, out, _ = world.begin("Fail.", "--empty")
+    assert code == 1
+    assert re.search(r"^  ✗ failed after ", out, re.M)
+    assert "no such key" in out
+    world.model.script([error(401, "no such key", times=-1)])
+    code, out, _ = world.begin("Fail.", "--empty", "--json")
+    assert code == 1
+    assert json.loads(out.splitlines()[-1])["status"] == "failed"
+
+
+def test_one_that_is_left_to_itself_can_be_steered_and_cancelled(world: World) -> None:
+    gate = Gate()
+    world.model.script([held(text("Thinking."), gate), text("Heard.")])
+    code, out, _ = world.begin("Work.", "--empty", "--detach")
+    assert code == 0
+    thread = out.strip()
+    gate.wait_reached()
+    code, out, _ = world.run("steer", thread, "And this.", "--json")
+    assert code == 0
+    assert json.loads(out)["how"] == "queued"
+    following = world.start("attach", thread)
+    gate.release()
+    out, err = following.communicate(timeout=120)
+    assert following.returncode == 0, err
+    assert [line for line in out.splitlines() if line.startswith("    ")] == ["    Thinking.", "    Heard."]
+    assert "  > And this.  (queued)" in out.splitlines()
+
+    gate = Gate()
+    world.model.script([held(text("Never."), gate)])
+    assert world.run("resume", thread, "Go.", "--detach")[0] == 0
+    gate.wait_reached()
+    code, out, err = world.run("cancel", thread)
+    gate.release()
+    assert (code, out.split()[0]) == (0, "cancelled"), err
+    code, _, err = world.run("cancel", thread)
+    assert code == 0
+    assert "had ended already (cancelled)" in err
+    code, out, _ = world.run("attach", thread)
+    assert code == 1
+    assert "  ■ cancelled after " in out
+
+
+def test_one_that_is_followed_is_followed_through_a_restart_of_the_server(world: World) -> None:
+    gate = Gate()
+    # The answer that was on its way is lost with the server's connections: the agent asks again.
+    world.model.script([held(text("Before."), gate), text("After.")])
+    with world.start("run", "Hold fast.", "--agent", "pi", "--model", "scripted", "--empty") as following:
+        gate.wait_reached()
+        world.server.restart()
+        gate.release()
+        out, err = following.communicate(timeout=120)
+    assert following.returncode == 0, out + err
+    assert "    After." in out.splitlines()
+
+
+def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(world: World) -> None:
+    gate = Gate(at=2)
+    world.model.script([held(text("Some words that come live."), gate)])
+    arguments = ["run", "Go slow.", "--agent", "pi", "--model", "scripted", "--empty"]
+    leader, follower = pty.openpty()
+    process = world.start(
+        *arguments, stdin=follower, stdout=follower, stderr=follower, start_new_session=True, text=False
+    )
+    os.close(follower)
+    shown = read_until(leader, b"Some words that come")
+    assert b"Ctrl-C leaves it running" in shown
+    assert b"#token=" in shown
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGINT)
+    shown += read_until(leader, None)
+    assert process.wait(timeout=60) == 130
+    os.close(leader)
+    thread = thread_in(shown.decode())
+    assert f"the run goes on without you, on thread {thread}".encode() in shown
+    assert f"holdfast attach {thread}".encode() in shown
+    gate.release()
+    code, out, err = world.run("attach", thread)
+    assert code == 0, err
+    assert "    Some words that come live." in out.splitlines()
+
+
+def read_until(descriptor: int, words: bytes | None, seconds: float = 60.0) -> bytes:
+    """What a terminal gets, until these words or its end."""
+    deadline = time.monotonic() + seconds
+    heard = b""
+    while words is None or words not in heard:
+        readable, _, _ = select.select([descriptor], [], [], deadline - time.monotonic())
+        assert readable, heard
+        try:
+            piece = os.read(descriptor, 65536)
+        except OSError:
+            piece = b""
+        if not piece:
+            assert words is None, heard
+            break
+        heard += piece
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit", "said"),
+    [
+        (("run", "x", "--agent", "nobody", "--empty"), 2, "nobody"),
+        (("run", "x", "--agent", "pi", "--model", "none", "--empty"), 3, "none"),
+        (("run", " ", "--agent", "pi"), 2, "the prompt is empty"),
+        (("run", "x", "--agent", "pi", "--dir", "/none"), 3, "/none is not a folder"),
+        (("run", "x", "--agent", "pi", "--dir", ".", "--empty"), 2, "--empty"),
+        (("run", "x", "--agent", "pi", "--provider", "cloud", "--empty"), 2, "cloud"),
+        (("resume", "t-none"), 3, "t-none"),
+        (("attach", "t-none"), 3, "t-none"),
+        (("diff", "t-none"), 3, "t-none"),
+        (("steer", "t-none", "x"), 3, "t-none"),
+        (("cancel", "t-none"), 3, "t-none"),
+        (("thread", "diagnose", "t-none"), 3, "t-none"),
+    ],
+)
+def test_mistakes_are_explained(world: World, bare_cli: Cli, arguments: tuple[str, ...], exit: int, said: str) -> None:
+    outcome = bare_cli(*arguments, "--home", str(world.home))
+    assert (outcome.exit, outcome.out) == (exit, ""), outcome.err
+    assert said in outcome.err
+    assert "  next  " in outcome.err

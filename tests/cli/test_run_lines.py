@@ -1,0 +1,220 @@
+"""Entries of runs as lines of a terminal: whole, live, narrow, in a pipe, and from somebody hostile."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
+
+from holdfast import Entry
+from holdfast.cli.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
+from holdfast.cli.run_lines import Line, RunLines
+from holdfast.cli.tool_lines import describe_call, describe_tool, summarize_output
+
+
+def told(lines: list[Line]) -> list[str]:
+    return ["".join(cell.text for cell in line).rstrip() for line in lines]
+
+
+def render(entries: list[Entry], width: int | None = 80) -> list[str]:
+    view = RunLines(width=width)
+    return [line for entry in entries for line in told(view.take(entry))]
+
+
+def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
+    assert render(repaired()) == [
+        "  box          b-7fq2 local (bubblewrap, seccomp, no network)  38 ms",
+        "",
+        "  > The tests fail. Find out why, and repair it.",
+        "  ● pi 0.87.1 · scripted/demo",
+        "    ∴ Where to begin?  (2 lines)",
+        "    I'll run the tests first.",
+        "    $ python3 -m unittest -q                ✗ FAILED (failures=1)        812 ms",
+        "    The failure is in price.py: the discount is applied twice.",
+        "    ✎ price.py  +1 −2",
+        "  ✗ box b-7fq2 is gone  14 entries are safe on the thread",
+        "  ↻ resumed in box b-9mx1, session rebuilt from the thread, files kept    41 ms",
+        "    ⟳ trying again (1): 429 Too Many Requests",
+        "    $ python3 -m unittest -q                OK                           799 ms",
+        "    Fixed: the discount is now applied once.",
+        "  ✓ completed in 4.3 s · 2 boxes · 23 entries · $0.00",
+    ]
+
+
+def test_a_box_that_was_killed_on_purpose_is_told_so() -> None:
+    view = RunLines(width=80)
+    view.on_purpose.add("b-7fq2")
+    lines = [line for entry in repaired() for line in told(view.take(entry))]
+    assert "  ✗ box b-7fq2 killed (on purpose)  14 entries are safe on the thread" in lines
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120, 300])
+def test_no_line_of_the_agents_is_wider_than_the_terminal(width: int) -> None:
+    story = Story()
+    story.add("signal.run.started", run="r-1", agent="pi", model="m")
+    story.add("pi.assistant", text="宽" * 200 + " wide " * 40 + "x" * 500, thinking="思" * 300)
+    story.add(
+        "pi.tool", call="1", name="bash", arguments={"command": "echo 宽" * 50}, result="界" * 300, status="ok", ms=5
+    )
+    story.add("pi.tool", call="2", name="write", arguments={"path": "路" * 100, "content": "a\nb\n"}, status="ok")
+    story.add("pi.retry", attempt=1, message="é" * 400)
+    story.add("pi.delta", text="live " * 100)
+    view = RunLines(width=width)
+    lines = [line for entry in story.entries for line in told(view.take(entry))]
+    lines += told(view.live(BEGAN + 60_000, 10))
+    assert max(width_of(line) for line in lines) <= width
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    story = Story()
+    story.add("pi.assistant", text="word " * 100)
+    story.add("pi.tool", call="1", name="bash", arguments={"command": "x" * 300}, result="y" * 300, status="ok", ms=5)
+    prose, tool = render(story.entries, None)
+    assert prose == "    " + ("word " * 100).rstrip()
+    assert "x" * 300 in tool
+    assert "y" * 300 in tool
+
+
+def test_words_are_drawn_as_they_come_and_are_replaced_by_the_whole_message() -> None:
+    story = Story()
+    view = RunLines(width=80)
+    started = story.add("signal.run.started", run="r-1", agent="pi", model="m")
+    assert told(view.take(started)) == []
+    assert told(view.live(started.ts + 2500, 10)) == ["  getting a box · 2.0 s · Ctrl-C leaves it running"]
+    view.take(story.add("signal.run.provisioned", run="r-1", agent="pi", session="new"))
+    assert told(view.take(story.add("pi.delta", message="m", thinking="Hm.\nLet me see"))) == []
+    assert told(view.live(BEGAN, 10))[0] == "    ∴ Let me see"
+    view.take(story.add("pi.delta", message="m", text="I will "))
+    view.take(story.add("pi.delta", message="m", text="look."))
+    assert told(view.live(BEGAN, 10))[0] == "    I will look."
+    assert told(view.take(story.add("pi.assistant", message="m", text="I will look."))) == ["    I will look."]
+    called = story.add("pi.call", call="1", name="bash", arguments={"command": "sleep 9"})
+    view.take(called)
+    assert told(view.live(called.ts + 3000, 10))[0].split() == ["$", "sleep", "9", "…", "3.0", "s"]
+    view.take(story.add("pi.tool", call="1", name="bash", arguments={}, status="ok"))
+    assert len(view.live(BEGAN, 10)) == 1
+    view.take(story.add("signal.run.finished", run="r-1", status="completed"))
+    assert view.live(BEGAN, 10) == []
+    assert not view.running
+
+
+def test_what_goes_on_never_takes_more_lines_than_there_are() -> None:
+    story = Story()
+    view = RunLines(width=40)
+    view.take(story.add("signal.run.started", run="r-1", agent="pi", model="m"))
+    view.take(story.add("pi.delta", text="line\n" * 500))
+    for number in range(50):
+        view.take(story.add("pi.call", call=str(number), name="bash", arguments={"command": "x"}))
+    assert len(view.live(BEGAN, 8)) == 8
+
+
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_hostile_entries_drive_no_terminal(width: int | None) -> None:
+    view = RunLines(width=width)
+    lines = []
+    for entry in hostile():
+        lines += told(view.take(entry))
+        lines += told(view.live(BEGAN, 20))
+    assert lines
+    for line in lines:
+        assert line.isprintable(), line
+        assert "owned" not in line or "\\u001b" in line
+    assert view.close() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain\ntext", "plain\ntext"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]8;;http://evil.example/\x1b\\a link\x1b]8;;\x1b\\", "a link"),
+        ("\x1b]52;c;ZXZpbA==\x07copied", "copied"),
+        ("\x9b2Jcleared", "cleared"),
+        ("10%\r50%\r100%\nnext\r\n", "100%\nnext\n"),
+        ("\x1b", "␛"),
+        ("\x1b[" + "1" * 100, "␛[" + "1" * 100),
+        ("a\tb", "a    b"),
+        ("a\u202eb", "a�b"),
+        ("no\u00a0break\u3000wide\u200djoined", "no break widejoined"),
+        ("\x07\x08\x00", "␇␈␀"),
+        ("\ud800", "�"),
+    ],
+)
+def test_what_would_drive_a_terminal_is_taken_out_or_shown(text: str, seen: str) -> None:
+    assert plain(text) == seen
+
+
+def test_hostile_text_is_neutral() -> None:
+    assert plain(HOSTILE).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("one two three", 8, ["one two", "three"]),
+        ("abcdefghijkl", 8, ["abcdefgh", "ijkl"]),
+        ("宽宽宽宽宽", 8, ["宽宽宽宽", "宽"]),
+        ("    indented text", 12, ["    indented", "    text"]),
+        ("a\n\nb", 8, ["a", "", "b"]),
+    ],
+)
+def test_text_is_wrapped_by_columns(text: str, width: int, lines: list[str]) -> None:
+    assert list(wrap(text, width)) == lines
+
+
+def test_text_is_cut_by_columns() -> None:
+    assert cut("宽宽宽", 5) == "宽宽…"
+    assert cut("宽宽", 4) == "宽宽"
+    assert one_line("\n  first \nsecond") == "first …"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "mark", "what", "added", "removed"),
+    [
+        ("bash", {"command": "ls -l"}, "$", "ls -l", None, None),
+        ("exec", {"cmd": ["bash", "-lc", "ls\npwd"]}, "$", "ls …", None, None),
+        ("edit", {"path": "/workspace/a.py", "oldText": "1\n2", "newText": "1\n3\n4"}, "✎", "a.py", 2, 1),
+        ("Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "✎", "a.py", 1, 1),
+        ("multi", {"path": "a", "edits": [{"oldText": "1", "newText": "2"}] * 2}, "✎", "a", 2, 2),
+        ("write", {"filePath": "b.txt", "content": "1\n2\n"}, "✎", "b.txt", 2, None),
+        ("apply_patch", "*** Begin Patch\n*** Update File: c.py\n@@\n-a\n+b\n+c\n*** End Patch", "✎", "c.py", 2, 1),
+        ("change", {"changes": [{"path": "a"}, {"path": "b"}]}, "✎", "a, b", None, None),
+        ("read", {"path": "a.py"}, "·", "read a.py", None, None),
+        ("grep", {"pattern": "x+"}, "·", "grep x+", None, None),
+        ("think", {}, "·", "think", None, None),
+        ("odd", {"n": 1}, "·", 'odd {"n": 1}', None, None),
+    ],
+)
+def test_a_call_shows_by_its_shape(
+    name: str, arguments: object, mark: str, what: str, added: int | None, removed: int | None
+) -> None:
+    line = describe_call(name, arguments)
+    assert (line.mark, line.what, line.added, line.removed) == (mark, what, added, removed)
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "said"),
+    [
+        ("1\n2\n3 passed\n", "ok", "3 passed"),
+        ("boom\nCommand exited with code 2", "error", "boom · exit 2"),
+        ("(no output)\n\nCommand exited with code 1", "error", "exit 1"),
+        ("", "error", "failed"),
+        ("", "ok", ""),
+        ("half", "interrupted", "interrupted"),
+    ],
+)
+def test_a_command_says_how_it_went_in_its_last_line(result: str, status: str, said: str) -> None:
+    assert describe_tool("bash", {"command": "x"}, result, status).result == said
+    assert summarize_output("ok\nexit code: 0", failed=False) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(-5, "0 ms"), (38.2, "38 ms"), (980, "1.0 s"), (9400, "9.4 s"), (59_960, "1 min 0 s"), (7_384_000, "2 h 3 min")],
+)
+def test_times_are_as_exact_as_anybody_cares(milliseconds: float, text: str) -> None:
+    assert describe_time(milliseconds) == text
+
+
+@pytest.mark.parametrize(("dollars", "text"), [(0, "$0.00"), (0.0042, "$0.0042"), (1234.5, "$1,234.50")])
+def test_costs(dollars: float, text: str) -> None:
+    assert describe_cost(dollars) == text

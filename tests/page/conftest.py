@@ -1,0 +1,101 @@
+"""A real browser, Debian's chromium, and threads for it to show. It reaches this machine and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+
+from holdfast import Entry
+from holdfast.testing.server import ServerProcess
+
+CHROMIUM = shutil.which("chromium")
+_FLAGS = (
+    "--no-sandbox",  # of its own, which root has no use for; it shows nothing but our page
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+
+
+@pytest.fixture(scope="module")
+async def browser(anyio_backend: str) -> AsyncIterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: apt install chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    context = await browser.new_context(viewport={"width": 1100, "height": 800}, color_scheme="light")
+    context.set_default_timeout(15_000)
+    yield context
+    await context.close()
+
+
+class Told:
+    """What a page asked for, and what it complained about."""
+
+    def __init__(self, page: Page) -> None:
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.dialogs: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
+        page.on("dialog", lambda dialog: self.dialogs.append(dialog.message))
+
+
+@pytest.fixture
+async def page(context: BrowserContext) -> Page:
+    return await context.new_page()
+
+
+@pytest.fixture
+def told(page: Page) -> Told:
+    return Told(page)
+
+
+@dataclass(frozen=True)
+class ShownThread:
+    """A thread, and the link that opens its page."""
+
+    api: httpx.Client
+    id: str
+    link: str
+    token: str
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        answer = self.api.post(f"/v1/stream/threads/{self.id}", json=[entry.to_json() for entry in entries])
+        assert answer.status_code < 300, answer.text
+
+    def say(self, kind: str, ts: int = 1_790_000_000_000, **fields: Any) -> None:
+        answer = self.api.post(f"/v1/stream/threads/{self.id}", json=[{"ts": ts, "payload": {"type": kind, **fields}}])
+        assert answer.status_code < 300, answer.text
+
+
+def make_thread(api: httpx.Client, title: str | None = None, entries: Sequence[Entry] = ()) -> ShownThread:
+    made = api.post("/v1/threads", json={"title": title} if title else {})
+    assert made.status_code == 201, made.text
+    id = made.json()["id"]
+    token = api.post(f"/v1/threads/{id}/tokens", json={"scope": "read", "ttlSeconds": 3600}).json()["token"]
+    thread = ShownThread(api, id, f"{api.base_url.copy_with(path='/t/' + id)}#token={token}", token)
+    if entries:
+        thread.append(entries)
+    return thread
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {server.api_key}"}
+    with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
+        yield client
