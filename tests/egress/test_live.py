@@ -236,3 +236,11 @@ def test_it_runs_on_uvloop_as_well(tmp_path: Path) -> None:
             assert (await world.get("http://a.example.com/"))[0] == 403
 
     uvloop.run(main())
+
+
+async def test_what_goes_back_to_a_box_is_not_paced_whatever_this_machine_does_for_networks(world: World) -> None:
+    world.box("a.example.com")
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        ours, _ = listener.accept()
+        world.proxy.take("b-1", ours)
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -25,6 +26,16 @@ _RESOLVES: Final = 8
 """Names that one box waits for at once: a name server that never answers keeps nobody else waiting."""
 
 _log = logging.getLogger("holdfast.egress")
+
+
+def _stay_on_this_machine(client: socket.socket) -> None:
+    """Between box and proxy there is no network to be polite to: what is sent may leave at once, unpaced.
+
+    Where the machine's default paces (BBR), the timers alone cost as much as the bytes.
+    """
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError):  # as the machine has it, then
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 class Way:
@@ -130,7 +141,7 @@ class Way:
             why = "more connections than there may be at once, of all boxes together"
         else:
             if client.family != socket.AF_UNIX:
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _stay_on_this_machine(client)
             connection = Connection(self, client)
             self.connections.add(connection)
             self._start(self, connection)
