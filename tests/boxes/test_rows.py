@@ -211,3 +211,17 @@ async def test_a_change_that_nobody_waits_for_any_more_is_made_at_once_or_never(
     there = await rows.live("default", "here")
     await rows.insert(row(id="b-9", key=None))
     assert await rows.live("default", "here") == [*there, await rows.get("default", "b-9")]
+
+
+async def test_whoever_asks_after_a_change_sees_it_though_all_come_at_once(rows: SqliteBoxes) -> None:
+    first, second = row(id="b-1", key="one"), row(id="b-2", key="two")
+    asked = await asyncio.gather(
+        rows.get("default", "b-1"),
+        rows.insert(first),
+        rows.get("default", "b-1"),
+        rows.get("default", "b-2"),
+        rows.insert(second),
+        rows.swap(first, replace(first, ended_why="swapped")),
+        rows.get("default", "b-1"),
+    )
+    assert asked == [None, None, first, None, None, None, replace(first, ended_why="swapped")]

@@ -134,15 +134,20 @@ def can_be_pooled(spec: BoxSpec, capabilities: Collection[Capability]) -> bool:
 
 def made_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> BoxSpec:
     """The spec of a box before it is somebody's: without what it is told when it is handed over."""
-    closed = {Capability.NETWORK_LIVE, Capability.NETWORK_NONE} <= set(capabilities)
     return replace(
         spec,
         labels={},
         lifetime=Lifetime.SHARED,
         idle_seconds=None,
         on_idle=None,
-        network=NetworkPolicy() if closed else spec.network,
+        network=_network_ahead(spec, capabilities),
     )
+
+
+def _network_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> NetworkPolicy:
+    """Closed, where it can be opened for whom the box is handed over to."""
+    can_be_opened = Capability.NETWORK_LIVE in capabilities and Capability.NETWORK_NONE in capabilities
+    return NetworkPolicy() if can_be_opened else spec.network
 
 
 @dataclass(slots=True)
@@ -233,16 +238,15 @@ class Pool:
         self._in_hand.discard(id)
 
     async def _shelf_of(self, spec: BoxSpec, provider: Provider) -> _Shelf | None:
-        ahead = made_ahead(spec, provider.capabilities)
         try:
-            of = await _made_with(ahead, provider)
+            of = await _made_with(spec, provider)
         except BoxError:
             return None  # there is no such image, say: making one tells
-        key = _key(ahead)
+        key = _key(spec, provider.capabilities)
         shelf = self._shelves.get(key)
         if shelf is None:
             self._forget_least_wanted()
-            shelf = self._shelves[key] = _Shelf(ahead, of)
+            shelf = self._shelves[key] = _Shelf(made_ahead(spec, provider.capabilities), of)
         elif shelf.of != of:
             await self._refresh(shelf)
         return shelf
@@ -277,6 +281,7 @@ class Pool:
                     await self._wake.wait()
             self._wake.clear()
             try:
+                await self._until_calm()  # whoever was just given a box has a first command for it
                 await self._boxes.join()
                 await self._drain_unwanted()
                 while (shelf := self._most_needy()) is not None:
@@ -495,6 +500,7 @@ async def _made_with(spec: BoxSpec, provider: Provider) -> str:
     return f"{provider.edition} {(await provider.images.get(spec.image)).digest}"
 
 
-def _key(ahead: BoxSpec) -> str:
-    network = ahead.network
-    return f"{ahead.hash} {network.mode} {network.allow} {network.bandwidth} {network.connections}"
+def _key(spec: BoxSpec, capabilities: Collection[Capability]) -> str:
+    """Equal for specs that are made ahead as the same box."""
+    network = _network_ahead(spec, capabilities)
+    return f"{spec.hash} {network.mode} {network.allow} {network.bandwidth} {network.connections}"

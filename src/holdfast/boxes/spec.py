@@ -90,6 +90,8 @@ class BoxSpec:
     on_idle: OnIdle | None = None
     """None: shared boxes are kept, others are deleted."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    _hash: str | None = field(default=None, init=False, repr=False, compare=False)
+    _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -103,10 +105,23 @@ class BoxSpec:
     @property
     def hash(self) -> str:
         """Equal for specs that ask for the same machine."""
-        document = self.to_json()
-        for apart in NOT_OF_THE_MACHINE:
-            del document[apart]
-        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+        if self._hash is None:
+            document = self.to_json()
+            for apart in NOT_OF_THE_MACHINE:
+                del document[apart]
+            made = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+            object.__setattr__(self, "_hash", made)  # asked for several times for each box that is made
+            return made
+        return self._hash
+
+    @property
+    def text(self) -> str:
+        """`to_json` as JSON."""
+        if self._text is None:
+            made = json.dumps(self.to_json())
+            object.__setattr__(self, "_text", made)
+            return made
+        return self._text
 
     def to_json(self) -> dict[str, Any]:
         """Everything, secrets too: for the store and for providers, never for people."""

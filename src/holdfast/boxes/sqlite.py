@@ -11,10 +11,12 @@ import json
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -27,6 +29,8 @@ from holdfast.threads.sqlite.schema import connect, prepare
 T = TypeVar("T")
 _AT_ONCE: Final = 256
 """Changes that share a transaction."""
+_SPECS: Final = 256
+"""That are kept as they were read: most boxes are of few."""
 
 _COLUMNS: Final = (
     "id", "tenant", "node", "provider", "key", "spec", "lifetime", "labels", "state", "created_at", "changed_at",
@@ -40,29 +44,41 @@ _SWAP: Final = (
 )
 
 
-class _Change:
-    """Some work in a transaction that others share. What fails of it is taken back, and is nobody else's failure."""
+class _Job:
+    """Some work for the thread, and whoever waits for it."""
 
-    def __init__(self, work: Callable[[sqlite3.Connection], object]) -> None:
+    def __init__(self, work: Callable[[], object], waiting: asyncio.Future[Any]) -> None:
         self._work = work
+        self.waiting = waiting
         self._result: object = None
         self.error: BaseException | None = None
 
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self.error = error
+
+    def tell(self) -> None:
+        if self.waiting.done():
+            return  # whoever waited has given up
+        if self.error is not None:
+            self.waiting.set_exception(self.error)
+        else:
+            self.waiting.set_result(self._result)
+
+
+class _Change(_Job):
+    """Work in a transaction that others share. What fails of it is taken back, and is nobody else's failure."""
+
     def make(self, rows: sqlite3.Connection) -> None:
         rows.execute("SAVEPOINT change")
-        try:
-            self._result = self._work(rows)
-        except sqlite3.Error:
-            raise  # the disk is full, say: none of it can be relied on
-        except Exception as error:
-            self.error = error
+        self.run()
+        if self.error is not None:
+            if isinstance(self.error, sqlite3.Error) or not isinstance(self.error, Exception):
+                raise self.error  # the disk is full, say: none of it can be relied on
             rows.execute("ROLLBACK TO change")
         rows.execute("RELEASE change")
-
-    def outcome(self) -> object:
-        if self.error is not None:
-            raise self.error
-        return self._result
 
 
 class SqliteBoxes:
@@ -73,7 +89,10 @@ class SqliteBoxes:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="holdfast-boxes")
         self._rows: sqlite3.Connection | None = None
         self._leases: sqlite3.Connection | None = None
-        self._waiting: deque[_Change] = deque()
+        self._jobs: deque[_Job] = deque()
+        self._lock = Lock()
+        self._at_work = False
+        """Whether the thread will look at the jobs again by itself. With the jobs, under the lock."""
 
     async def close(self) -> None:
         """Closing twice does nothing."""
@@ -224,22 +243,10 @@ class SqliteBoxes:
 
     async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """In a transaction that is on disk when this returns: one for all the changes that wait by then."""
-        change = _Change(work)
-        self._waiting.append(change)
-        try:
-            await self._run(self._write)
-        except asyncio.CancelledError:
-            with suppress(ValueError):  # it is under way
-                self._waiting.remove(change)
-            raise
-        return cast("T", change.outcome())
+        waiting = asyncio.get_running_loop().create_future()
+        return cast("T", await self._do(_Change(lambda: work(self._opened()[0]), waiting)))
 
-    def _write(self) -> None:
-        changes: list[_Change] = []
-        while len(changes) < _AT_ONCE and self._waiting:
-            changes.append(self._waiting.popleft())
-        if not changes:
-            return  # whoever came before took ours along
+    def _write(self, changes: Sequence[_Change]) -> None:
         try:
             rows, _ = self._opened()
             with _transaction(rows):
@@ -248,8 +255,6 @@ class SqliteBoxes:
         except BaseException as error:
             for change in changes:
                 change.error = error
-            if not isinstance(error, Exception):
-                raise
 
     async def _lease(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """In a transaction that others see at once, but that a power cut may take back: it ends every holder too."""
@@ -262,7 +267,44 @@ class SqliteBoxes:
         return await self._run(change)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        return cast("T", await self._do(_Job(work, asyncio.get_running_loop().create_future())))
+
+    def _do(self, job: _Job) -> asyncio.Future[Any]:
+        """In its turn. Many that come at once cost the thread, and the event loop, one waking."""
+        with self._lock:
+            self._jobs.append(job)
+            if not self._at_work:
+                try:
+                    self._worker.submit(self._work)
+                except RuntimeError:  # closed
+                    self._jobs.pop()
+                    raise
+                self._at_work = True
+        return job.waiting
+
+    def _work(self) -> None:
+        while jobs := self._next():
+            if isinstance(jobs[0], _Change):
+                self._write(cast("list[_Change]", jobs))
+            else:
+                for job in jobs:
+                    job.run()
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+                jobs[0].waiting.get_loop().call_soon_threadsafe(_tell, jobs)
+
+    def _next(self) -> list[_Job]:
+        """Those that are to be done together: changes in one transaction, or whatever comes before the next change."""
+        with self._lock:
+            jobs: list[_Job] = []
+            while self._jobs and len(jobs) < _AT_ONCE:
+                if jobs and isinstance(self._jobs[0], _Change) is not isinstance(jobs[0], _Change):
+                    break
+                job = self._jobs.popleft()
+                if not job.waiting.cancelled():
+                    jobs.append(job)
+            if not jobs:
+                self._at_work = False
+            return jobs
 
     def _opened(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         if self._rows is None or self._leases is None:
@@ -301,6 +343,11 @@ class SqliteBoxes:
         return BoxPage(page, f"{page[-1].created_at}.{page[-1].id}" if len(found) > wanted.limit else None)
 
 
+def _tell(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        job.tell()
+
+
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
@@ -318,7 +365,7 @@ def _list(states: Collection[BoxState]) -> str:
 
 def _values(row: BoxRow) -> tuple[object, ...]:
     return (
-        row.id, row.tenant, row.node, row.provider, row.key, json.dumps(row.spec.to_json()), row.lifetime.value,
+        row.id, row.tenant, row.node, row.provider, row.key, row.spec.text, row.lifetime.value,
         json.dumps(dict(row.labels)), row.state.value, row.created_at, row.changed_at, row.last_active_at, row.ended_at,
         row.ended_why, row.freed, row.snapshot, row.holder,
     )  # fmt: skip
@@ -327,10 +374,15 @@ def _values(row: BoxRow) -> tuple[object, ...]:
 def _row(values: tuple[Any, ...]) -> BoxRow:
     given = dict(zip(_COLUMNS, values, strict=True))
     del given["lifetime"]  # for the index alone: the spec has it
-    given["spec"] = BoxSpec.from_json(json.loads(given["spec"]))
+    given["spec"] = _spec(given["spec"])
     given["labels"] = json.loads(given["labels"])
     given["state"] = BoxState(given["state"])
     return BoxRow(**given)
+
+
+@lru_cache(_SPECS)
+def _spec(text: str) -> BoxSpec:
+    return BoxSpec.from_json(json.loads(text))
 
 
 def _read_cursor(cursor: str) -> list[object]:
