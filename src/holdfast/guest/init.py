@@ -46,6 +46,10 @@ _connections: "set[Connection]" = set()
 _looking: "set[int]" = set()
 """Children that only prove that the box works: what they do is no work."""
 _idle_since = 0.0
+_born = 0
+"""When this box was made, or handed over to whoever has it now, as the host says: milliseconds. 0: it did not yet."""
+_dated: "list[str]" = []
+"""Folders that show when the box was made: those that came with it."""
 
 
 class Problem(Exception):
@@ -259,7 +263,25 @@ class Connection:
 
 def dispatch(connection: Connection, request: "Any") -> None:
     connection.looks = request["op"] in ("activity", "ping", "python") or bool(request.get("looks"))
+    if request.get("born", 0) > _born:
+        be_born(request["born"])
     _OPERATIONS[request["op"]](connection, request)
+
+
+def be_born(when: int) -> None:
+    """Learn when the box was made. One that was made ahead learns it a second time, when it is somebody's: then what
+    shows the time of its making is dated anew, and its idle time counts from there."""
+    global _born, _idle_since
+    if _born:
+        import time
+
+        _idle_since = monotonic() - max(0.0, time.time() - when / 1000)
+        for path in _dated:
+            try:
+                posix.utime(path, ns=(when * 1_000_000, when * 1_000_000))
+            except OSError:
+                pass  # what cannot be changed shows no such time
+    _born = when
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -1005,6 +1027,7 @@ def op_ping(connection: Connection, request: "Any") -> None:
         import os
 
         os.makedirs(workdir, exist_ok=True)
+        _dated.append(workdir)
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
 
 
@@ -1044,6 +1067,8 @@ def main(arguments: "list[str]") -> None:
             _ISOLATED = False
         elif name == "processes":
             limit_processes(int(value))
+    if _ISOLATED:
+        _dated.extend(("/run", "/dev/shm"))
     set_up_process()
     serve()
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.errors import BoxError
-from holdfast.providers.local.ground import Ground
+from holdfast.boxes.labels import POOL
+from holdfast.providers.local.ground import PREPARED, Ground
 from holdfast.providers.local.launch import stage_for
 from holdfast.providers.local.link import PAUSED, Link
 
@@ -42,6 +43,8 @@ class Inventory:
     """Folders, with the names in them."""
     records: dict[str, set[str]]
     """Boxes that have a record, with the layers that it refers to."""
+    pool: frozenset[str]
+    """Boxes that are nobody's yet."""
     processes_kept: dict[str, set[str]]
     """By box and process, what is kept of it. Left out are new ones, which somebody may be starting."""
     layers: set[str]
@@ -81,6 +84,7 @@ def take_inventory(ground: Ground) -> Inventory:
         alive=frozenset(name for name in boxes if Link(name, ground.boxes / name).alive()),
         boxes=boxes,
         records={name: _layers_in(ground.boxes / name / "box.json") for name in boxes if "box.json" in boxes[name]},
+        pool=frozenset(name for name in boxes if _is_in_pool(ground.boxes / name / "box.json")),
         processes_kept={
             f"{box}/{name}": _names(ground.boxes / box / "processes" / name)
             for box in boxes
@@ -101,13 +105,21 @@ def take_inventory(ground: Ground) -> Inventory:
     )
 
 
+def _is_in_pool(record: Path) -> bool:
+    try:
+        return POOL in json.loads(record.read_bytes())["labels"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def leftovers(there: Inventory) -> list[str]:
     """What nothing refers to, or is only half there. Empty where all is well."""
     wrong = []
     for name, inside in there.boxes.items():
         if name not in there.records:
             wrong.append(f"box {name} has no record")
-        wrong += [f"box {name} has {each} in its folder" for each in inside - _OF_A_BOX]
+        usual = _OF_A_BOX | {PREPARED} if name in there.pool else _OF_A_BOX
+        wrong += [f"box {name} has {each} in its folder" for each in inside - usual]
         if name in there.alive and not {"upper", "work"} <= inside:
             wrong.append(f"box {name} runs without its files")
     for name, inside in there.processes_kept.items():

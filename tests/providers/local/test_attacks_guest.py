@@ -153,6 +153,7 @@ async def test_whatever_a_guest_says_the_host_answers_with_an_error_of_its_own(
             async with asyncio.timeout(PATIENCE):
                 with suppress(BoxError):  # nothing else
                     await operation(stopped)
+    assert await stopped.power() is Power.STOPPED  # which lets go of what is known of one that lives
     # The socketpair of the liar itself is in its own process: all that is left here would be leaked.
     assert open_descriptors() <= before
     await scene.still_fine()

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes import Box, BoxSpec, ProcessState
+from holdfast.boxes.box import Power
 from holdfast.boxes.errors import CannotIsolate
+from holdfast.boxes.labels import POOL
 from holdfast.providers.local import LocalProvider, guard, layers, runtime
 from holdfast.providers.local.bubblewrap import Files, Machine, Mount, arguments
-from holdfast.threads.ids import new_id
+from holdfast.threads.ids import new_id, now_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -195,3 +197,29 @@ def test_who_is_stopped_from_writing(
 def test_a_root_server_chooses_a_user_that_is_there(uid_map: str, wanted: range) -> None:
     assert runtime._free_user("/some/home", uid_map) in wanted
     assert runtime._free_user("/some/home", uid_map) == runtime._free_user("/some/home", uid_map)
+
+
+async def test_what_shows_when_a_box_was_made_shows_when_it_was_handed_over(provider: LocalProvider, box: Box) -> None:
+    """The folder that all boxes begin with is as old in one of the pool as in any: nothing of it is copied."""
+    spec = BoxSpec()
+    ahead = await provider.create(spec, id=new_id("b"), labels={POOL: spec.hash})
+    handed_at = now_ms() + 86_400_000
+    warm = await provider.hand_over(ahead.id, spec, labels={}, created_at=handed_at)
+    try:
+        dates = (await sh(warm, "stat -c %Y /run /dev/shm")).split()
+        assert dates == [str(handed_at // 1000)] * 2
+        assert await sh(warm, "stat -c %y /workspace") == await sh(box, "stat -c %y /workspace")
+        assert await sh(await provider.attach(warm.id), "touch /run/x; stat -c %Y /run") < dates[0]
+    finally:
+        await warm.delete()
+
+
+async def test_a_box_that_somebody_else_stopped_and_started_is_seen_as_it_is(provider: LocalProvider, box: Box) -> None:
+    async with LocalProvider(provider.ground.path.parent) as other:
+        theirs = await other.attach(box.id)
+        assert await box.power() is await theirs.power() is Power.RUNNING
+        await theirs.stop()
+        assert await box.power() is await theirs.power() is Power.STOPPED
+        await theirs.start()
+        assert await box.power() is await theirs.power() is Power.RUNNING
+    assert await sh(box, "echo works") == "works\n"

@@ -58,9 +58,9 @@ class SocketConnection(Connection):
 class LocalBox(GuestBox):
     def __init__(self, provider: GuestProvider, info: BoxInfo) -> None:
         folder = provider.ground.box(info.id)
-        self.link = Link(info.id, folder)
+        self.link = Link(info.id, folder, info.created_at)
         self.link.wake = self._wake
-        self._look = Link(info.id, folder)
+        self._look = Link(info.id, folder, info.created_at)
         """For looking at the box, which wakes nobody."""
         super().__init__(
             info,

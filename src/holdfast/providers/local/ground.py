@@ -35,6 +35,9 @@ CREATING: Final = "creating"
 DELETING: Final = "deleting"
 HELD: Final = "held"
 """While the processes of a box are stopped, for its files to be copied."""
+PREPARED: Final = "next.json"
+"""An empty file in the folder of a box that is made ahead: its next record is written there, and renamed. Making a file
+takes the kernel longer than all else that handing a box over does."""
 _LOCK_SECONDS: Final = 60.0
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONG_PATH: Final = 2048
@@ -147,11 +150,11 @@ class Ground:
     path: Path
     uid: int
     gid: int
+    boxes: Path = field(init=False, repr=False, compare=False)
     _records: dict[str, tuple[tuple[int, int, int], BoxRecord]] = field(default_factory=dict, repr=False)
 
-    @property
-    def boxes(self) -> Path:
-        return self.path / "boxes"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boxes", self.path / "boxes")  # asked for all the time
 
     @property
     def layers(self) -> Path:
@@ -220,8 +223,7 @@ class Ground:
         """Raises `BoxNotFound`."""
         path = f"{self.path}/boxes/{id}/box.json"  # asked for all the time, so not by way of objects
         try:
-            status = os.stat(path)  # noqa: PTH116
-            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+            version = _version(os.stat(path))  # noqa: PTH116
             known = self._records.get(id)
             if known is not None and known[0] == version:
                 return known[1]
@@ -235,12 +237,25 @@ class Ground:
         return record
 
     def write(self, record: BoxRecord) -> None:
-        write_whole(self.box(record.id) / "box.json", record.to_json())
+        """The box is locked."""
+        folder = f"{self.path}/boxes/{record.id}"
+        try:
+            descriptor = os.open(f"{folder}/{PREPARED}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        except FileNotFoundError:
+            status = write_whole(self.box(record.id) / "box.json", record.to_json())
+        else:
+            try:
+                os.write(descriptor, json.dumps(record.to_json()).encode())
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(f"{folder}/{PREPARED}", f"{folder}/box.json")  # noqa: PTH104
+        self._records[record.id] = (_version(status), record)
 
     def whole(self, id: str) -> bool:
         """Whether the box is made, and not on its way out."""
         folder = f"{self.path}/boxes/{id}"
-        return not os.path.exists(f"{folder}/{CREATING}") and not os.path.exists(f"{folder}/{DELETING}")  # noqa: PTH110
+        return not os.access(f"{folder}/{CREATING}", os.F_OK) and not os.access(f"{folder}/{DELETING}", os.F_OK)
 
     def records(self) -> list[BoxRecord]:
         """Of all whole boxes, the oldest first."""
@@ -258,9 +273,8 @@ class Ground:
 
     def try_lock(self, name: str) -> int | None:
         """A descriptor that holds the lock until it is closed, or None: somebody else is at it."""
-        folder = self.boxes / name
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.path}/boxes/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise BoxNotFound(f"there is no local box {name}") from None
         try:
@@ -327,6 +341,7 @@ class Ground:
 
     def discard(self, path: Path) -> Path | None:
         """Take a path away at once; what is left to do is to empty the trash."""
+        self._records.pop(path.name, None)
         target = self.trash / f"{path.name}.{new_id('x')}"
         try:
             path.rename(target)
@@ -335,15 +350,22 @@ class Ground:
         return target
 
 
-def write_whole(path: Path, document: object) -> None:
-    """Readers see the old file or the new one."""
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    """By which what was read of a file is known to be the latest."""
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def write_whole(path: Path, document: object) -> os.stat_result:
+    """Readers see the old file or the new one. Says what the file is now."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{new_id('x')}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, json.dumps(document).encode())
+        status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
     temporary.replace(path)
+    return status
 
 
 def remove_tree(path: Path) -> int:

@@ -45,6 +45,7 @@ from holdfast.providers.local.ground import (
     CREATING,
     DELETING,
     HELD,
+    PREPARED,
     BoxImage,
     BoxRecord,
     Ground,
@@ -55,6 +56,7 @@ from holdfast.providers.local.ground import (
 from holdfast.providers.local.guard import NOTE
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import PAUSED, Link
+from holdfast.providers.local.pulses import Pulses
 from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import new_id, now_ms
 
@@ -63,7 +65,6 @@ log = logging.getLogger(__name__)
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _START_SECONDS: Final = 30.0
 _GRACE_MS: Final = 1500
-_TOUCH_SECONDS: Final = 5.0
 _SPAWN_SECONDS: Final = 60.0
 """Nobody takes longer to write down a process that is about to start."""
 _DISK_THREADS: Final = 4
@@ -88,6 +89,7 @@ class GuestProvider(Provider):
         self._disk: ThreadPoolExecutor | None = None
         self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1) + 2)
         self._watch: FileWatch | None = None
+        self._pulses = Pulses()
         self._background: set[asyncio.Task[Any]] = set()
 
     @property
@@ -110,6 +112,7 @@ class GuestProvider(Provider):
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        self._pulses.close()
 
     async def on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what may take long on threads of its own: reading a small file must not wait for a large removal."""
@@ -231,6 +234,8 @@ class GuestProvider(Provider):
             (folder / "processes").mkdir(mode=0o700)
             self.prepare_files(record)
             self.ground.write(record)
+            if POOL in labels:
+                (folder / PREPARED).touch(mode=0o600)
         except OSError as error:
             self.ground.discard(folder)
             os.close(lock)
@@ -241,25 +246,19 @@ class GuestProvider(Provider):
         require(self.name, self.capabilities, Capability.POOL)
         self.check(spec)
         check_labels(labels)
-        self._record(id)
+        _check_id(id, self.name)
         async with self.ground.locked(id):
             record = self._record(id)
             if record.labels.get(POOL) != spec.hash:
                 raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
             changed = updated(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
             self.ground.write(changed)
-            info = BoxInfo(id, self.name, spec, changed.labels, Power.RUNNING, created_at, record.snapshot)
-            link = Link(id, self.ground.box(id))
-            try:
-                await link.ask({"op": "touch", "paths": self.dated(info)}, seconds=_TOUCH_SECONDS)
-                await self.let_out(link, changed)
-            except GuestRefused as refused:
-                raise BoxUnreachable(f"the guest of box {id} cannot take a new owner: {refused}") from None
-        return LocalBox(self, info)
-
-    def dated(self, info: BoxInfo) -> list[str]:
-        """The folders of a box that show when it was started."""
-        return [self.workdir(info)]
+            link = Link(id, self.ground.box(id), created_at)
+            if self._power(link) is not Power.RUNNING:
+                raise BoxStopped(f"box {id} died before it was handed over")
+            # Its guest hears of it with the first request: its idle time began now, its folders are as old as it is.
+            await self.let_out(link, changed)
+        return LocalBox(self, BoxInfo(id, self.name, spec, changed.labels, Power.RUNNING, created_at, record.snapshot))
 
     def prepare_files(self, record: BoxRecord) -> None:
         folder = self.ground.box(record.id)
@@ -284,6 +283,7 @@ class GuestProvider(Provider):
         """End a box and remove it. It is locked, or was never whole."""
         link = Link(id, self.ground.box(id))
         await self.end(link)
+        self._pulses.forget(id)
         self.release(id)
         moved = self.ground.discard(self.ground.box(id))
         return await self.on_disk(remove_tree, moved) if moved is not None else 0
@@ -294,7 +294,7 @@ class GuestProvider(Provider):
     async def _bring_up(self, record: BoxRecord) -> None:
         """Start the guest and hear from it. Only so many at once: more would make each slower, and none faster."""
         async with self._starts:
-            link = Link(record.id, self.ground.box(record.id))
+            link = Link(record.id, self.ground.box(record.id), record.created_at)
             # The kernel takes longer to move a process than to start one: it does so while the rest goes on.
             confining = asyncio.ensure_future(self.confine(record, await self.launch(record)))
             try:
@@ -334,18 +334,30 @@ class GuestProvider(Provider):
             record.snapshot,
         )
 
-    @staticmethod
-    def _power(link: Link) -> Power:
-        if not link.alive():
+    def _power(self, link: Link) -> Power:
+        if not self._lives(link):
             return Power.STOPPED
         return Power.PAUSED if link.paused else Power.RUNNING
+
+    def _lives(self, link: Link) -> bool:
+        if self._pulses.beats(link.box):
+            return True
+        try:
+            with link.connect() as connection:
+                self._pulses.take(link.box, connection)
+        except (BoxStopped, BoxGone):
+            return False
+        except BoxError:
+            return True  # it does not keep up, or cannot be reached by us: somebody is there
+        return True
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         records = sorted(self.ground.records(), key=lambda record: (record.created_at, record.id))
         return [self.describe(record) for record in records if matches(record.labels, labels or {})]
 
     def _record(self, id: str) -> BoxRecord:
-        if not _ID.fullmatch(id) or not self.ground.whole(id):
+        _check_id(id, self.name)
+        if not self.ground.whole(id):
             raise BoxNotFound(f"there is no {self.name} box {id}")
         return self.ground.read(id)
 
@@ -718,6 +730,12 @@ class GuestProvider(Provider):
         except OSError:
             return []
         return [Step("disk", False, 0.0, f"its processes were ended: {why}", "make room in it, or give it more disk")]
+
+
+def _check_id(id: str, provider: str) -> None:
+    """What is none is not looked for."""
+    if not _ID.fullmatch(id):
+        raise BoxNotFound(f"there is no {provider} box {id}")
 
 
 def _leftovers(folder: Path) -> Iterator[Path]:

@@ -41,21 +41,33 @@ class Call:
         self._received = bytearray()
         self._descriptors: list[int] = []
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     async def answer(self) -> tuple[dict[str, Any], list[int]]:
         """The next message, and the descriptors that came with it: now the caller's to close."""
-        while True:
-            message = self._take()
-            if message is not None:
-                descriptors, self._descriptors = self._descriptors, []
-                return message, descriptors
-            if not self._receive():
-                await readable(self._socket.fileno())
+        while (message := self._come()) is None:
+            await readable(self._socket.fileno())
+        descriptors, self._descriptors = self._descriptors, []
+        return message, descriptors
 
     async def done(self) -> dict[str, Any]:
         """The next message, where no descriptor was asked for: those that come along are closed."""
-        message, descriptors = await self.answer()
-        for each in descriptors:
-            os.close(each)
+        while (message := self.done_now()) is None:
+            await readable(self._socket.fileno())
+        return message
+
+    def done_now(self) -> dict[str, Any] | None:
+        """The same without waiting: None where it has not come yet."""
+        message = self._come()
+        if message is not None:
+            self._drop_descriptors()
+        return message
+
+    def _come(self) -> dict[str, Any] | None:
+        while (message := self._take()) is None:
+            if not self._receive():
+                return None
         return message
 
     def send(self, message: dict[str, Any]) -> None:
@@ -119,6 +131,9 @@ class Call:
 
     def close(self) -> None:
         self._socket.close()
+        self._drop_descriptors()
+
+    def _drop_descriptors(self) -> None:
         for each in self._descriptors:
             os.close(each)
         self._descriptors = []
@@ -133,16 +148,19 @@ class Call:
 class Link:
     """The way to one box's guest."""
 
-    def __init__(self, box: str, folder: Path) -> None:
+    def __init__(self, box: str, folder: Path, born: int | None = None) -> None:
+        """`born`: when the box was made, or handed over, for its guest to know: it dates what shows that."""
         self.box = box
+        self._born = born
         self.wake: Callable[[], Awaitable[bool]] | None = None
         """Tried once where the box does not run, or is paused, before that is an error."""
         self._folder = folder
+        self._place = str(folder)
 
     @property
     def paused(self) -> bool:
         """Whether its processes are held, the guest too: nobody would answer."""
-        return (self._folder / PAUSED).exists()
+        return os.access(f"{self._place}/{PAUSED}", os.F_OK)
 
     def connect(self) -> socket.socket:
         """Raises `BoxStopped` where no guest listens, `BoxUnreachable` where it does not keep up."""
@@ -163,7 +181,7 @@ class Link:
         return connection
 
     def _connect(self, connection: socket.socket) -> None:
-        path = str(self._folder / "guest.sock")
+        path = f"{self._place}/guest.sock"
         if len(os.fsencode(path)) <= 107:
             connection.connect(path)
             return
@@ -177,7 +195,7 @@ class Link:
         """Send a request; the caller closes it. Waits only for one that is larger than a socket's buffer."""
         connection = await self._awake()
         try:
-            data = codec.frame(message)
+            data = codec.frame(message if self._born is None else {**message, "born": self._born})
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
             sent = connection.sendmsg([data], rights)
             if sent < len(data):

@@ -115,6 +115,30 @@ class Drain:
             if watching:
                 loop.remove_reader(self._descriptor)
 
+    # --- without a sink, by who waits for other things too ---
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def gather(self) -> bool:
+        """Keep what is there. False: the stream is at its end."""
+        for _ in range(_TURNS):
+            try:
+                data = os.read(self._descriptor, _PIECE)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.kept.add(data)
+        return True
+
+    def gather_rest(self) -> None:
+        """Keep what is there now; somebody may go on printing for ever."""
+        left = _waiting_bytes(self._descriptor)
+        while left > 0 and (data := os.read(self._descriptor, min(left, _PIECE))):
+            self.kept.add(data)
+            left -= len(data)
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -162,7 +186,10 @@ async def run_command(
             feeder.close()
         try:
             async with asyncio.timeout(timeout):
-                code = await _attend(call, output, errors, feeder, stdin)
+                if stdin or on_stdout is not None or on_stderr is not None:
+                    code = await _attend(call, output, errors, feeder, stdin)
+                else:
+                    code = await _watch_over(call, output, errors)
         except TimeoutError:
             raise ExecTimeout(
                 f"{request['argv'][0]} did not end in {timeout} s and was killed",
@@ -178,6 +205,37 @@ async def run_command(
         feeder.close()
         output.close()
         errors.close()
+
+
+async def _watch_over(call: Call, output: Drain, errors: Drain) -> int:
+    """Keep what a command prints, and wait for its end: as `_attend`, where nobody else has to wait, or be waited for.
+
+    Most commands are such, so that nothing is made for them but what they need.
+    """
+    loop = asyncio.get_running_loop()
+    watched = {call.fileno(), output.fileno(), errors.fileno()}
+    ringing: asyncio.Future[None] = loop.create_future()
+
+    def ring() -> None:
+        if not ringing.done():
+            ringing.set_result(None)
+
+    for each in watched:
+        loop.add_reader(each, ring)
+    try:
+        while (answer := call.done_now()) is None:
+            await ringing
+            ringing = loop.create_future()
+            for stream in (output, errors):
+                if stream.fileno() in watched and not stream.gather():
+                    loop.remove_reader(stream.fileno())
+                    watched.discard(stream.fileno())
+    finally:
+        for each in watched:
+            loop.remove_reader(each)
+    for stream in (output, errors):
+        stream.gather_rest()
+    return number_in(answer, "code")
 
 
 async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin: bytes | AsyncIterable[bytes]) -> int:
@@ -462,8 +520,11 @@ class GuestProcesses:
         self._link = link
         self._watch = watch
         self._box = box_folder
-        self._folder = box_folder / "processes"
         self._owner = owner
+
+    @property
+    def _folder(self) -> Path:
+        return self._box / "processes"
 
     async def exec(
         self,

@@ -170,14 +170,16 @@ class LocalProvider(GuestProvider):
     def beginning(self, spec: BoxSpec) -> tuple[tuple[str, ...], BoxImage | None]:
         return ((runtime.BASE,), None) if spec.image is None else image_store.beginning(self.ground, spec.image)
 
-    def _image(self, info: BoxInfo) -> BoxImage | None:
+    def _latest(self, info: BoxInfo) -> tuple[BoxImage | None, NetworkPolicy]:
+        """A box's image, and its policy as it is now: it may have changed since a handle was made."""
         try:
-            return self.ground.read(info.id).image
+            record = self.ground.read(info.id)
         except BoxError:
-            return None
+            return None, info.spec.network
+        return record.image, record.spec.network
 
     def workdir(self, info: BoxInfo) -> str:
-        if info.spec.workdir == WORKSPACE and (image := self._image(info)) is not None:
+        if info.spec.workdir == WORKSPACE and (image := self._latest(info)[0]) is not None:
             return image.workdir or info.spec.workdir
         return info.spec.workdir
 
@@ -228,13 +230,9 @@ class LocalProvider(GuestProvider):
         return pid is not None and not self._ways_out.has(id, pid)
 
     def environment(self, info: BoxInfo) -> dict[str, str]:
-        image = self._image(info)
+        image, policy = self._latest(info)
         if image is not None:
-            return {
-                **environment_in(image),
-                "HOLDFAST_BOX": info.id,
-                **self._ways_out.environment(self._policy(info)),
-            }
+            return {**environment_in(image), "HOLDFAST_BOX": info.id, **self._ways_out.environment(policy)}
         return {
             "PATH": _PATH,
             "HOME": bubblewrap.HOME,
@@ -245,18 +243,8 @@ class LocalProvider(GuestProvider):
             "TMPDIR": "/tmp",
             "npm_config_prefix": f"{bubblewrap.HOME}/.local",
             "HOLDFAST_BOX": info.id,
-            **self._ways_out.environment(self._policy(info)),
+            **self._ways_out.environment(policy),
         }
-
-    def _policy(self, info: BoxInfo) -> NetworkPolicy:
-        """As it is now: it may have changed since a handle was made."""
-        try:
-            return self.ground.read(info.id).spec.network
-        except BoxError:
-            return info.spec.network
-
-    def dated(self, info: BoxInfo) -> list[str]:
-        return [*super().dated(info), "/run", "/dev/shm"]
 
     def check(self, spec: BoxSpec) -> None:
         super().check(spec)
