@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.egress.conftest import PUBLIC, WAIT, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello
 
 from holdfast.boxes.network import Network
+from holdfast.egress import accepting
 from holdfast.testing.outside import NeverConnector, RefusingConnector, ShiftingName, StaticNames
 
 pytestmark = pytest.mark.anyio
@@ -555,3 +559,57 @@ async def test_a_box_without_a_network_is_closed_at_once(world: World) -> None:
     assert await client.is_reset()
     found = await world.decision()
     assert (found.allowed, found.why) == (False, "this box has no network")
+
+
+# --- a listener that a box has, too ---
+
+
+@contextlib.contextmanager
+def let_block(listener: socket.socket) -> Iterator[None]:
+    """Somebody who has the listener too lets it block, again and again."""
+    over = threading.Event()
+
+    def block() -> None:
+        while not over.is_set():
+            os.set_blocking(copy.fileno(), True)
+
+    with listener.dup() as copy:
+        thread = threading.Thread(target=block)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+async def test_a_listener_that_is_made_to_block_makes_nobody_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worst case: whatever is done about it is undone in time."""
+    monkeypatch.setattr(accepting, "os", SimpleNamespace(set_blocking=lambda descriptor, blocking: None))
+    world.box("a.example.com", id="b-2")
+    world.box("a.example.com")
+    listener = socket.create_server(("127.0.0.1", 0))
+    world.proxy.listen("b-1", listener)
+    with listener.dup() as copy, socket.create_connection(listener.getsockname()):
+        copy.setblocking(True)
+        async with asyncio.timeout(WAIT):
+            assert (await world.get("http://other.example.org/", box="b-2"))[0] == 403
+            while listener.fileno() >= 0:  # noqa: ASYNC110 - the proxy tells nobody
+                await asyncio.sleep(0.01)
+    assert "box b-1: cannot accept" in caplog.text
+
+
+async def test_a_listener_that_is_let_block_all_the_time_is_served(world: World) -> None:
+    world.box("a.example.com")
+    listener = socket.create_server(("127.0.0.1", 0))
+    world.proxy.listen("b-1", listener)
+    with let_block(listener):
+        for _ in range(5):
+            with socket.create_connection(listener.getsockname(), timeout=WAIT) as client:
+                client.sendall(b"GET http://other.example.org/ HTTP/1.1\r\nHost: other.example.org\r\n\r\n")
+                async with asyncio.timeout(WAIT):
+                    assert (await asyncio.to_thread(client.recv, 12)) == b"HTTP/1.1 403"
+            if listener.fileno() < 0:
+                return  # it was made to wait once, and that was the end of it

@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.network import DOOR, Network, NetworkPolicy, Traffic
+from holdfast.egress.accepting import Accepting
 from holdfast.egress.connection import Connection
 from holdfast.egress.defaults import DefaultList
 from holdfast.egress.limits import Limits
@@ -62,6 +63,7 @@ class EgressProxy:
         self._ways: dict[str, Way] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
+        self._accepting = Accepting()
 
     async def __aenter__(self) -> Self:
         self._sweeper = asyncio.create_task(self._sweep(), name="egress deadlines")
@@ -78,6 +80,7 @@ class EgressProxy:
             tasks.add(self._sweeper)
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+        self._accepting.close()
 
     # --- for providers: the Egress protocol ---
 
@@ -93,6 +96,7 @@ class EgressProxy:
                 door=self._door,
                 room=self._has_room,
                 start=self._start,
+                accept=self._accepting.accept,
             )
         owner = Owner.of(labels)
         way.tenant, way.environment = owner.tenant, owner.environment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ class Way:
         door: Door | None,
         room: Callable[[int], bool],
         start: Callable[[Way, Connection], None],
+        accept: Callable[[socket.socket], socket.socket],
     ) -> None:
         self.box = box
         self.limits = limits
@@ -69,6 +71,7 @@ class Way:
         self._resolving = asyncio.Semaphore(_RESOLVES)
         self._room = room
         self._start = start
+        self._accept_from = accept
         self._most = limits.connections
         self._bandwidth: Bucket | None = None
         self._requests = Bucket(limits.requests, burst=limits.requests)
@@ -162,12 +165,15 @@ class Way:
         refused = 0
         for _ in range(_ACCEPTS):
             try:
-                client, _ = self._listener.accept()
+                client = self._accept_from(self._listener)
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:
                 _log.warning("box %s: cannot accept: %s", self.box, error)
-                self._pause(_PAUSE_SECONDS * 10)
+                if error.errno == errno.EINVAL:  # it listens no more: nobody will come
+                    self._stop_listening()
+                else:
+                    self._pause(_PAUSE_SECONDS * 10)
                 return
             refused += not self.take(client)
         if refused:

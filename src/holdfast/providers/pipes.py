@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
+import select
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from threading import BoundedSemaphore, Event, Thread
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+_TERMINALS: Final = BoundedSemaphore(64)
+"""Threads that write to terminals. Those that somebody keeps waiting for good are lost, and so must be few."""
+_PIECE: Final = 4096
+_POLL_MS: Final = 200
 
 
 def on_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
@@ -98,3 +105,61 @@ class Pipe:
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
+
+
+class Terminal:
+    """A terminal that somebody else has too, who may let it block: written to by a thread that has nothing else to do.
+
+    Owns its descriptor until `close`; a thread that is at it has a copy of its own.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor: int | None = descriptor
+
+    async def write(self, data: bytes) -> None:
+        """All of it. Raises `OSError` where nobody reads any more, or where too many terminals keep us waiting."""
+        if self.descriptor is None:
+            raise BrokenPipeError(errno.EPIPE, "closed")
+        if not _TERMINALS.acquire(blocking=False):
+            raise OSError(errno.EAGAIN, "too many terminals do not take what is written to them")
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+        given_up = Event()
+
+        def tell(error: OSError | None) -> None:
+            if not written.done():
+                written.set_exception(error) if error is not None else written.set_result(None)
+
+        def work(descriptor: int) -> None:
+            error = None
+            try:
+                _write_terminal(descriptor, data, given_up)
+            except OSError as problem:
+                error = problem
+            finally:
+                os.close(descriptor)
+                _TERMINALS.release()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(tell, error)
+
+        Thread(target=work, args=(os.dup(self.descriptor),), name="holdfast-terminal", daemon=True).start()
+        try:
+            await written
+        finally:
+            given_up.set()
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def _write_terminal(descriptor: int, data: bytes, given_up: Event) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    view = memoryview(data)
+    while view and not given_up.is_set():
+        if poll.poll(_POLL_MS):
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(BlockingIOError):
+                view = view[os.write(descriptor, view[:_PIECE]) :]

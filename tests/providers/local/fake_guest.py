@@ -8,10 +8,65 @@ whether to `hold` the connection without ever saying more.
 import array
 import json
 import os
+import signal
 import socket
 import sys
+import threading
+import tty
+
+LIFETIME = 60
+"""Seconds: whoever is made to wait by this waits no longer."""
+
+
+def let_it_block(descriptor: int) -> int:
+    """Keep a copy, and see to it that whoever uses the descriptor is made to wait, whatever they do about that."""
+    copy = os.dup(descriptor)
+
+    def block() -> None:
+        while True:
+            os.set_blocking(copy, True)
+
+    threading.Thread(target=block, daemon=True).start()
+    return descriptor
+
+
+def full_pipe() -> int:
+    _, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, bytes(1 << 16))
+    except BlockingIOError:
+        return let_it_block(write)
+
+
+def full_terminal() -> int:
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    os.set_blocking(master, False)
+    try:
+        while True:
+            os.write(master, b"x" * 1024)
+    except BlockingIOError:
+        return let_it_block(master)
+
+
+def full_socket() -> int:
+    ours, theirs = socket.socketpair()
+    os.dup(theirs.fileno())
+    theirs.detach()
+    ours.setblocking(False)
+    try:
+        while True:
+            ours.send(bytes(1 << 16))
+    except BlockingIOError:
+        return let_it_block(ours.detach())
+
 
 KINDS = {
+    "full pipe": full_pipe,
+    "full terminal": full_terminal,
+    "full socket": full_socket,
     "folder": lambda: os.open("/", os.O_RDONLY),
     "device": lambda: os.open("/dev/zero", os.O_RDWR),
     "pipe": lambda: os.pipe()[0],
@@ -21,6 +76,7 @@ KINDS = {
 
 
 def main() -> None:
+    signal.alarm(LIFETIME)
     folder, answers = sys.argv[1], json.loads(sys.argv[2])
     os.chdir(folder)
     if os.path.lexists("guest.sock"):

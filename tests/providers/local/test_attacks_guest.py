@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
 import subprocess
 import sys
 import tarfile
@@ -21,7 +22,7 @@ from holdfast.boxes.errors import BoxError, BoxUnreachable, FileProblem, Hostile
 from holdfast.guest import codec
 from holdfast.providers.local import link
 from holdfast.providers.local import process as local_process
-from holdfast.providers.local.box import LocalBox
+from holdfast.providers.local.box import LocalBox, SocketConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +53,13 @@ async def stopped(scene: Scene) -> AsyncIterator[Box]:
     async with scene.another() as box:
         await box.stop()
         yield box
+
+
+async def given_by(box: Box) -> socket.socket:
+    """What a guest hands out for a connection, as it is: no check would make it another."""
+    assert isinstance(box, LocalBox)
+    _, (descriptor,) = await box.link.ask_descriptors({"op": "connect", "port": 80, "ipv6": False})
+    return socket.socket(fileno=descriptor)
 
 
 async def nothing() -> AsyncIterator[bytes]:
@@ -142,6 +150,29 @@ LIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("kind", ["full pipe", "full terminal"])
+async def test_a_stdin_that_is_made_to_block_makes_nobody_else_wait(scene: Scene, stopped: Box, kind: str) -> None:
+    async with taken_over(stopped, scene, every=says({}), stdin=says({}, descriptors=[kind])):
+        process = await stopped.spawn(["cat"], stdin=True)
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await process.write(b"x" * 100_000)
+        await scene.still_fine()
+
+
+async def test_a_connection_that_is_made_to_block_makes_nobody_else_wait(scene: Scene, stopped: Box) -> None:
+    async with taken_over(stopped, scene, connect=says({}, descriptors=["full socket"])):
+        connection = SocketConnection(await given_by(stopped))
+        for use in (connection.read(), connection.write(b"x" * 1_000_000)):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await use
+        async with asyncio.timeout(PATIENCE):
+            await connection.close()
+        await scene.still_fine()
+
+
 @pytest.mark.parametrize("lie", LIES)
 async def test_whatever_a_guest_says_the_host_answers_with_an_error_of_its_own(
     scene: Scene, stopped: Box, lie: str
@@ -180,6 +211,7 @@ async def test_a_guest_that_never_answers_is_not_waited_for(
         with pytest.raises(TimeoutError):  # what may take long ends when its caller has waited long enough
             async with asyncio.timeout(0.2):
                 await stopped.files.find(".")
+    assert await stopped.power() is Power.STOPPED
     assert open_descriptors() == before
 
 

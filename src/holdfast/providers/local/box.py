@@ -6,7 +6,8 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.box import BoxInfo, Power
@@ -27,22 +28,44 @@ _CONNECT_SECONDS: Final = 10.0
 
 
 class SocketConnection(Connection):
-    """A socket that the guest opened, now ours."""
+    """A socket that the guest opened, and may still have: whether it blocks is said anew with each call."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._waiting: set[asyncio.Future[None]] = set()
 
     async def read(self, limit: int = 1 << 16) -> bytes:
-        try:
-            return await asyncio.get_running_loop().sock_recv(self._socket, limit)
-        except ConnectionError:
-            return b""
+        loop = asyncio.get_running_loop()
+        while self._socket.fileno() >= 0:
+            try:
+                return self._socket.recv(limit, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                await self._ready(loop.add_reader, loop.remove_reader)
+            except ConnectionError:
+                return b""
+        return b""
 
     async def write(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view, socket.MSG_DONTWAIT) :]
+            except (BlockingIOError, InterruptedError):
+                await self._ready(loop.add_writer, loop.remove_writer)
+            except OSError as error:
+                raise BoxUnreachable(f"the box closed the connection ({error.strerror})") from None
+
+    async def _ready(self, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(ready)
+        add(self._socket, _settle, ready)
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, data)
-        except ConnectionError as error:
-            raise BoxUnreachable(f"the box closed the connection ({error.strerror})") from None
+            await ready
+        finally:
+            self._waiting.discard(ready)
+            if self._socket.fileno() >= 0:
+                remove(self._socket)
 
     async def close_write(self) -> None:
         try:
@@ -52,7 +75,21 @@ class SocketConnection(Connection):
                 raise
 
     async def close(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.remove_writer(self._socket)
+        # What nobody reads would be waited for, as long as whoever has it too said.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         self._socket.close()
+        for each in self._waiting:
+            _settle(each)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class LocalBox(GuestBox):

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import sys
 import termios
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
@@ -42,7 +43,7 @@ from holdfast.providers.local.ground import write_whole
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import DEFAULT_SECONDS, Call, Link
 from holdfast.providers.output import Collected, Tail
-from holdfast.providers.pipes import Pipe
+from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.threads.ids import new_id, now_ms
 
 _PIECE: Final = 1 << 18
@@ -354,7 +355,7 @@ class KeptProcess(Process):
         self._watch = watch
         self._folder = folder
         self._gone = gone
-        self._stdin: Pipe | None = None
+        self._stdin: Pipe | Terminal | None = None
         try:
             told = json.loads((folder / "process.json").read_bytes())
         except FileNotFoundError:
@@ -479,7 +480,7 @@ class KeptProcess(Process):
                 for each in given:
                     os.close(each)
                 raise BoxUnreachable("the guest did not hand out a stdin")
-            self._stdin = Pipe(given[0])
+            self._stdin = _own_stdin(given[0])
         pipe = self._stdin
         try:
             await pipe.write(data)
@@ -511,6 +512,22 @@ class KeptProcess(Process):
     async def resize(self, rows: int, columns: int) -> None:
         check_terminal(rows, columns)
         await self._tell("resize", rows=rows, columns=columns)
+
+
+def _own_stdin(descriptor: int) -> Pipe | Terminal:
+    """What the guest gave out, and may still have: in a way that it cannot make us wait by. Takes the descriptor."""
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISCHR(kind) and os.isatty(descriptor):
+        return Terminal(descriptor)
+    try:
+        if not stat.S_ISFIFO(kind):
+            raise BoxUnreachable("the guest handed out something that is no stdin")
+        # Opened again, its flags are ours alone. Nobody reads it any more where that cannot be.
+        return Pipe(os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        raise BoxConflict("the process does not read its stdin any more") from None
+    finally:
+        os.close(descriptor)
 
 
 class GuestProcesses:
