@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -245,7 +246,7 @@ class Ground:
             status = write_whole(self.box(record.id) / "box.json", record.to_json())
         else:
             try:
-                os.write(descriptor, json.dumps(record.to_json()).encode())
+                _write_at_once(descriptor, record.to_json())
                 status = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
@@ -360,12 +361,18 @@ def write_whole(path: Path, document: object) -> os.stat_result:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{new_id('x')}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, json.dumps(document).encode())
+        _write_at_once(descriptor, document)
         status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
     temporary.replace(path)
     return status
+
+
+def _write_at_once(descriptor: int, document: object) -> None:
+    data = json.dumps(document).encode()
+    if os.write(descriptor, data) < len(data):  # what takes the place of the old one must be whole
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def remove_tree(path: Path) -> int:
