@@ -5,7 +5,7 @@ never pass through here: descriptors do. An exec comes with the host's pipes, a 
 host opened, a port or a file is opened here and the descriptor handed out.
 
 One thread, one epoll. What may take long is done in a forked child. Imports are kept to what is built in: they would be
-most of a box's start. Not for wire details (codec) nor for trees and searches (tree, search), which children import.
+most of a box's start. Not for wire details (codec), nor for files (files, and tree and search, which children import).
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -30,7 +30,6 @@ _MAX_DESCRIPTORS = 8
 _PIECE = 65536
 _PTY_PAUSE = 1 << 20
 """Bytes copied from one terminal before others get their turn."""
-_OPEN_FLAGS = posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 
 _epoll: "select.epoll"
 _watched: "dict[int, Callable[[int], None]]" = {}
@@ -237,6 +236,29 @@ class Connection:
     def refuse(self, number: int, about: str) -> None:
         self.answer({"error": number, "about": about})
 
+    def do_in_child(self, work: "Callable[[], Any]") -> None:
+        """Do what may take long in a child. It answers on the connection by itself; hanging up kills it."""
+        pid = posix.fork()
+        if pid == 0:
+            try:
+                _signal.set_wakeup_fd(-1)
+                _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+                self.socket.setblocking(True)
+                try:
+                    answer = work()
+                except OSError as error:
+                    answer = {"error": error.errno or errno.EIO, "about": str(error.filename or "")}
+                except ValueError as error:
+                    answer = {"refused": type(error).__name__, "about": str(error)}
+                self.socket.sendall(codec.frame(answer))
+            except BaseException as error:
+                complain(error)
+            finally:
+                posix._exit(0)
+        _helpers.add(pid)
+        self.on_hangup = lambda: kill_child(pid)
+        _children[pid] = lambda code: self.answer({"error": errno.EIO, "about": "ended"}) if code else hang_up(self)
+
     def take_descriptors(self, count: int) -> "list[int]":
         """The descriptors that came with the request: now the caller's to close."""
         if len(self.descriptors) != count:
@@ -265,7 +287,12 @@ def dispatch(connection: Connection, request: "Any") -> None:
     connection.looks = request["op"] in ("activity", "ping", "python") or bool(request.get("looks"))
     if request.get("born", 0) > _born:
         be_born(request["born"])
-    _OPERATIONS[request["op"]](connection, request)
+    operation = _OPERATIONS.get(request["op"])
+    if operation is None:
+        import files  # type: ignore[import-not-found]
+
+        operation = files.OPERATIONS[request["op"]]
+    operation(connection, request)
 
 
 def be_born(when: int) -> None:
@@ -735,24 +762,7 @@ def op_listen(connection: Connection, request: "Any") -> None:
     connection.answer({}, (_way_out[0].fileno(),))
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def absolute(request: "Any", name: str = "path") -> str:
-    import os.path
-
-    path: str = request[name]
-    if not path.startswith("/"):
-        path = request["cwd"] + "/" + path
-    # Where it climbs, only the kernel knows where to: a link may be on the way.
-    return path if ".." in path.split("/") else os.path.normpath(path)
-
-
-def describe(path: str, status: posix.stat_result) -> "list[Any]":
-    kinds = {0o100000: "file", 0o040000: "folder", 0o120000: "link"}
-    kind = kinds.get(status.st_mode & 0o170000, "other")
-    target = posix.readlink(path) if kind == "link" else None
-    return [path, kind, status.st_size, status.st_mode & 0o7777, status.st_mtime_ns // 1_000_000, target]
+# --- the root, and who we are -----------------------------------------------------------------------------------------
 
 
 def op_hold(connection: Connection, request: "Any") -> None:
@@ -762,156 +772,6 @@ def op_hold(connection: Connection, request: "Any") -> None:
         connection.answer({}, (descriptor,))
     finally:
         posix.close(descriptor)
-
-
-def op_open(connection: Connection, request: "Any") -> None:
-    """Open a file for reading. Without waiting: a pipe with nobody at its other end must not hold us up."""
-    path = absolute(request)
-    descriptor = posix.open(path, posix.O_RDONLY | _OPEN_FLAGS)
-    try:
-        connection.answer({"file": describe(path, posix.fstat(descriptor))}, (descriptor,))
-    finally:
-        posix.close(descriptor)
-
-
-def op_write(connection: Connection, request: "Any") -> None:
-    """Hand out a new file; when the host says that it is complete, it takes the place of the old one."""
-    import os
-
-    path = absolute(request)
-    # Through links, as any other writer would: the file that is meant is replaced, not the link to it.
-    path = os.path.realpath(path)
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    if os.path.isdir(path):
-        raise Problem(errno.EISDIR, path)
-    temporary = folder + "/.holdfast-" + posix.urandom(6).hex()
-    descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | _OPEN_FLAGS, 0o600)
-
-    def commit(_connection: Connection, message: "Any") -> None:
-        try:
-            posix.chmod(temporary, request["mode"])
-            posix.replace(temporary, path)
-        except OSError as error:
-            discard()
-            raise Problem(error.errno or errno.EIO, path) from None
-        _connection.answer({})
-
-    def discard() -> None:
-        try:
-            posix.unlink(temporary)
-        except OSError:
-            pass
-
-    connection.on_hangup = discard
-    connection.on_message = commit
-    try:
-        connection.send({}, (descriptor,))
-    finally:
-        posix.close(descriptor)
-
-
-def op_stat(connection: Connection, request: "Any") -> None:
-    path = absolute(request)
-    connection.answer({"file": describe(path, posix.lstat(path))})
-
-
-def op_mkdir(connection: Connection, request: "Any") -> None:
-    import os
-
-    os.makedirs(absolute(request), exist_ok=True)
-    connection.answer({})
-
-
-def op_move(connection: Connection, request: "Any") -> None:
-    import os
-
-    source, target = absolute(request), absolute(request, "target")
-    posix.lstat(source)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.isdir(target) and not os.path.islink(target):
-        raise Problem(errno.EEXIST, target)
-    try:
-        posix.rename(source, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        move_across(connection, source, target)
-        return
-    connection.answer({})
-
-
-def move_across(connection: Connection, source: str, target: str) -> None:
-    """To or from a volume: copied and then removed, which takes its time."""
-
-    def move() -> "Any":
-        import shutil
-
-        shutil.move(source, target)
-        return {}
-
-    in_child(connection, move)
-
-
-def op_chmod(connection: Connection, request: "Any") -> None:
-    posix.chmod(absolute(request), request["mode"])
-    connection.answer({})
-
-
-def op_touch(connection: Connection, request: "Any") -> None:
-    """Give folders of a box that was made ahead the time that it is now. What cannot be changed shows no such time."""
-    for path in request["paths"]:
-        try:
-            posix.utime(path)
-        except OSError:
-            pass
-    connection.answer({})
-
-
-def op_delete(connection: Connection, request: "Any") -> None:
-    path = absolute(request)
-    status = posix.lstat(path)
-    if status.st_mode & 0o170000 != 0o040000:
-        posix.unlink(path)
-    elif not request["recursive"]:
-        posix.rmdir(path)
-    else:
-        in_child(connection, lambda: remove_tree(path))
-        return
-    connection.answer({})
-
-
-def remove_tree(path: str) -> "Any":
-    import search  # type: ignore[import-not-found]
-
-    search.remove_tree(path)
-    return {}
-
-
-def in_child(connection: Connection, work: "Callable[[], Any]", keep: "tuple[int, ...]" = ()) -> None:
-    """Do what may take long in a child. It answers on the connection by itself; hanging up kills it."""
-    pid = posix.fork()
-    if pid == 0:
-        try:
-            _signal.set_wakeup_fd(-1)
-            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-            connection.socket.setblocking(True)
-            try:
-                answer = work()
-            except OSError as error:
-                answer = {"error": error.errno or errno.EIO, "about": str(error.filename or "")}
-            except ValueError as error:
-                answer = {"refused": type(error).__name__, "about": str(error)}
-            connection.socket.sendall(codec.frame(answer))
-        except BaseException as error:
-            complain(error)
-        finally:
-            posix._exit(0)
-    _helpers.add(pid)
-    connection.on_hangup = lambda: kill_child(pid)
-    _children[pid] = lambda code: (
-        connection.answer({"error": errno.EIO, "about": "ended"}) if code else hang_up(connection)
-    )
 
 
 def kill_child(pid: int) -> None:
@@ -926,91 +786,6 @@ def hang_up(connection: Connection) -> None:
     """The child has answered."""
     connection.on_hangup = None
     connection.close()
-
-
-def op_list(connection: Connection, request: "Any") -> None:
-    path = absolute(request)
-
-    def work() -> "Any":
-        import search
-
-        return {"files": search.list_folder(path)}
-
-    in_child(connection, work)
-
-
-def op_find(connection: Connection, request: "Any") -> None:
-    path = absolute(request)
-
-    def work() -> "Any":
-        import search
-
-        return {"files": search.find(path, request["pattern"], request["limit"])}
-
-    in_child(connection, work)
-
-
-def op_search(connection: Connection, request: "Any") -> None:
-    path = absolute(request)
-
-    def work() -> "Any":
-        import search
-
-        found = search.search(path, request["pattern"], request["glob"], request["regex"], request["limit"])
-        return {"matches": found}
-
-    in_child(connection, work)
-
-
-def op_replace(connection: Connection, request: "Any") -> None:
-    paths = [each if each.startswith("/") else request["cwd"] + "/" + each for each in request["paths"]]
-
-    def work() -> "Any":
-        import search
-
-        return {"replaced": search.replace(paths, request["pattern"], request["replacement"], request["regex"])}
-
-    in_child(connection, work)
-
-
-def op_pack(connection: Connection, request: "Any") -> None:
-    """A tree, as an archive into the host's pipe."""
-    (pipe,) = connection.take_descriptors(1)
-    path = absolute(request)
-
-    def work() -> "Any":
-        import tree  # type: ignore[import-not-found]
-
-        with open(pipe, "wb", buffering=1 << 18) as out:
-            tree.pack(path, out)
-        return {}
-
-    try:
-        posix.lstat(path)
-        in_child(connection, work)
-    finally:
-        posix.close(pipe)
-
-
-def op_unpack(connection: Connection, request: "Any") -> None:
-    """An archive out of the host's pipe, into a folder."""
-    (pipe,) = connection.take_descriptors(1)
-    path = absolute(request)
-
-    def work() -> "Any":
-        import os
-
-        import tree
-
-        os.makedirs(path, exist_ok=True)
-        with open(pipe, "rb", buffering=1 << 18) as archive:
-            tree.unpack(archive, path, links="anywhere")
-        return {}
-
-    try:
-        in_child(connection, work)
-    finally:
-        posix.close(pipe)
 
 
 def is_folder(path: str) -> bool:
