@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +23,7 @@ from holdfast.boxes.errors import BoxConflict, InvalidSpec
 from holdfast.boxes.lifecycle import LIVE, TOMBSTONES, BoxState
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow
 from holdfast.boxes.spec import BoxSpec, Lifetime
-from holdfast.threads.sqlite.schema import connect, prepare
+from holdfast.threads.sqlite.schema import connect, make, prepare
 
 T = TypeVar("T")
 _AT_ONCE: Final = 256
@@ -309,7 +308,7 @@ class SqliteBoxes:
     def _opened(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         if self._rows is None or self._leases is None:
             # The file holds specs, and those may hold secrets. SQLite gives its companions the same permissions.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            make(self._path)
             with ExitStack() as opening:
                 rows = opening.enter_context(closing(connect(self._path)))
                 prepare(rows)

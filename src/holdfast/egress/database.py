@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.threads.sqlite.schema import connect, prepare
+from holdfast.threads.sqlite.schema import connect, make, prepare
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ class Database:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            make(self._path)
             with ExitStack() as opening:
                 connection = opening.enter_context(closing(connect(self._path)))
                 prepare(connection)

@@ -5,6 +5,8 @@ Tables whose names end in `_cache` can be dropped at any time: they are rebuilt 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -217,6 +219,16 @@ def _missing(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
     if present and len(present) < len(caches):
         outdated += present
     return outdated, [statement for name, statement in _statements() if name not in there]
+
+
+def make(path: Path) -> None:
+    """Make the file where it is missing, for its owner alone.
+
+    One that is there is not even opened: closing it again would take away the locks of every connection that this
+    process has to it, and another process could then remove the log that they write to.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connect(path: Path) -> sqlite3.Connection:
