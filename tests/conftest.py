@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents import InstalledAgents
+from tests.runs import matrix
 
 from holdfast.testing.server import ServerProcess
 
@@ -36,3 +37,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     home: Path = tmp_path_factory.mktemp("server") / "home"
     with ServerProcess(home, long_poll_timeout=0.5) as server:
         yield server
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the fault matrix of runs, where all of it was asked for, or something in it is broken."""
+    ends = matrix.read(report for reports in terminalreporter.stats.values() for report in reports)
+    if ends and (matrix.ALL or matrix.BROKEN in ends.values()):
+        from tests.runs.faulting import MODEL, cells  # which loads much
+
+        terminalreporter.section("runs, and what struck them")
+        for line in matrix.table(ends, [cell.names for cell in cells(tuple(MODEL))]):
+            terminalreporter.write_line(line)

@@ -111,6 +111,11 @@ def hostile() -> list[Entry]:
     add("signal.run.cancel_requested", run="r-1", interrupt=evil, by=evil)
     add("signal.run.finished", run="r-1", status=evil, error={"code": evil, "message": evil, "hint": evil},
         usage={"cost": "much"}, ms=evil)  # fmt: skip
+    add("signal.run.started", run="__proto__", agent="constructor", model="toString", resumes="constructor")
+    add("signal.run.box", run="__proto__", box="valueOf", files="__proto__")
+    add("signal.run.provisioned", run="__proto__", session="constructor")
+    add("proto.tool", call="__proto__", name="constructor", arguments={"__proto__": 1})
+    add("signal.run.finished", run="__proto__", status="constructor")
     add("signal.run.started", run=["r-2"], agent=None, model=None)
     add("signal.run.finished", run={"r": 2}, status="orphaned", error=evil)
     return story.entries

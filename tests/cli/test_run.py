@@ -185,6 +185,25 @@ def test_one_that_is_left_to_itself_can_be_steered_and_cancelled(world: World) -
     assert "  ■ cancelled after " in out
 
 
+def test_an_interruption_is_followed_into_the_next_run(world: World) -> None:
+    gate = Gate()
+    world.model.script([held(text("Never."), gate), text("Something else, then.")])
+    with world.start("run", "One thing.", "--agent", "pi", "--model", "scripted", "--empty") as following:
+        gate.wait_reached()
+        assert following.stdout is not None
+        thread = thread_in(following.stdout.readline())
+        code, out, err = world.run("steer", thread, "Another thing.", "--interrupt")
+        assert (code, out.split()[0]) == (0, "interrupting"), err
+        out, err = following.communicate(timeout=120)
+        gate.release()
+    assert following.returncode == 0, out + err
+    lines = out.splitlines()
+    assert "  > Another thing.  (interrupts)" in lines
+    assert any(line.startswith("  ■ interrupted after ") for line in lines)
+    assert "    Something else, then." in lines
+    assert lines[-1].startswith("  ✓ completed in ")
+
+
 def test_one_that_is_followed_is_followed_through_a_restart_of_the_server(world: World) -> None:
     gate = Gate()
     # The answer that was on its way is lost with the server's connections: the agent asks again.
@@ -203,18 +222,20 @@ def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(world: World) -> 
     world.model.script([held(text("Some words that come live."), gate)])
     arguments = ["run", "Go slow.", "--agent", "pi", "--model", "scripted", "--empty"]
     leader, follower = pty.openpty()
-    process = world.start(
-        *arguments, stdin=follower, stdout=follower, stderr=follower, start_new_session=True, text=False
-    )
-    os.close(follower)
-    shown = read_until(leader, b"Some words that come")
-    assert b"Ctrl-C leaves it running" in shown
-    assert b"#token=" in shown
-    os.kill(process.pid, signal.SIGINT)
-    os.kill(process.pid, signal.SIGINT)
-    shown += read_until(leader, None)
-    assert process.wait(timeout=60) == 130
-    os.close(leader)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+    with world.start(*arguments, **streams, start_new_session=True, text=False) as process:
+        os.close(follower)
+        try:
+            shown = read_until(leader, b"Some words that come")
+            assert b"Ctrl-C leaves it running" in shown
+            assert b"#token=" in shown
+            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, signal.SIGINT)
+            shown += read_until(leader, None)
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+            os.close(leader)
     thread = thread_in(shown.decode())
     assert f"the run goes on without you, on thread {thread}".encode() in shown
     assert f"holdfast attach {thread}".encode() in shown

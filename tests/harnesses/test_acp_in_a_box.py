@@ -27,7 +27,12 @@ def test_it_works_goes_on_with_its_session_and_in_another_box_is_told_what_happe
         "options": {"baseURL": "{env:HOLDFAST_MODEL_URL}", "apiKey": "{env:HOLDFAST_MODEL_TOKEN}"},
         "models": {"scripted": {"tool_call": True, "limit": {"context": 128000, "output": 4096}}},
     }
-    settings = {"model": "holdfast/scripted", "small_model": "holdfast/scripted", "provider": {"holdfast": provider}}
+    settings = {
+        "model": "holdfast/scripted",
+        "small_model": "holdfast/scripted",
+        "permission": {"bash": "ask"},
+        "provider": {"holdfast": provider},
+    }
     (workspace := tmp_path / "workspace").mkdir()
     (workspace / "opencode.json").write_text(json.dumps(settings))
     script = [bash("echo kept > kept.txt; echo from the tool"), text("One."), text("Two."), text("Three.")]
@@ -46,6 +51,12 @@ def test_it_works_goes_on_with_its_session_and_in_another_box_is_told_what_happe
         [tool] = [entry.payload for entry in client.thread(thread).entries(types="acp.tool")]
         assert (tool["name"], tool["status"]) == ("bash", "ok")
         assert "from the tool" in tool["result"]
+        [asked] = [
+            entry.payload["record"]
+            for entry in client.thread(thread).entries(types="acp.event")
+            if entry.payload["record"].get("type") == "permission"
+        ]
+        assert asked["chosen"] == "once"
         for loses_its_box in (False, True):
             if loses_its_box:
                 assert run.box is not None

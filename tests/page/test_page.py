@@ -65,6 +65,12 @@ async def test_words_stream_in_place_and_tools_end_where_they_began(page: Page, 
     await expect(page.locator("#status")).to_have_text("✗ failed")
     await expect(page.locator(".mark.failed code")).to_have_text("no more money · pay")
     await expect(page.locator("#now")).to_be_hidden()
+    thread.say("signal.run.started", run="r-2", agent="pi", model="m/m", provider="local", resumes="r-1")
+    thread.say("signal.run.cancel_requested", run="r-2", interrupt=True)
+    thread.say("chat", role="user", text="Rather this.", queued=True, interrupt=True)
+    thread.say("signal.run.finished", run="r-2", status="cancelled")
+    await expect(page.locator(".prompt .tag")).to_have_text("interrupts")
+    await expect(page.locator(".mark.cancelled b")).to_contain_text("■ interrupted after")
     assert told.complaints == []
 
 
@@ -85,6 +91,7 @@ async def test_hostile_entries_are_text_and_nothing_else(page: Page, api: httpx.
     shown = await timeline.inner_text()
     assert not any(character in shown for character in "\x1b\x9b\x07\u202e")
     assert "owned" not in shown.replace("\\u001b]0;owned", "")
+    assert "native code" not in shown
     assert told.dialogs == []
     assert told.complaints == []
 

@@ -23,12 +23,14 @@ from tests.agents import InstalledAgents
 from holdfast.boxes.errors import BoxError
 from holdfast.client import Client
 from holdfast.client.errors import HoldfastError
+from holdfast.client.runs import RunInfo
 from holdfast.model_apis import Api
 from holdfast.testing.clock import ShiftedClocks
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.gates import Gate, Point
 from holdfast.testing.model.steps import FOR_EVER, Bash, Step
 from holdfast.testing.server import ServerProcess
+from holdfast.threads.runs import end_id
 
 PATIENCE: Final = 90.0
 PROMPT: Final = "Please look into the workspace and say what is there."
@@ -36,6 +38,10 @@ FIRST: Final = "I will look around first, and then tell you all that there is to
 LAST: Final = "That is all there is here: I have looked into every corner of it, twice."
 AFTER: Final = "Gone on with, and done."
 _HOUR: Final = 3_600_000
+_MOMENT: Final = 10.0
+_SILENCES: Final = 5
+_DISK: Final = 64 << 20
+_FILL: Final = "mkdir big; head -c 40000000 /dev/zero > big/1; head -c 40000000 /dev/zero > big/2"
 
 
 class Moment(StrEnum):
@@ -51,6 +57,8 @@ class Moment(StrEnum):
 
 class Fault(StrEnum):
     KILL_AGENT = "kill agent"
+    KILL_DRIVER = "kill driver"
+    """Where there is a program of ours between the runner and the agent."""
     TERMINATE_AGENT = "terminate agent"
     KILL_RUNNER = "kill runner"
     KILL_GUEST = "kill guest"
@@ -82,28 +90,30 @@ SURVIVED: Final = frozenset(
 """The run goes on as if nothing had been."""
 
 
-def moments(fault: Fault) -> tuple[Moment, ...]:
+DRIVEN: Final = frozenset({"codex", "opencode"})
+
+
+def moments(agent: str, fault: Fault) -> tuple[Moment, ...]:
     """At which it can strike."""
+    if fault is Fault.KILL_DRIVER and agent not in DRIVEN:
+        return ()
     if fault in BY_PROVIDER:
         return (Moment.LAUNCH, Moment.END)  # its first question is answered so, or its last
     if fault is Fault.CUT:
         return (Moment.STREAM, Moment.END)
-    if fault is Fault.DISK_FULL:
-        return (Moment.TOOL,)
     return tuple(Moment)
 
 
 def expected(fault: Fault, moment: Moment) -> frozenset[str]:
     """How the run may end."""
-    if fault in (Fault.KILL_SERVER, Fault.STOP_SERVER) and moment is Moment.LAUNCH:
-        # Whether its runner was there already is a race: it goes on, or whoever launched it was gone.
-        return frozenset({"completed", "orphaned", "failed"})
     if fault in SURVIVED:
+        if moment is Moment.LAUNCH and fault in (Fault.KILL_SERVER, Fault.STOP_SERVER):
+            # Whether its runner was there already is a race. Where it was not: one that is killed tells nothing, and
+            # the next server finds out; one that is stopped says so itself.
+            return frozenset({"completed", "orphaned" if fault is Fault.KILL_SERVER else "failed"})
         return frozenset({"completed"})
-    if fault in (Fault.KILL_AGENT, Fault.TERMINATE_AGENT) or fault in BY_PROVIDER:
+    if fault in (Fault.KILL_AGENT, Fault.KILL_DRIVER, Fault.TERMINATE_AGENT) or fault in BY_PROVIDER:
         return frozenset({"failed"})
-    if fault is Fault.DISK_FULL:
-        return frozenset({"completed", "failed", "orphaned"})
     return frozenset({"orphaned"})
 
 
@@ -113,12 +123,16 @@ class Cell:
     fault: Fault
     moment: Moment
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.agent, self.fault.value, self.moment.value
+
     def __str__(self) -> str:
         return f"{self.agent}-{self.fault}-{self.moment}".replace(" ", "_")
 
 
 def cells(agents: tuple[str, ...]) -> list[Cell]:
-    return [Cell(agent, fault, moment) for agent in agents for fault in Fault for moment in moments(fault)]
+    return [Cell(agent, fault, moment) for agent in agents for fault in Fault for moment in moments(agent, fault)]
 
 
 @dataclass
@@ -127,13 +141,16 @@ class Reader:
 
     client: Client
     thread: str
+    run: str
     seen: list[str] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
+        """Until the end of the run has been shown, whatever becomes of the server meanwhile."""
         task = asyncio.create_task(self._follow())
         try:
             yield
+            await asyncio.wait_for(asyncio.shield(task), PATIENCE)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -142,6 +159,8 @@ class Reader:
         async with self.client.thread(self.thread).tail() as tail:
             async for entry in tail:
                 self.seen.append(entry.id)
+                if entry.id == end_id(self.run):
+                    return
 
 
 @dataclass
@@ -152,12 +171,8 @@ class Ground:
     clocks: ShiftedClocks
     model: ScriptedModel
     client: Client
-
-    async def connect(self) -> Client:
-        """Anew, as after the server was another."""
-        await self.client.aclose()
-        self.client = Client(self.server.url, api_key=self.server.api_key)
-        return self.client
+    key: str
+    """Of the client: it outlives the server."""
 
 
 @asynccontextmanager
@@ -168,9 +183,11 @@ async def grounded(folder: Path, agents: InstalledAgents) -> AsyncIterator[Groun
     async with AsyncExitStack() as stack:
         model = stack.enter_context(ScriptedModel(key="sk-of-the-model"))
         server = await stack.enter_async_context(ServerProcess(home, clocks=clocks))
-        client = Client(server.url, api_key=server.api_key)
-        ground = Ground(server, clocks, model, client)
-        stack.push_async_callback(lambda: ground.client.aclose())
+        async with Client(server.url, api_key=server.api_key) as first:
+            key = (await first.keys.create("faults")).secret
+        assert key is not None
+        client = await stack.enter_async_context(Client(server.url, api_key=key))
+        ground = Ground(server, clocks, model, client, key)
         for name, api in (
             ("chat", Api.OPENAI_CHAT),
             ("responses", Api.OPENAI_RESPONSES),
@@ -179,8 +196,8 @@ async def grounded(folder: Path, agents: InstalledAgents) -> AsyncIterator[Groun
             base_url = model.url if name == "anthropic" else model.openai_url
             await client.models.add(name, apis=[api], base_url=base_url, model="scripted", key="sk-of-the-model")
         yield ground
-        async for box in ground.client.boxes.list():
-            await ground.client.boxes.delete(box.id)
+        async for box in client.boxes.list():
+            await client.boxes.delete(box.id)
 
 
 _GATES: Final[dict[Moment, Point]] = {
@@ -205,11 +222,10 @@ class Struck:
 
     def steps(self) -> list[Step]:
         fault, moment = self.cell.fault, self.cell.moment
-        command = "echo begun > begun; while [ ! -e go ]; do sleep 0.05; done; echo looked"
-        if fault is Fault.DISK_FULL:
-            command = "echo begun > begun; head -c 200000000 /dev/zero > big; echo looked"
-        elif moment is not Moment.TOOL:
-            command = "echo looked"
+        command = "echo looked"
+        if moment is Moment.TOOL:
+            fill = f"{_FILL}; " if fault is Fault.DISK_FULL else ""
+            command = f"echo begun > begun; {fill}while [ ! -e go ]; do sleep 0.05; done; echo looked"
         first, last = Step(text=FIRST, calls=(Bash(command),)), Step(text=LAST)
         if (status := BY_PROVIDER.get(fault)) is not None:
             times = 1 if status == 401 else FOR_EVER
@@ -218,7 +234,7 @@ class Struck:
         if fault is Fault.CUT:
             cut = Step(text=FIRST, calls=(Bash(command),), cut=3)
             return [cut, first, last] if moment is Moment.STREAM else [first, Step(text=LAST, cut=3), last]
-        if fault is not Fault.DISK_FULL and moment is not Moment.TOOL:
+        if moment is not Moment.TOOL:
             held = Step(text=FIRST, calls=(Bash(command),), gates=(self.gate,))
             if moment is Moment.END:
                 return [first, Step(text=LAST, gates=(self.gate,))]
@@ -231,7 +247,7 @@ class Struck:
 
     async def launch(self) -> None:
         self.ground.model.script([*self.steps(), Step(text=LAST, times=FOR_EVER)], when=self.marker)
-        limits: dict[str, Any] = {"disk": 64 << 20} if self.cell.fault is Fault.DISK_FULL else {}
+        limits: dict[str, Any] = {"disk": _DISK} if self.cell.fault is Fault.DISK_FULL else {}
         launched = await self.ground.client.runs.launch(
             f"{PROMPT} {self.marker}", agent=self.cell.agent, model=MODEL[self.cell.agent], box=limits
         )
@@ -240,36 +256,43 @@ class Struck:
     async def reach_moment(self) -> None:
         """Until the run stands where it is to be struck."""
         fault, moment = self.cell.fault, self.cell.moment
-        if fault in BY_PROVIDER or fault is Fault.CUT or fault is Fault.DISK_FULL:
+        if fault in BY_PROVIDER or fault is Fault.CUT:
             return
         if moment is Moment.LAUNCH and fault in (Fault.KILL_SERVER, Fault.STOP_SERVER):
             return
-        if moment is Moment.TOOL:
-            await self.until(self._tool_runs, "the tool never began")
-        else:
-            await self.gate.reached(PATIENCE)
+        await self.until(self._is_there, "the run never came so far")
         self.box = str((await self.ground.client.runs.get(self.run)).box)
 
-    async def _tool_runs(self) -> bool:
-        box = (await self.ground.client.runs.get(self.run)).box
-        if box is None:
+    async def _is_there(self) -> bool:
+        if self.cell.moment is not Moment.TOOL and self.gate.is_reached:
+            return True
+        run = await self.ground.client.runs.get(self.run)
+        assert run.live, run.error
+        if self.cell.moment is not Moment.TOOL or run.box is None:
             return False
-        async with await self.ground.client.boxes.open(box) as opened:
+        async with await self.ground.client.boxes.open(run.box) as opened:
             return await opened.files.exists("begun")
 
     async def go_on(self) -> None:
         """Let go on what was held, where it still can."""
         self.gate.release()
-        if self.cell.moment is Moment.TOOL and self.box and self.cell.fault is not Fault.DISK_FULL:
+        if self.cell.moment is Moment.TOOL and self.box:
             with contextlib.suppress(HoldfastError, BoxError):
                 async with await self.ground.client.boxes.open(self.box) as box:
                     await box.files.write("go", b"")
 
-    async def until(self, holds: Callable[[], Awaitable[bool]], otherwise: str) -> None:
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+    async def until(
+        self,
+        holds: Callable[[], Awaitable[bool]],
+        otherwise: str,
+        seconds: float = PATIENCE,
+        between: float = 0.05,
+    ) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
         while not await holds():
-            assert asyncio.get_running_loop().time() < deadline, otherwise
-            await asyncio.sleep(0.05)
+            if asyncio.get_running_loop().time() >= deadline:
+                raise TimeoutError(otherwise)
+            await asyncio.sleep(between)
 
     # --- what strikes it ---
 
@@ -277,9 +300,11 @@ class Struck:
         ground = self.ground
         match self.cell.fault:
             case Fault.KILL_AGENT:
-                await self._end_agent(signal.SIGKILL)
+                await self._end(self.agents(), signal.SIGKILL)
+            case Fault.KILL_DRIVER:
+                await self._end(self.started(), signal.SIGKILL)
             case Fault.TERMINATE_AGENT:
-                await self._end_agent(signal.SIGTERM)
+                await self._end(self.agents(), signal.SIGTERM)
             case Fault.KILL_RUNNER:
                 _send([self.runner()], signal.SIGKILL)
             case Fault.KILL_GUEST:
@@ -289,10 +314,8 @@ class Struck:
             case Fault.KILL_SERVER:
                 await asyncio.to_thread(ground.server.kill)
                 await asyncio.to_thread(ground.server.start)
-                await ground.connect()
             case Fault.STOP_SERVER:
                 await asyncio.to_thread(ground.server.restart)
-                await ground.connect()
             case Fault.NETWORK_AWAY:
                 os.kill(ground.server.pid, signal.SIGSTOP)
                 ground.clocks.pass_time(60_000)
@@ -305,18 +328,31 @@ class Struck:
                 ground.clocks.jump(-24 * _HOUR)
             case Fault.SECOND_RUNNER:
                 await self._take_over()
+            case Fault.DISK_FULL:
+                await self._fill_disk()
             case _:
                 pass
 
-    async def _end_agent(self, number: int) -> None:
-        """Gone before it is let go on, which it might not live to see."""
-        agents = self.agents()
-        _send(agents, number)
+    async def _end(self, processes: list[int], number: int) -> None:
+        """Gone before they are let go on, which they might not live to see."""
+        _send(processes, number)
 
         async def gone() -> bool:
-            return not set(agents) & set(self.processes())
+            return not set(processes) & set(self.processes())
 
         await self.until(gone, "the agent outlives its signal")
+
+    async def _fill_disk(self) -> None:
+        """By the agent's own tool or from beside it, until nothing runs in the box any more: it is over its limit."""
+        if self.cell.moment is not Moment.TOOL:
+            async with await self.ground.client.boxes.open(self.box) as box:
+                with contextlib.suppress(BoxError):  # it ends with all the rest
+                    await box.exec(["sh", "-c", _FILL], timeout=PATIENCE)
+
+        async def gone() -> bool:
+            return not self.processes()
+
+        await self.until(gone, "the box is over its limit, and its processes go on")
 
     async def _take_over(self) -> None:
         """Somebody else claims the run's thread, as a second runner's launch would."""
@@ -326,7 +362,7 @@ class Struck:
                     f"/v1/stream/threads/{self.thread}",
                     json=[{"payload": {"type": "signal.test.taken_over"}}],
                     headers={
-                        "authorization": f"Bearer {self.ground.server.api_key}",
+                        "authorization": f"Bearer {self.ground.key}",
                         "producer-id": "run",
                         "producer-epoch": str(epoch),
                         "producer-seq": "0",
@@ -336,14 +372,21 @@ class Struck:
                     return
         raise AssertionError("the thread could not be taken over")
 
-    def processes(self) -> list[int]:
+    def processes(self, run: str | None = None) -> list[int]:
         """On this machine, of this run."""
-        return _marked(f"HOLDFAST_RUN={self.run}".encode())
+        return _marked(f"HOLDFAST_RUN={run or self.run}".encode())
 
-    def agents(self) -> list[int]:
-        """What the runner started, and nothing that those started: it is they who deal with the signal."""
+    def started(self) -> list[int]:
+        """What the runner started, and nothing that those started."""
         runner = self.runner()
         return [pid for pid in self.processes() if _parent(pid) == runner]
+
+    def agents(self) -> list[int]:
+        """The agent itself, and none of its tools: it is the agent who deals with a signal."""
+        started = self.started()
+        if self.cell.agent not in DRIVEN:
+            return started
+        return [pid for pid in self.processes() if _parent(pid) in started]
 
     def runner(self) -> int:
         """The parent of what it marked, which is itself not marked."""
@@ -355,29 +398,57 @@ class Struck:
 
     async def settle(self) -> None:
         """Until the run has ended, of itself or because somebody asks after it who may force the question."""
-        client = self.ground.client
-        if self.cell.fault not in SURVIVED and self.cell.fault not in BY_PROVIDER:
-            self.ground.clocks.pass_time(40_000)  # those who are silent are silent for long enough
+        # Who is silent is so for long enough; more than once, as the last words of some come late.
+        silences = 0 if self.cell.fault in SURVIVED or self.cell.fault in BY_PROVIDER else _SILENCES
 
         async def ended() -> bool:
-            return not (await client.runs.get(self.run)).live
+            nonlocal silences
+            if silences:
+                silences -= 1
+                self.ground.clocks.pass_time(10_000)
+            return not (await self.ground.client.runs.get(self.run)).live
 
-        await self.until(ended, "the run never ended")
+        await self.until(ended, "the run never ended", between=0.2)
 
-    async def resume(self) -> str:
-        """Go on from the thread; how that run ended."""
+    async def resume(self) -> RunInfo:
+        """Go on from the thread, and be done."""
         if self.cell.fault is Fault.DISK_FULL:
-            box = str((await self.ground.client.runs.get(self.run)).box)
-            async with await self.ground.client.boxes.open(box) as opened:
-                await opened.files.delete("big")  # nothing goes on in a full box: somebody has to make room
+            async with await self.ground.client.boxes.open(self.box) as opened:
+                await opened.files.delete(
+                    "big", recursive=True
+                )  # nothing goes on in a full box: somebody has to make room
         self.ground.model.script([Step(text=AFTER, times=FOR_EVER)], when=self.marker)
         launched = await self.ground.client.runs.resume(self.thread, f"Go on, please. {self.marker}")
-        return (await asyncio.wait_for(self.ground.client.runs.wait(launched.run), PATIENCE)).status
+        return await asyncio.wait_for(self.ground.client.runs.wait(launched.run), PATIENCE)
+
+    async def left_behind(self, resumed: RunInfo) -> list[str]:
+        """Processes of either run, those in the box that nobody marked, and boxes that are not the thread's."""
+        left = [f"process {pid} of {run}" for run in (self.run, resumed.id) for pid in self.processes(run)]
+        boxes = self.ground.client.boxes
+        async for each in boxes.list():
+            if each.owner.thread == self.thread and each.id != resumed.box:
+                left.append(f"box {each.id}")
+        async with await boxes.open(str(resumed.box)) as box:
+            if processes := (await box.metrics()).processes:
+                left.append(f"{processes} processes in box {box.id}")
+        return left
+
+    async def nothing_left_behind(self, resumed: RunInfo) -> None:
+        left: list[str] = []
+
+        async def nothing() -> bool:
+            nonlocal left
+            left = await self.left_behind(resumed)
+            return not left
+
+        with contextlib.suppress(TimeoutError):
+            await self.until(nothing, "", _MOMENT)  # a runner that has told the end needs a moment to be gone itself
+        assert left == []
 
     async def entries(self) -> list[dict[str, Any]]:
         """All there are, live text too."""
         found: list[dict[str, Any]] = []
-        headers = {"authorization": f"Bearer {self.ground.server.api_key}"}
+        headers = {"authorization": f"Bearer {self.ground.key}"}
         async with httpx.AsyncClient(base_url=self.ground.server.url, headers=headers, timeout=30) as client:
             offset = "-1"
             while True:

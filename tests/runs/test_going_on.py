@@ -284,6 +284,18 @@ async def test_what_there_is_nothing_of_cannot_be_gone_on_with(world: World) -> 
     await config_of(world, await world.latest(thread))
 
 
+async def test_a_thread_without_a_run_begins_with_an_agent_and_a_prompt(world: World) -> None:
+    thread = (await world.threads.create()).id
+    for prompt, agent in ((None, "scripted"), (Prompt("go"), None)):
+        with pytest.raises(NothingToResume) as nothing:
+            await world.runs.resume(thread, prompt, agent=agent)
+        assert "--agent" in (nothing.value.hint or "")
+    resumed = await world.runs.resume(
+        thread, Prompt("go"), agent="scripted", change=lambda options: replace(options, spec=SPEC)
+    )
+    assert (await world.runner(resumed)).run.session == "new"
+
+
 async def test_a_half_unpacked_workspace_is_unpacked_again(world: World) -> None:
     digest = await world.runs.workspaces.keep(pieces(tar(a="one\n")))
     thread = (await world.threads.create()).id

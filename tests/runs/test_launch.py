@@ -17,6 +17,7 @@ from holdfast.runs.errors import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.runs.reconcile import Thresholds
 from holdfast.runs.request import Options, Prompt
 from holdfast.threads.errors import StaleEpoch
+from holdfast.threads.rows import ThreadRow
 from holdfast.threads.runs import RunStatus, Stage
 
 pytestmark = pytest.mark.anyio
@@ -215,6 +216,36 @@ async def test_a_server_that_stops_ends_what_it_was_launching(world: World) -> N
     run = await world.latest(launched.thread)
     assert run.error is not None
     assert (run.status, run.error["code"]) == (RunStatus.FAILED, "server_stopped")
+
+
+async def test_a_launch_that_ends_while_its_thread_is_read_is_not_taken_for_lost(world: World) -> None:
+    world.runs._thresholds = Thresholds(launch=0)
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        reached.set()
+        await go.wait()
+
+    world.agents.hook = wait
+    launched = await world.launch()
+    async with asyncio.timeout(PATIENCE):
+        await reached.wait()
+    reads, read = 0, world.log.row
+
+    async def slowly(thread: str) -> ThreadRow:
+        nonlocal reads
+        reads += 1
+        row = await read(thread)
+        if reads == 2:  # the one that is decided by
+            go.set()
+            await world.settled(launched)
+        return row
+
+    world.log.row = slowly  # type: ignore[method-assign]
+    await world.runs.reconcile(launched.thread)
+    assert reads == 2
+    run = await world.latest(launched.thread)
+    assert (run.live, run.stage) == (True, Stage.RUNNER)
 
 
 async def test_a_box_that_is_gone_orphans_its_run_and_its_runner_is_refused(world: World) -> None:

@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -56,20 +57,20 @@ def demo(home: HomeOption = None, as_json: JsonOption = False) -> None:
     where = Where(None, None, folder)
     # Before the server: what is fetched then shows here, and not as a run that takes its time.
     asyncio.run(_set_up(folder))
-    ensure_server(where)
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as scratch, _scripted_model(Path(scratch)) as model:
+        ensure_server(where)
 
-    async def work(client: Client) -> Exit:
-        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            async with _scripted_model(Path(folder)) as url:
-                from holdfast.model_apis import Api
+        async def work(client: Client) -> Exit:
+            from holdfast.model_apis import Api
 
-                await client.models.add(_MODEL, apis=[Api.OPENAI_CHAT], base_url=url, model=_MODEL_ID)
-                try:
-                    return await _play(where, client, Path(folder), as_json=as_json)
-                finally:
-                    await client.models.remove(_MODEL)
+            await client.models.add(_MODEL, apis=[Api.OPENAI_CHAT], base_url=await model(), model=_MODEL_ID)
+            try:
+                return await _play(where, client, Path(scratch), as_json=as_json)
+            finally:
+                await client.models.remove(_MODEL)
 
-    raise typer.Exit(ask(where, work))
+        code = ask(where, work)
+    raise typer.Exit(code)
 
 
 async def _set_up(home: Path) -> None:
@@ -238,27 +239,33 @@ async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watche
     write_line(Cell('         then, in a project of yours: holdfast run "what to do" --agent pi', "dim"))
 
 
-@contextlib.asynccontextmanager
-async def _scripted_model(folder: Path) -> AsyncIterator[str]:
-    """A model that follows the script, on loopback, for as long as the demo lasts."""
+@contextlib.contextmanager
+def _scripted_model(folder: Path) -> Iterator[Callable[[], Awaitable[str]]]:
+    """A model that follows the script, on loopback, for as long as the demo lasts. Says its URL once it is there."""
     script, port_file = folder / "script.json", folder / "port"
     script.write_text(json.dumps(SCRIPT))
     # A program of its own: what the product ships for tests is not part of its commands.
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "holdfast.testing.model", "--script", str(script), "--port-file", str(port_file),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
+    command = ["-m", "holdfast.testing.model", "--script", str(script), "--port-file", str(port_file)]
+    with (folder / "model.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    async def url() -> str:
         deadline = time.monotonic() + _MODEL_SECONDS
-        while not port_file.exists():
-            if process.returncode is not None or time.monotonic() > deadline:
-                assert process.stderr is not None
-                said = (await process.stderr.read(2000)).decode(errors="replace") if process.returncode else "no answer"
-                raise CommandError(f"the scripted model does not start: {said.strip()[-300:]}")
+        while not await asyncio.to_thread(port_file.exists):
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = (await asyncio.to_thread((folder / "model.log").read_text)).strip()[-300:]
+                raise CommandError(f"the scripted model does not start: {said or 'it says nothing'}")
             await asyncio.sleep(_PAUSE)
-        yield f"http://127.0.0.1:{port_file.read_text().strip()}/v1"
+        return f"http://127.0.0.1:{(await asyncio.to_thread(port_file.read_text)).strip()}/v1"
+
+    try:
+        yield url
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+        process.terminate()
+        try:
+            process.wait(_MODEL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -6,21 +6,25 @@ import asyncio
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 from holdfast.boxes.sync import SyncIterator
 from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.connection import Connection
+from holdfast.client.positions import NOW
+from holdfast.client.tail import Tail
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_entry_id, new_id
+from holdfast.threads.runs import FINISHED
 
 RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
 _PAGE: Final = 200
 _PIECE: Final = 256 * 1024
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,7 @@ class Runs:
     """All runs of one server: `client.runs`. A run is named by its id, or by its thread: that is its latest."""
 
     def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._runs = BoxConnection(connection, "/v1/runs")
         self._workspaces = BoxConnection(connection, "/v1/workspaces")
 
@@ -257,11 +262,14 @@ class Runs:
     async def wait(self, id: str) -> RunInfo:
         """The run, once it has ended. To see it work, follow its thread."""
         run = await self.get(id)
-        pause = _FIRST_PAUSE
-        while run.live:
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
-            run = await self.get(run.id)
+        if not run.live:
+            return run
+        async with Tail(self._connection, f"/v1/stream/threads/{quote(run.thread, safe='')}", since=NOW) as tail:
+            while (run := await self.get(run.id)).live:
+                # What is on the thread is told at once. To ask now and then has the server look after the run.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LONGEST_PAUSE):
+                        await _end_of(run.id, tail)
         return run
 
     async def diagnose(self, id: str) -> Diagnosis:
@@ -305,6 +313,13 @@ class Runs:
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+
+async def _end_of(run: str, tail: Tail) -> None:
+    """Until the thread tells it."""
+    async for entry in tail:
+        if entry.type == FINISHED and entry.payload.get("run") == run:
+            return
 
 
 class SyncRuns:

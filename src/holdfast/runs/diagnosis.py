@@ -43,7 +43,7 @@ def diagnose(
     run = runs.latest
     findings = [Finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
     if run is None:
-        launch = f'holdfast run --thread {thread} "…"'
+        launch = f'holdfast resume {thread} "…" --agent NAME'
         findings.append(Finding("claim", None, "no run was launched on it", launch))
         return Diagnosis(None, "idle", tuple(findings), "the thread has had no run", launch)
     findings += [

@@ -426,8 +426,8 @@ class Runs:
             if (same := await self._same(thread, prompt)) is not None:
                 return same
         row = await self.reconcile(thread, force=True)
-        if row.runs.latest is None:
-            raise NothingToResume(f"thread {thread} has had no run", hint="launch one: holdfast run --thread")
+        if row.runs.latest is None and (agent is None or prompt is None):
+            raise NothingToResume(f"thread {thread} has had no run", hint=_begin(thread))
         if row.runs.live is not None:
             raise ThreadBusy(thread, row.runs.live.run)
         options = change(_next_options(row.runs, agent, model))
@@ -524,7 +524,7 @@ class Runs:
             return found
         row = await self.reconcile(id)
         if row.runs.latest is None:
-            raise RunNotFound(f"thread {id} has had no run", hint="launch one: holdfast run --thread")
+            raise RunNotFound(f"thread {id} has had no run", hint=_begin(id))
         return RunRow(id, row.runs.latest)
 
     async def list(self, wanted: RunFilter) -> list[RunRow]:
@@ -628,10 +628,13 @@ class Runs:
         thresholds = replace(self._thresholds, look=0) if force else self._thresholds
         look: Look | None = None
         for _ in range(_STEPS):
+            # Before the thread is read: a launch that ends meanwhile has left its mark on it, but not on what was read.
+            launching = self.is_launching(thread)
             row = await self.log.row(thread)
             runs = row.runs
             self._hold(thread, runs.live)
-            match decide(runs, self._known(thread, runs, look), thresholds):
+            known = self._known(thread, runs, look, launching or self.is_launching(thread))
+            match decide(runs, known, thresholds):
                 case Nothing():
                     return row
                 case LookAtBox():
@@ -646,7 +649,7 @@ class Runs:
                         return row
         return await self.log.row(thread)
 
-    def _known(self, thread: str, runs: ThreadRuns, look: Look | None) -> Known:
+    def _known(self, thread: str, runs: ThreadRuns, look: Look | None, launching: bool) -> Known:
         now = self._ticks()
         run = runs.live
         if run is None:
@@ -659,8 +662,6 @@ class Runs:
             heard.signs, heard.at = run.signs, now
         if run.cancel is not None and heard.cancelled_at is None:
             heard.cancelled_at = now
-        at_work = self._at_work.get(thread)
-        launching = thread in self._claiming or (at_work is not None and at_work.run == run.run)
         return Known(now, heard.at, heard.cancelled_at, launching, look)
 
     def silence(self, thread: str, run: str) -> int | None:
@@ -669,7 +670,7 @@ class Runs:
         return None if heard is None or heard.run != run else self._ticks() - heard.at
 
     def is_launching(self, thread: str) -> bool:
-        return thread in self._at_work
+        return thread in self._claiming or thread in self._at_work
 
     def _hold(self, thread: str, run: Run | None) -> None:
         """A box with a run in it is not idle, however long its agent thinks."""
@@ -721,10 +722,16 @@ class Runs:
 def _next_options(runs: ThreadRuns, agent: str | None, model: str | None) -> Options:
     """As the last run was launched, unless told otherwise."""
     last = runs.latest
-    assert last is not None
+    if last is None:
+        assert agent is not None
+        return Options(agent, model, default_spec())
     # Another agent may speak other models: it gets the one there is, unless one is named.
     kept = last.model or None
     return options_of(agent or last.agent, model or kept, last.options, runs.workspace)
+
+
+def _begin(thread: str) -> str:
+    return f'begin with a prompt and an agent: holdfast resume {thread} "…" --agent NAME'
 
 
 def _check_workspace(runs: ThreadRuns, options: Options) -> None:

@@ -342,7 +342,7 @@ def test_after_a_compaction_the_rebuilt_session_starts_from_its_summary(bench: B
     assert said(bench)[-1] == "go on"
 
 
-def test_a_custom_tool_is_told_with_its_free_text(bench: Bench) -> None:
+def test_a_tool_that_is_not_there_is_told_like_any_other(bench: Bench) -> None:
     bench.model.script([tool("no_such_tool", {"a": 1}), text("Done.")])
     agent = bench.run("try")
     assert agent.outcome["status"] == "completed", agent.said()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.harnesses.codex.reader import Reader
+from holdfast.harnesses.codex.session import rebuild
 
 _NUMBERS = count()
 
@@ -98,3 +99,22 @@ def test_retries_are_told_with_their_number_and_status() -> None:
         printed(type="error", message="Reconnecting... 2/5 (unexpected status 503 Service Unavailable: x)")
     )
     assert (retry["type"], retry["attempt"], retry["status"]) == ("codex.retry", 2, 503)
+
+
+def test_a_tool_that_takes_free_text_is_told_and_rebuilt_with_it() -> None:
+    patch = "*** Begin Patch"
+    called = {"type": "custom_tool_call", "call_id": "c-1", "name": "apply_patch", "input": patch}
+    given = {"type": "custom_tool_call_output", "call_id": "c-1", "output": "Done!"}
+    reader = Reader()
+    payloads = reader.read(filed("response_item", called))
+    payloads += reader.read(filed("token_usage_record", {"response_id": "resp_1", "usage": {"input_tokens": 5}}))
+    payloads += reader.read(filed("response_item", given))
+    call, answer, done = payloads
+    assert call["arguments"] == done["arguments"] == patch
+    assert answer["message"] == "resp_1"
+    made = rebuild([{"id": "r-1", "ts": 1, "payload": payload} for payload in (answer, done)], "/workspace")
+    assert made is not None
+    assert [json.loads(line)["payload"] for line in made[1].splitlines()][1:] == [called, given]
+    lost = rebuild([{"id": "r-1", "ts": 1, "payload": done}], "/workspace")
+    assert lost is not None
+    assert json.loads(lost[1].splitlines()[1])["payload"] == called

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_START = 60.0
+_START = 300.0
 """Seconds for the server to listen."""
 _ANSWER = 30.0
 _SILENCE = 120.0
@@ -132,7 +132,8 @@ class _Server:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
+    def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """The object that it answers with; an empty one where it answers with anything else."""
         connection = self._connect(_ANSWER)
         try:
             data = None if body is None else json.dumps(body).encode()
@@ -145,7 +146,7 @@ class _Server:
             connection.close()
         if answer.status >= 300:
             raise _Failed(f"opencode answers {method} {path} with {answer.status}: {text[:500]!r}")
-        return json.loads(text) if text else None
+        return _parse(text)
 
     def events(self) -> http.client.HTTPResponse:
         connection = self._connect(_SILENCE)
@@ -219,7 +220,9 @@ class _Turn:
             # With a title of ours the model is not asked for one.
             title = " ".join(str(self._prompt.get("text", "")).split())[:60] or "A run"
             info = self._server.ask("POST", "/session", {"title": title})
-        self._session = str(info["id"])
+        if not isinstance(info.get("id"), str):
+            raise _Failed("opencode answers with a session that has no id")
+        self._session = info["id"]
         _tell("session", info=info)
         body = {"parts": [{"type": "text", "text": str(self._prompt.get("text", ""))}]}
         if isinstance(self._prompt.get("model"), dict):

@@ -19,6 +19,9 @@ const STAGES = {
 };
 const ENDINGS = { completed: "✓", failed: "✗", cancelled: "■", orphaned: "✗" };
 
+// The words for a name that somebody wrote, if there are any.
+const known = (words, name) => (Object.hasOwn(words, name) ? words[name] : "");
+
 export class Timeline {
   constructor(root, thread) {
     this.root = root;
@@ -97,7 +100,10 @@ export class Timeline {
       this.#announce(run, ts);
     } else if (name === "runner") {
       run.stage = "runner";
-    } else if (name === "cancel_requested" && payload.interrupt !== true) {
+    } else if (name === "cancel_requested" && payload.interrupt === true) {
+      run.interrupted = true;
+    } else if (name === "cancel_requested") {
+      run.interrupted = false;
       this.#add("remark warning", ts, "■ asked to stop");
     } else if (name === "finished") {
       this.#finish(run, payload, ts);
@@ -110,7 +116,7 @@ export class Timeline {
     if (!run) {
       run = {
         id, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
-        session: "", boxTook: null, stage: "started", status: "", cost: null, announced: false,
+        session: "", boxTook: null, stage: "started", status: "", cost: null, announced: false, interrupted: false,
       };
       this.runs.set(id, run);
       this.run = run;
@@ -124,7 +130,7 @@ export class Timeline {
     run.announced = true;
     const took = run.boxTook === null ? "" : duration(run.boxTook);
     if (this.#takesUp(run)) {
-      const details = [SESSIONS[run.session], FILES[run.files], took].filter(Boolean);
+      const details = [known(SESSIONS, run.session), known(FILES, run.files), took].filter(Boolean);
       const where = run.box ? `↻ resumed in box ${run.box}` : "↻ resumed";
       const by = run.session === "handed-over" ? ` by ${run.agent}` : "";
       this.#mark("resumed", ts, where + by, details);
@@ -132,7 +138,7 @@ export class Timeline {
     }
     const who = [run.agent || "agent", run.version].filter(Boolean).join(" ");
     const box = run.box ? `in box ${run.box}, ${run.provider}${run.isolation ? ` (${run.isolation})` : ""}` : "";
-    const rest = [run.model, box, took, SESSIONS[run.session]].filter(Boolean);
+    const rest = [run.model, box, took, known(SESSIONS, run.session)].filter(Boolean);
     this.#add("who", ts, element("b", "", `● ${who}`), rest.map((each) => ` · ${each}`).join(""));
   }
 
@@ -158,7 +164,8 @@ export class Timeline {
     }
     const took = duration(ts - this.#chainBegan(run));
     const joined = status === "completed" ? "in" : "after";
-    this.#mark(status, ts, `${ENDINGS[status]} ${status} ${joined} ${took}`, tally, [error, hint].filter(Boolean).join(" · "));
+    const said = status === "cancelled" && run.interrupted ? "interrupted" : status;
+    this.#mark(status, ts, `${ENDINGS[status]} ${said} ${joined} ${took}`, tally, [error, hint].filter(Boolean).join(" · "));
   }
 
   // Whether it goes on with work that was not done, and does not merely follow on another run.
