@@ -228,7 +228,7 @@ def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(world: World) -> 
         try:
             shown = read_until(leader, b"Some words that come")
             assert b"Ctrl-C leaves it running" in shown
-            assert b"#token=" in shown
+            assert b"#key=" in shown
             os.kill(process.pid, signal.SIGINT)
             os.kill(process.pid, signal.SIGINT)
             shown += read_until(leader, None)

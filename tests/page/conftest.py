@@ -87,8 +87,8 @@ def make_thread(api: httpx.Client, title: str | None = None, entries: Sequence[E
     made = api.post("/v1/threads", json={"title": title} if title else {})
     assert made.status_code == 201, made.text
     id = made.json()["id"]
-    token = api.post(f"/v1/threads/{id}/tokens", json={"scope": "read", "ttlSeconds": 3600}).json()["token"]
-    thread = ShownThread(api, id, f"{api.base_url.copy_with(path='/t/' + id)}#token={token}", token)
+    path, _, key = api.post(f"/v1/threads/{id}/links", json={}).json()["path"].partition("#key=")
+    thread = ShownThread(api, id, f"{api.base_url.copy_with(path=path)}#key={key}", f"hfl_{id}.{key}")
     if entries:
         thread.append(entries)
     return thread

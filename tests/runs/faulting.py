@@ -70,7 +70,7 @@ class Fault(StrEnum):
     CLOCK_BACK = "clock back"
     SECOND_RUNNER = "second runner"
     DISK_FULL = "disk full"
-    REFUSED = "401"
+    REFUSED = "401 for ever"
     LIMITED = "429 for ever"
     BROKEN = "500 for ever"
     CUT = "stream cut"
@@ -90,6 +90,8 @@ SURVIVED: Final = frozenset(
 """The run goes on as if nothing had been."""
 
 
+CUTTING: Final = frozenset({Fault.KILL_SERVER, Fault.STOP_SERVER, Fault.CUT})
+"""An answer of the model may be cut off: the agent asks again, and is told again what it has in part already."""
 DRIVEN: Final = frozenset({"codex", "opencode"})
 
 
@@ -228,8 +230,7 @@ class Struck:
             command = f"echo begun > begun; {fill}while [ ! -e go ]; do sleep 0.05; done; echo looked"
         first, last = Step(text=FIRST, calls=(Bash(command),)), Step(text=LAST)
         if (status := BY_PROVIDER.get(fault)) is not None:
-            times = 1 if status == 401 else FOR_EVER
-            error = Step(error=status, message="as scripted", times=times, headers={"retry-after": "0"})
+            error = Step(error=status, message="as scripted", times=FOR_EVER, headers={"retry-after": "0"})
             return [error] if moment is Moment.LAUNCH else [first, error]
         if fault is Fault.CUT:
             cut = Step(text=FIRST, calls=(Bash(command),), cut=3)

@@ -145,3 +145,39 @@ async def test_a_key_revoked_by_another_process_stops_working_within_a_second(tm
     with pytest.raises(Unauthorized):
         doors.grant(secret)
     await store.close()
+
+
+def link_of(key: str, thread: str = "t-1") -> str:
+    """As the page sends it."""
+    return f"hfl_{thread}.{key}"
+
+
+def test_a_link_reads_one_thread_until_it_ends() -> None:
+    clock = ManualClock()
+    issued = access(clock).issue_link("t-1", 60)
+    grant = access(clock).grant(link_of(issued.key))
+    assert grant == Grant("default", "t-1", Scope.READ)
+    clock.advance(60_000)
+    with pytest.raises(Unauthorized, match="expired"):
+        access(clock).grant(link_of(issued.key))
+
+
+def test_a_link_that_was_changed_opens_nothing() -> None:
+    clock = ManualClock()
+    key = access(clock).issue_link("t-1", 60).key
+    ends, _, mac = key.partition(".")
+    later = f"{int(ends, 16) + 3600:x}.{mac}"
+    others = [key[:-1], f"{key}=", f"{key}A", later, f"{ends}.", ".", "", f".{mac}", f"{ends.upper()}x.{mac}", "zz.zz"]
+    for changed in [*(link_of(each) for each in others), link_of(key, "t-2"), link_of(key, ""), "hfl_", f"hfl_{key}"]:
+        with pytest.raises(Unauthorized):
+            access(clock).grant(changed)
+    with pytest.raises(Unauthorized):
+        access(clock, b"another" * 5).grant(link_of(key))
+    with pytest.raises(InvalidRequest):
+        access(clock).renew(link_of(key))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 25 * 3600])
+def test_no_link_holds_for_longer_than_a_day(seconds: int) -> None:
+    with pytest.raises(InvalidRequest):
+        access(ManualClock()).issue_link("t-1", seconds)

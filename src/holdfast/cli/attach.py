@@ -34,6 +34,7 @@ def attach(
         interrupts,
         introduce,
         outcome,
+        page_link,
         say_detached,
         show_history,
         showing,
@@ -52,7 +53,7 @@ def attach(
                 finished = not goes_on or await Following(where, thread, since, shown, caught).until_done()
             latest = shown.lines.latest
             if as_json:
-                write_json(outcome(thread, client.url, latest))
+                write_json(outcome(thread, await page_link(client, thread), latest))
             if not finished:
                 if not as_json:
                     say_detached(thread)

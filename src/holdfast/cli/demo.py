@@ -113,7 +113,7 @@ def _moving_line() -> Iterator[Callable[[str], None]]:
 
 async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) -> Exit:
     from holdfast.cli.run import send_folder
-    from holdfast.cli.run_follow import Following, interrupts, introduce, outcome, showing
+    from holdfast.cli.run_follow import Following, interrupts, introduce, outcome, page_link, showing
     from holdfast.cli.workspace import Folder
 
     sample = folder / "prices"
@@ -147,7 +147,7 @@ async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) ->
             return Exit.INTERRUPTED
         lines = shown.lines
         if as_json:
-            write_json(outcome(thread, client.url, lines.latest))
+            write_json(outcome(thread, await page_link(client, thread), lines.latest))
         else:
             await _sum_up(client, thread, lines, watched)
         return Exit.OK if lines.latest is not None and lines.latest.status == "completed" else Exit.FAILURE

@@ -34,7 +34,6 @@ _PATIENCE: Final = 15.0
 _LOOK_AGAIN_SECONDS: Final = 0.5
 _REFUSALS: Final = 20
 """How often a key may be refused in a row, while a server starts again."""
-_LINK_SECONDS: Final = 24 * 3600
 _HISTORY_PAGE: Final = 1000
 
 
@@ -255,37 +254,31 @@ async def show_history(client: Client, thread: str, shown: Shown) -> str | None:
 
 async def page_link(client: Client, thread: str) -> str:
     """The address of the thread's page, with a key to it where the server asks for one: in the part of an address that
-    is never sent. Only for the eyes at a terminal: elsewhere it would stay in some log."""
+    is never sent."""
     from holdfast.client import HoldfastError
 
     url = f"{client.url}/t/{thread}"
     if not client.has_credential:
         return url
     try:
-        token = await client.thread(thread).token("read", ttl_seconds=_LINK_SECONDS)
+        return await client.thread(thread).link()
     except HoldfastError:
         return url  # whoever has only a token for this thread has what it takes already
-    return f"{url}#token={token.token}"
 
 
 async def introduce(client: Client, thread: str) -> None:
     """Where the work is, on a terminal and in a browser."""
-    if is_terminal():
-        write_field("thread", Cell(thread, "bold"))
-        link = await page_link(client, thread)
-        address, _, key = link.partition("#")
-        write_field("page", Cell(address, f"link {link}"), Cell(f"#{key}" if key else "", f"dim link {link}"))
-    else:
-        write_field("thread", thread, f"  {client.url}/t/{thread}")
+    write_field("thread", Cell(thread, "bold"))
+    write_field("page", await page_link(client, thread))
 
 
-def outcome(thread: str, url: str, run: RunSeen | None, *, status: str | None = None) -> dict[str, Any]:
-    """The last line of `--json`."""
+def outcome(thread: str, page: str, run: RunSeen | None, *, status: str | None = None) -> dict[str, Any]:
+    """The last line of `--json`. `page` is where the thread can be seen."""
     told: dict[str, Any] = {
         "thread": thread,
         "run": None if run is None else run.id,
         "status": status or (None if run is None else run.status or "running"),
-        "url": f"{url}/t/{thread}",
+        "url": page,
     }
     if run is not None and run.error:
         told["error"] = {"message": run.error, **({"hint": run.hint} if run.hint else {})}
@@ -362,7 +355,7 @@ async def begin_and_follow(
             finished = await Following(where, begun.thread, begun.since, shown, caught).until_done()
         run = shown.lines.latest
         if as_json:
-            write_json(outcome(begun.thread, client.url, run))
+            write_json(outcome(begun.thread, await page_link(client, begun.thread), run))
         if not finished:
             if not as_json:
                 say_detached(begun.thread)
@@ -374,7 +367,8 @@ async def begin_and_follow(
 
 async def _leave(client: Client, begun: Begun, *, as_json: bool, asked: bool) -> Exit:
     if as_json:
-        write_json({**outcome(begun.thread, client.url, None, status="running"), "run": begun.run})
+        page = await page_link(client, begun.thread)
+        write_json({**outcome(begun.thread, page, None, status="running"), "run": begun.run})
     elif not asked:
         say_detached(begun.thread)
     elif is_terminal():

@@ -226,6 +226,10 @@ class SyncThread:
         """A credential for this thread alone. Needs an API key."""
         return self._loop.run(self._thread.token(scope, ttl_seconds=ttl_seconds))
 
+    def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
+        """The address of this thread's page, with a key to read it in the part that browsers never send."""
+        return self._loop.run(self._thread.link(ttl_seconds=ttl_seconds))
+
 
 class SyncKeys:
     """All API keys of one server: `client.keys`."""

@@ -137,6 +137,12 @@ class Thread:
         body = encode_json({"scope": scope, "ttlSeconds": ttl_seconds})
         return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
 
+    async def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
+        """The address of this thread's page, with a key to read it in the part that browsers never send."""
+        body = encode_json({"ttlSeconds": ttl_seconds})
+        answer = await self._connection.ask("POST", f"{self._path}/links", body=body)
+        return answer.read(lambda value: f"{self._connection.url}{value['path']}")
+
     async def _change(self, fields: Mapping[str, Any]) -> ThreadInfo:
         answer = await self._connection.ask("PATCH", self._path, body=encode_json(fields))
         return answer.read(ThreadInfo.from_json)

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 from holdfast.boxes.acquire import Acquired, How
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, BoxGone, Unsupported
+from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network import Network
@@ -46,6 +46,8 @@ RUN_SECONDS: Final = 3 * 24 * 3600
 BEAT_SECONDS: Final = 5
 _GRACE_SECONDS: Final = 5
 _BOX_SECONDS: Final = 900.0
+_BOX_TRIES: Final = 4
+_BOX_PAUSE: Final = 0.3
 _STEP_SECONDS: Final = 300.0
 _INSTALL_SECONDS: Final = 2400.0
 _FEED_SECONDS: Final = 30.0
@@ -125,25 +127,38 @@ class Launching:
         harness, choice, api = self.resolve(launch.options)
         began = self._ticks()
         with tempfile.TemporaryFile() as carried:
-            acquired, has_files = await self._acquire(launch, carried)
-            id = acquired.row.id
-            with self._boxes.using(id):
-                async with await self._boxes.open(id) as box:
-                    ground = await self._prepare(launch, acquired, box, began, carried if has_files else None)
-                    return await self._start(launch, harness, choice, api, ground)
+            has_files = await self._make_room(launch, carried)
+            for left in reversed(range(_BOX_TRIES)):
+                acquired = await self._acquire(launch)
+                id = acquired.row.id
+                with self._boxes.using(id):
+                    async with await self._boxes.open(id) as box:
+                        try:
+                            ground = await self._prepare(launch, acquired, box, began, carried if has_files else None)
+                        except (BoxStopped, BoxGone, BoxUnreachable):
+                            if not left:
+                                raise
+                        else:
+                            return await self._start(launch, harness, choice, api, ground)
+                # It was dying when it was looked at, as after the run before was killed with all that was in its box.
+                await asyncio.sleep(_BOX_PAUSE)
+        raise AssertionError("the last try returns or raises")
 
     # --- the box ---
 
-    async def _acquire(self, launch: Launch, carried: IO[bytes]) -> tuple[Acquired, bool]:
-        """The box, and whether the workspace of the one in whose place it is was carried over into `carried`."""
+    async def _make_room(self, launch: Launch, carried: IO[bytes]) -> bool:
+        """Whether the workspace of a box that is about to be replaced is in `carried`."""
         spec, key = launch.options.box, key_of(launch.thread)
         if spec.network.mode is not Network.NONE:
             await self._network_ready()
         if launch.options.fresh:
             await self._retire(key)
-        has_files = await self._carry(key, spec, carried)
-        acquired = await self._boxes.acquire(key, spec, owner=Owner(thread=launch.thread), timeout=_BOX_SECONDS)
-        return acquired, has_files
+        return await self._carry(key, spec, carried)
+
+    async def _acquire(self, launch: Launch) -> Acquired:
+        return await self._boxes.acquire(
+            key_of(launch.thread), launch.options.box, owner=Owner(thread=launch.thread), timeout=_BOX_SECONDS
+        )
 
     async def _carry(self, key: str, spec: BoxSpec, carried: IO[bytes]) -> bool:
         """Take the workspace out of a box that is about to be replaced, as another machine is wanted."""
@@ -167,7 +182,6 @@ class Launching:
                         await asyncio.to_thread(carried.write, piece)
         except BoxGone:
             return False
-        carried.seek(0)
         return True
 
     async def _retire(self, key: str) -> None:
@@ -224,6 +238,7 @@ class Launching:
     async def _unpack(self, box: Box, digest: str | None, carried: IO[bytes] | None) -> FilesHow:
         async with asyncio.timeout(_STEP_SECONDS):
             if carried is not None:
+                carried.seek(0)
                 await box.files.upload_tar(_pieces(carried), box.spec.workdir)
                 return FilesHow.KEPT
             if digest is not None:

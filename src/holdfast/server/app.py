@@ -37,8 +37,10 @@ from holdfast.server.models import (
     Health,
     Key,
     KeyList,
+    Link,
     NewChat,
     NewKey,
+    NewLink,
     NewThread,
     NewToken,
     Thread,
@@ -169,6 +171,14 @@ async def issue_token(id: ThreadId, new: NewToken, services: Use, _: Administrat
     """Make a token for this thread alone."""
     await services.threads.get(id)
     return Token.of(services.access.issue(id, new.scope, new.ttl_seconds))
+
+
+@router.post("/threads/{id}/links", status_code=201, tags=["tokens"])
+async def issue_link(id: ThreadId, new: NewLink, services: Use, _: Administrator) -> Link:
+    """Make a link to the page of this thread, for reading."""
+    await services.threads.get(id)
+    issued = services.access.issue_link(id, new.ttl_seconds)
+    return Link(path=f"/t/{id}#key={issued.key}", expires_at=issued.expires_at)
 
 
 @router.post("/tokens/renew", tags=["tokens"])

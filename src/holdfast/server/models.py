@@ -211,6 +211,16 @@ class Chatted(Model):
     next_offset: str
 
 
+class NewLink(Model):
+    ttl_seconds: int = Field(default=24 * 3600, ge=1, le=MAX_TOKEN_SECONDS, strict=True)
+
+
+class Link(Model):
+    path: str
+    """Of the thread's page, with the key to it in the part that browsers never send."""
+    expires_at: int
+
+
 class NewToken(Model):
     scope: Scope = Scope.READ
     ttl_seconds: int = Field(default=7200, ge=1, le=MAX_TOKEN_SECONDS, strict=True)

@@ -5,6 +5,7 @@ Keys are kept as digests. Tokens are HS256 JWTs, so nothing is kept of them at a
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -18,6 +19,8 @@ from holdfast.threads.ids import new_id, now_ms
 from holdfast.threads.surface import THREADS
 
 KEY_PREFIX: Final = "hf_"
+_LINK_PREFIX: Final = "hfl_"
+_MAC_BYTES: Final = 16
 _ISSUER: Final = "holdfast"
 _CACHED: Final = 4096
 _KEY_RECHECK_MS: Final = 1000
@@ -109,6 +112,14 @@ class IssuedToken:
 
 
 @dataclass(frozen=True, slots=True)
+class IssuedLink:
+    key: str
+    thread: str
+    expires_at: int
+    """UTC milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class IssuedRunToken:
     token: str = field(repr=False)
     expires_at: int = 0
@@ -156,6 +167,7 @@ class Access:
     ) -> None:
         self._keys = keys
         self._secret = derive(secret, "thread tokens")
+        self._link_secret = derive(secret, "links to threads")
         self._run_secret = derive(secret, "run tokens")
         """Another one, so that the token of a run is none anywhere but at the door."""
         self._tenant = tenant
@@ -177,13 +189,16 @@ class Access:
         known = self._known.get(credential)
         if known is not None and now < known[1]:
             return known[0]
-        grant, until = (
-            self._check_key(credential) if credential.startswith(KEY_PREFIX) else self._check_token(credential)
-        )
+        grant, until = self._check(credential)
         if len(self._known) >= _CACHED:
             self._known.clear()
         self._known[credential] = (grant, min(until, now + _KEY_RECHECK_MS) if grant.thread is None else until)
         return grant
+
+    def _check(self, credential: str) -> tuple[Grant, int]:
+        if credential.startswith(_LINK_PREFIX):
+            return self._check_link(credential)
+        return self._check_key(credential) if credential.startswith(KEY_PREFIX) else self._check_token(credential)
 
     def _check_key(self, key: str) -> tuple[Grant, int]:
         digest = digest_key(key)
@@ -197,6 +212,33 @@ class Access:
                 f"the API key {found.name!r} ({found.id}) was revoked", hint="holdfast key create makes one"
             )
         return self._everything, self._clock() + _KEY_RECHECK_MS
+
+    # --- links: what people open a thread with ---
+
+    def issue_link(self, thread: str, ttl_seconds: int) -> IssuedLink:
+        """A key to read one thread with, short enough to be part of an address that people are shown."""
+        if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
+            raise InvalidRequest(f"a link holds 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
+        expires = self._clock() // 1000 + ttl_seconds
+        return IssuedLink(f"{expires:x}.{self._link_mac(thread, expires)}", thread, expires * 1000)
+
+    def _link_mac(self, thread: str, expires: int) -> str:
+        told = f"{self._tenant}\n{thread}\n{expires}".encode()
+        mac = hmac.new(self._link_secret, told, hashlib.sha256).digest()[:_MAC_BYTES]
+        return base64.urlsafe_b64encode(mac).decode().rstrip("=")
+
+    def _check_link(self, credential: str) -> tuple[Grant, int]:
+        """`hfl_<thread>.<when it ends>.<mac>`: the page puts the thread to the key that its address has."""
+        thread, expires, mac = (*credential.removeprefix(_LINK_PREFIX).rsplit(".", 2), "", "")[:3]
+        try:
+            seconds = int(expires, 16) if len(expires) <= 12 else 0
+        except ValueError:
+            seconds = 0
+        if not hmac.compare_digest(mac.encode(), self._link_mac(thread, seconds).encode()):
+            raise Unauthorized("this link is not valid here", hint="holdfast attach gives a new one")
+        if self._clock() >= seconds * 1000:
+            raise Unauthorized("this link has expired", hint="holdfast attach gives a new one")
+        return Grant(self._tenant, thread, Scope.READ), seconds * 1000
 
     def _check_token(self, token: str) -> tuple[Grant, int]:
         import jwt  # here and below: it loads much that only asymmetric keys need, and no start should wait for that
@@ -239,7 +281,7 @@ class Access:
     def renew(self, token: str | None) -> IssuedToken:
         """A token like this one, as long-lived as it was; refused once the chain is a week old."""
         grant = self.grant(token)
-        if grant.thread is None or token is None:
+        if grant.thread is None or token is None or token.startswith(_LINK_PREFIX):
             raise InvalidRequest("only a thread token can be renewed")
         import jwt
 

@@ -255,6 +255,18 @@ def test_a_session_is_rebuilt_where_its_old_database_still_is(bench: Bench) -> N
     assert [result.text for result in request.results] == ["one\n"]
 
 
+def test_a_turn_ends_also_after_what_a_clock_that_was_ahead_wrote_down(bench: Bench, tmp_path: Path) -> None:
+    bench.model.script([bash("echo one", text="First."), text("Second."), *[text("Third.")] * 5])
+    entries = bench.run("begin").entries()
+    cut = {"type": "opencode.assistant", "message": "cut", "text": "Seco", "calls": [], "partial": True}
+    ahead = entries[-1]["ts"] + 3_600_000
+    resumed = bench.resume_elsewhere(
+        tmp_path / "there", [*entries[:-1], {"id": "cut", "ts": ahead, "payload": cut}], "go on"
+    )
+    assert resumed.outcome["status"] == "completed", resumed.said()
+    assert resumed.text() == "Third."
+
+
 def test_a_call_that_a_crash_left_open_is_closed_as_opencode_does(bench: Bench, tmp_path: Path) -> None:
     bench.model.script([bash("exec sleep 1000", text="First."), text("Then.")])
     with bench.start("begin") as agent:

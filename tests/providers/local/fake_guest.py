@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import tty
+from collections.abc import Callable
 
 LIFETIME = 60
 """Seconds: whoever is made to wait by this waits no longer."""
@@ -63,7 +64,7 @@ def full_socket() -> int:
         return let_it_block(ours.detach())
 
 
-KINDS = {
+KINDS: dict[str, Callable[[], int]] = {
     "full pipe": full_pipe,
     "full terminal": full_terminal,
     "full socket": full_socket,

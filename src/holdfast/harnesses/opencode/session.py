@@ -14,7 +14,11 @@ import orjson
 
 VERSION: Final = "1.18.33"
 _HEAD: Final = 16
-"""Characters of an id that put it into its order: `msg_`, and twelve digits of time."""
+"""Characters of an id that put it into its order: `msg_`, and twelve digits of a time or of a number."""
+_APART: Final = 0x10000
+"""Between the numbers of messages: those of their parts."""
+_LONG_AGO: Final = 366 * 24 * 3_600_000
+"""Milliseconds: further than clocks are apart."""
 _NO_TOKENS: Final = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
 
 _Record = dict[str, Any]
@@ -73,22 +77,36 @@ class _History:
                 self._say("assistant", payload["text"], ts)
 
     def renamed(self, session: str) -> list[_Record]:
-        """The messages with ids of their own, which keep their order."""
+        """The messages with ids of their own, and in the order of the thread, all before whatever is to come.
 
-        def name(ident: str) -> str:
+        OpenCode orders messages by their times and ids, and asks the model again and again while its answers are not
+        behind the prompt. The times on a thread are of several clocks, any of which may be ahead of the box's.
+        """
+        order = {ident: number for number, ident in enumerate(self.messages, 1)}
+
+        def name(ident: str, number: int) -> str:
             end = hashlib.blake2b(f"{session}\0{ident}".encode(), digest_size=7).hexdigest()
-            return ident[:_HEAD] + end
+            return f"{ident[:4]}{number:012x}{end}"
 
-        told = []
-        for message in self.messages.values():
-            info = {**message["info"], "id": name(message["info"]["id"]), "sessionID": session}
+        def name_message(ident: object) -> str:
+            return name(str(ident), order.get(str(ident), 0) * _APART)
+
+        told, latest = [], 0
+        for ident, message in self.messages.items():
+            info = {**message["info"], "id": name_message(ident), "sessionID": session}
             if "parentID" in info:
-                info["parentID"] = name(str(info["parentID"]))
+                info["parentID"] = name_message(info["parentID"])
+            latest, info["time"] = _before(latest, info.get("time"))
             parts = []
-            for part in message["parts"].values():
-                new = {**part, "id": name(part["id"]), "messageID": info["id"], "sessionID": session}
+            for number, part in enumerate(sorted(message["parts"].values(), key=lambda part: str(part["id"])), 1):
+                new = {
+                    **part,
+                    "id": name(part["id"], order[ident] * _APART + number),
+                    "messageID": info["id"],
+                    "sessionID": session,
+                }
                 if isinstance(part.get("tail_start_id"), str):
-                    new["tail_start_id"] = name(part["tail_start_id"])
+                    new["tail_start_id"] = name_message(part["tail_start_id"])
                 parts.append(new)
             told.append({"info": info, "parts": parts})
         return told
@@ -163,6 +181,16 @@ class _History:
         self._made += 1
         digits = (ts * 0x1000 + self._made % 0x1000) & 0xFFFFFFFFFFFF
         return f"{prefix}{digits:012x}{self._made:014d}"
+
+
+def _before(latest: int, times: Any) -> tuple[int, _Record]:
+    """When a message was made, which is after the one before it, and its times, all of them long ago."""
+    known = {name: time for name, time in (times if isinstance(times, dict) else {}).items() if isinstance(time, int)}
+    created = max(latest + 1, known.get("created", 0))
+    later = created - known.get("created", created)
+    return created, {"created": created - _LONG_AGO} | {
+        name: time + later - _LONG_AGO for name, time in known.items() if name != "created"
+    }
 
 
 def _is_id(value: Any, prefix: str) -> bool:

@@ -128,7 +128,9 @@ function parseEvent(text) {
 
 // Out of the fragment into this tab's own memory: the address can then be shown, shared and kept without it.
 function takeToken(thread) {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  const told = new URLSearchParams(location.hash.slice(1));
+  const key = told.get("key");
+  const given = key ? `hfl_${thread}.${key}` : told.get("token");
   if (given) {
     keepToken(thread, given);
     history.replaceState(null, "", location.pathname);
