@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from tests.agents import InstalledAgents
 from tests.runs import matrix
 
 from holdfast.testing.server import ServerProcess
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell has it for what it starts in the background. Commands under test would never hear a Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,8 @@ SURVIVED: Final = frozenset(
 """The run goes on as if nothing had been."""
 
 
+PATIENT: Final = frozenset({Fault.LIMITED, Fault.BROKEN})
+"""Agents ask again, some of them for more than a minute."""
 CUTTING: Final = frozenset({Fault.KILL_SERVER, Fault.STOP_SERVER, Fault.CUT})
 """An answer of the model may be cut off: the agent asks again, and is told again what it has in part already."""
 DRIVEN: Final = frozenset({"codex", "opencode"})

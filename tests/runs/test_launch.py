@@ -11,7 +11,7 @@ import pytest
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
 from holdfast.boxes.box import Liveness
-from holdfast.boxes.errors import CreateFailed
+from holdfast.boxes.errors import BoxStopped, CreateFailed
 from holdfast.harnesses.errors import CannotInstall, UnknownAgent
 from holdfast.runs.errors import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.runs.reconcile import Thresholds
@@ -112,6 +112,16 @@ async def test_a_step_that_fails_ends_the_run_and_says_why(world: World, point: 
     assert run.error == {"code": "create_failed", "message": "no luck", "hint": "try the other one"}
     again = await world.launch("again", thread=launched.thread)
     assert (await world.settled(again)).live
+
+
+async def test_a_box_that_dies_while_it_is_made_ready_is_taken_up_again(world: World) -> None:
+    digest = await world.runs.workspaces.keep(pieces(tar(a="one\n")))
+    world.provider.fail_next("open_door", BoxStopped("it was dying when it was looked at"))
+    launched = await world.launch(workspace=digest)
+    run = await world.settled(launched)
+    assert (run.status, run.stage, run.files) == (RunStatus.RUNNING, Stage.RUNNER, "workspace")
+    kinds = [each["payload"]["type"] for each in await world.entries(launched.thread)]
+    assert kinds.count("signal.run.box") == 1
 
 
 async def test_an_agent_that_cannot_be_installed_ends_the_run(world: World) -> None:

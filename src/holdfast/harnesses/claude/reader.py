@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _UNTOLD = frozenset(("keep_alive", "tool_progress", "control_cancel_request"))
 _UNTOLD_SYSTEM = frozenset(("status", "thinking_tokens", "post_turn_summary", "task_progress", "task_updated"))
+_REFUSALS = (401, 403)
+_ENOUGH = 3
+"""Attempts after which a refused key is taken to be wrong."""
 _AWAITED = ("agent", "workflow")
 """Kinds of background tasks that it goes on with when they have ended. Others may never end: a server, say."""
 _MAX_BLOCKS = 4096
@@ -180,6 +183,9 @@ class Reader(reading.Reader):
             flushed = self._flush()
             status = record.get("error_status")
             said = str(record.get("error") or "no reason given")
+            if status in _REFUSALS and record["attempt"] >= _ENOUGH:
+                self._seen.refused = status
+                self.ended = True  # it would go on for minutes, and a key does not become right by that
             return [*flushed, *self.retry(record["attempt"], said, status if isinstance(status, int) else None)]
         if kind == "compact_boundary":
             self._boundary = record

@@ -187,6 +187,7 @@ class _Turn:
         self._open: set[str] = set()
         """Messages of the model that are not whole yet."""
         self._once: set[tuple[str, str]] = set()
+        self._began = time.time() * 1000
         self._end = float("inf")
         """When the turn is over, whatever is open still."""
 
@@ -239,6 +240,8 @@ class _Turn:
             self._answer(str(kind), about)
         if kind not in _TOLD or about.get("sessionID", self._session) != self._session:
             return False
+        if kind == "message.updated" and self._is_early(about):
+            line = json.dumps(event).encode()
         if not self._is_repeated(str(kind), about):
             _write(line)
         if kind == "session.status":
@@ -248,6 +251,25 @@ class _Turn:
                 return True
             self._end = min(self._end, time.monotonic() + _SETTLE)
         return kind == "message.updated" and self._end < float("inf") and not self._open
+
+    def _is_early(self, about: dict[str, Any]) -> bool:
+        """Whether the first that is heard of an answer says that it is whole: then it does so no more.
+
+        OpenCode tells how things stand when it comes to tell them. The parts of that answer are still to come, and then
+        the same again.
+        """
+        info = about.get("info") or {}
+        times = info.get("time")
+        if info.get("role") != "assistant" or not isinstance(times, dict):
+            return False
+        created = times.get("created")
+        if (
+            not isinstance(created, (int, float))
+            or created < self._began
+            or self._seen_before("answer", str(info.get("id")))
+        ):
+            return False
+        return times.pop("completed", None) is not None
 
     def _is_repeated(self, kind: str, about: dict[str, Any]) -> bool:
         """A user's message told again, or a running tool with each piece of its output: the end has it all."""

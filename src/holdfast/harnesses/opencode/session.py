@@ -15,8 +15,6 @@ import orjson
 VERSION: Final = "1.18.33"
 _HEAD: Final = 16
 """Characters of an id that put it into its order: `msg_`, and twelve digits of a time or of a number."""
-_APART: Final = 0x10000
-"""Between the numbers of messages: those of their parts."""
 _LONG_AGO: Final = 366 * 24 * 3_600_000
 """Milliseconds: further than clocks are apart."""
 _NO_TOKENS: Final = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
@@ -82,31 +80,21 @@ class _History:
         OpenCode orders messages by their times and ids, and asks the model again and again while its answers are not
         behind the prompt. The times on a thread are of several clocks, any of which may be ahead of the box's.
         """
-        order = {ident: number for number, ident in enumerate(self.messages, 1)}
-
-        def name(ident: str, number: int) -> str:
-            end = hashlib.blake2b(f"{session}\0{ident}".encode(), digest_size=7).hexdigest()
-            return f"{ident[:4]}{number:012x}{end}"
-
-        def name_message(ident: object) -> str:
-            return name(str(ident), order.get(str(ident), 0) * _APART)
-
-        told, latest = [], 0
+        end = session[-14:]
+        names = {ident: f"msg_{number:012x}{end}" for number, ident in enumerate(self.messages, 1)}
+        gone = f"msg_{0:012x}{end}"
+        told, latest, count = [], 0, 0
         for ident, message in self.messages.items():
-            info = {**message["info"], "id": name_message(ident), "sessionID": session}
+            info = {**message["info"], "id": names[ident], "sessionID": session}
             if "parentID" in info:
-                info["parentID"] = name_message(info["parentID"])
+                info["parentID"] = names.get(str(info["parentID"]), gone)
             latest, info["time"] = _before(latest, info.get("time"))
             parts = []
-            for number, part in enumerate(sorted(message["parts"].values(), key=lambda part: str(part["id"])), 1):
-                new = {
-                    **part,
-                    "id": name(part["id"], order[ident] * _APART + number),
-                    "messageID": info["id"],
-                    "sessionID": session,
-                }
+            for _, part in sorted(message["parts"].items()):
+                count += 1
+                new = {**part, "id": f"prt_{count:012x}{end}", "messageID": info["id"], "sessionID": session}
                 if isinstance(part.get("tail_start_id"), str):
-                    new["tail_start_id"] = name_message(part["tail_start_id"])
+                    new["tail_start_id"] = names.get(part["tail_start_id"], gone)
                 parts.append(new)
             told.append({"info": info, "parts": parts})
         return told
