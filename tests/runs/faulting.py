@@ -118,6 +118,9 @@ def expected(fault: Fault, moment: Moment) -> frozenset[str]:
         return frozenset({"completed"})
     if fault in (Fault.KILL_AGENT, Fault.KILL_DRIVER, Fault.TERMINATE_AGENT) or fault in BY_PROVIDER:
         return frozenset({"failed"})
+    if fault in (Fault.DELETE_BOX, Fault.DISK_FULL):
+        # All that runs in the box is killed, one after the other: a runner may live to tell of its agent's end.
+        return frozenset({"orphaned", "failed"})
     return frozenset({"orphaned"})
 
 

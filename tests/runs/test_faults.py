@@ -30,7 +30,7 @@ from holdfast.threads.runs import FINISHED, STARTED, end_id
 
 pytestmark = pytest.mark.anyio
 
-DRAWN = 3
+DRAWN = 2
 """Cells of each agent, where not all of them are wanted: all take long."""
 
 Note = Callable[[str, object], None]
