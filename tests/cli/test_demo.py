@@ -53,7 +53,8 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
     assert re.search(r"^  server +http://127\.0\.0\.1:\d+  started in the background; holdfast down", done.stderr, re.M)
     out = done.stdout
     story = [
-        r"  thread +(t-\S+)  http://\S+/t/t-\S+",
+        r"  thread +(t-\S+)",
+        r"  page +http://\S+/t/t-\S+#key=\S+",
         r"  box +(b-\S+) local \(bubblewrap, seccomp, no network\)  \d+ ms",
         r"  > The tests fail\. Find out why, and repair it\.",
         r"  ● pi \S+ · holdfast-demo/scripted",

@@ -16,7 +16,7 @@ MEGABYTE = 1024 * 1024
 
 def test_a_disk_that_fills_up_under_the_server_loses_nothing(tmp_path: Path, seed: int) -> None:
     try:
-        report = asyncio.run(fill_disk_while_writing(8 * MEGABYTE, seed, log=tmp_path / "server.log"))
+        report = asyncio.run(fill_disk_while_writing(16 * MEGABYTE, seed, log=tmp_path / "server.log"))
     except CannotMount as error:
         pytest.skip(str(error))
     report.check()
