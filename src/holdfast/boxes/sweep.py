@@ -240,9 +240,11 @@ class Sweep:
             return
         if row.id not in found:
             if await boxes.provider(row.provider).probe(row.id) is Liveness.GONE:
-                ended = await boxes.hibernation.lost(row)
-                if ended.state is BoxState.GONE:
+                row = await boxes.hibernation.lost(row)
+                if row.state is BoxState.GONE:
                     report.gone.append(row.id)
+                elif is_watched(row):
+                    await self._reap(row, Power.STOPPED, judge, report)  # it sleeps, and has only its snapshot
             return
         power = found[row.id].power
         if (real := drifted(row, power)) is not None:

@@ -126,7 +126,7 @@ class Downloads:
             counted += size
             moved(size)
 
-        part = await asyncio.to_thread(_Part.open, path)
+        part = await _open_part(path)
         try:
             if part.size >= wanted.size:
                 part.restart()
@@ -218,6 +218,16 @@ class _Part:
 
     def close(self) -> None:
         self._file.close()
+
+
+async def _open_part(path: Path) -> _Part:
+    """Nobody else would close one that was opened while its download was given up."""
+    opening = asyncio.ensure_future(asyncio.to_thread(_Part.open, path))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        (await opening).close()
+        raise
 
 
 def local_path(url: str) -> Path | None:
