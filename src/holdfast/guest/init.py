@@ -339,8 +339,9 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
         raise Problem(error.errno or errno.EIO, request["cwd"]) from None
     try:
         program = find_program(argv[0], env)
+        score = expose()
         try:
-            pid = posix.posix_spawn(
+            return posix.posix_spawn(
                 program,
                 argv,
                 env,
@@ -351,18 +352,36 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
             )
         except OSError as error:
             raise Problem(error.errno or errno.EIO, argv[0]) from None
+        finally:
+            cover(score)
     finally:
         posix.chdir("/")
-    # Where memory runs out, this process shall not be the one that the kernel picks.
+
+
+def expose() -> "tuple[int, bytes] | None":
+    """Where memory runs out, the kernel shall pick what we start, and not us: a child is born with our score. Given to
+    it only afterwards, what it had started by then would go without."""
     try:
-        descriptor = posix.open("/proc/%d/oom_score_adj" % pid, posix.O_WRONLY | posix.O_CLOEXEC)
-        try:
-            posix.write(descriptor, b"1000")
-        finally:
-            posix.close(descriptor)
+        score = posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
     except OSError:
-        pass
-    return pid
+        return None
+    try:
+        own = posix.read(score, 16)
+        posix.write(score, b"1000")
+    except OSError:
+        posix.close(score)
+        return None
+    return score, own
+
+
+def cover(exposed: "tuple[int, bytes] | None") -> None:
+    if exposed is None:
+        return
+    score, own = exposed
+    try:
+        posix.write(score, own)
+    finally:
+        posix.close(score)
 
 
 def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":

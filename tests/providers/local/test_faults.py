@@ -14,9 +14,11 @@ from random import Random, SystemRandom
 import pytest
 
 from holdfast.boxes.box import Power
+from holdfast.boxes.errors import BoxStopped
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
+from holdfast.providers.local.link import get_descriptor
 from holdfast.testing import box_faults
 from holdfast.testing.box_fault_work import SERVICE_WORK, WORK, Victim
 from holdfast.testing.box_faults import Neighbour, strike_at_steps
@@ -158,6 +160,27 @@ async def test_a_box_whose_guest_was_killed_is_stopped_its_processes_lost_and_it
     assert await box.files.read("kept") == b"files"
     assert await process.read() == b"before\n"
     assert (await box.exec(["true"])).ok
+
+
+@pytest.mark.anyio
+async def test_a_box_whose_guest_was_killed_is_stopped_even_where_somebody_still_holds_its_socket(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    box = await provider.create(BoxSpec(), id="struck")
+    assert await box.power() is Power.RUNNING
+    [(guest, _)] = guests_of(tmp_path / "home")
+    handle = os.pidfd_open(guest)
+    kept = get_descriptor(handle, 3)  # where every guest has it
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        await asyncio.to_thread(_wait_for, handle)
+        assert await box.power() is Power.STOPPED
+        with pytest.raises(BoxStopped):
+            await box.exec(["true"])
+        await box.start()
+        assert (await box.exec(["true"])).ok
+    finally:
+        os.close(kept)
 
 
 @pytest.mark.anyio

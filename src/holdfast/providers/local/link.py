@@ -8,7 +8,9 @@ from __future__ import annotations
 import array
 import asyncio
 import ctypes
+import errno
 import os
+import select
 import signal
 import socket
 import struct
@@ -27,6 +29,7 @@ _MAX_DESCRIPTORS: Final = 4
 DEFAULT_SECONDS: Final = 30.0
 _PIDFD_GETFD: Final = 438
 """The same number on every machine."""
+_SO_PEERPIDFD: Final = 77
 _KILL_SECONDS: Final = 10.0
 PAUSED: Final = "paused"
 """In the folder of a box whose processes are held: not for a moment, as while it is copied, but until it is started."""
@@ -120,7 +123,7 @@ class Call:
             for number in numbers:
                 if not isinstance(number, int) or not 0 <= number < 1 << 30:
                     raise BoxUnreachable(f"box {self.box} sends garbage")
-                taken.append(_get_descriptor(process, number))
+                taken.append(get_descriptor(process, number))
         except (BoxUnreachable, OSError) as error:
             for each in taken:
                 os.close(each)
@@ -171,14 +174,20 @@ class Link:
             connection.close()
             if not self._folder.exists():
                 raise BoxGone(f"box {self.box} is gone") from None
-            raise BoxStopped(f"box {self.box} is stopped", hint=f"start it: holdfast box start {self.box}") from None
+            raise self._stopped() from None
         except BlockingIOError:
             connection.close()
             raise BoxUnreachable(f"box {self.box} has hundreds of requests waiting and does not keep up") from None
         except OSError as error:
             connection.close()
             raise BoxUnreachable(f"box {self.box} cannot be reached: {error.strerror}") from None
+        if _peer_has_ended(connection):
+            connection.close()
+            raise self._stopped()
         return connection
+
+    def _stopped(self) -> BoxStopped:
+        return BoxStopped(f"box {self.box} is stopped", hint=f"start it: holdfast box start {self.box}")
 
     def _connect(self, connection: socket.socket) -> None:
         path = f"{self._place}/guest.sock"
@@ -323,7 +332,39 @@ def peer_of(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[0])
 
 
-def _get_descriptor(process: int, number: int) -> int:
+def peer_handle(connection: socket.socket) -> int:
+    """A descriptor of the process that listens at the other end, whatever becomes of its number; Linux has it since
+    6.5. `ProcessLookupError` where that process has ended, on kernels that can tell nothing more of it."""
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+        raise
+
+
+def has_ended(handle: int) -> bool:
+    """Of a process, by its descriptor."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _peer_has_ended(connection: socket.socket) -> bool:
+    """A socket may outlive who listened on it: who starts a box has it open too, until it comes to closing it."""
+    try:
+        handle = peer_handle(connection)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        return has_ended(handle)
+    finally:
+        os.close(handle)
+
+
+def get_descriptor(process: int, number: int) -> int:
     """A copy of another process's descriptor: pidfd_getfd, which the standard library does not have."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = int(libc.syscall(_PIDFD_GETFD, process, number, 0))

@@ -7,13 +7,12 @@ none, or its process has ended, somebody may have started the box again, and con
 from __future__ import annotations
 
 import os
-import select
 import socket
 from threading import Lock
 from typing import Final
 
-_SO_PEERPIDFD: Final = 77
-"""Of the process at the other end of a socket, whatever became of its number. Linux has it since 6.5."""
+from holdfast.providers.local.link import has_ended, peer_handle
+
 _MOST: Final = 1024
 
 
@@ -30,9 +29,7 @@ class Pulses:
             handle = self._handles.get(box)
             if handle is None:
                 return False
-            poll = select.poll()
-            poll.register(handle, select.POLLIN)
-            if not poll.poll(0):
+            if not has_ended(handle):
                 return True
             del self._handles[box]
             os.close(handle)
@@ -41,7 +38,7 @@ class Pulses:
     def take(self, box: str, connection: socket.socket) -> None:
         """Know the guest at the other end of a connection, where the kernel tells."""
         try:
-            handle = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+            handle = peer_handle(connection)
         except OSError:
             return
         with self._lock:

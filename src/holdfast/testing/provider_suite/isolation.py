@@ -105,6 +105,13 @@ class Isolation(Ground):
         assert await small.files.read("file") == b"kept"
         assert (await small.exec(["true"])).ok
 
+    @claims(Capability.MEMORY_LIMIT)
+    async def test_where_memory_runs_out_all_of_a_command_goes_before_the_box_does(self, box: Box) -> None:
+        # Many: what a command had started before it had its score would go without.
+        for _ in range(20):
+            assert await text(box, "cat /proc/self/oom_score_adj | cat") == "1000"
+        assert await text(box, "cat /proc/1/oom_score_adj") != "1000"
+
     @claims(Capability.DISK_LIMIT)
     async def test_more_on_disk_than_the_limit_is_not_had(self, hatchery: Hatchery) -> None:
         small = await hatchery.box(disk=16 * MEGABYTE)
