@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 
@@ -11,3 +12,8 @@ class Api(StrEnum):
     OPENAI_CHAT = "openai-chat"
     OPENAI_RESPONSES = "openai-responses"
     ANTHROPIC = "anthropic"
+
+
+def shared(wanted: Iterable[Api], spoken: Collection[Api]) -> Api | None:
+    """What two sides speak with each other: the first API of one that the other speaks, too."""
+    return next((api for api in wanted if api in spoken), None)

@@ -1,5 +1,6 @@
 """The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
 
+from holdfast.client.agents import AgentRecord, AgentStore, OfferedModel
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.box import RemoteBox
 from holdfast.client.box_models import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
@@ -37,6 +38,8 @@ from holdfast.threads.entries import Entry
 
 __all__ = [
     "Acknowledgement",
+    "AgentRecord",
+    "AgentStore",
     "BoxRecord",
     "BoxRecordPage",
     "BoxUsage",
@@ -67,6 +70,7 @@ __all__ = [
     "ModelTrial",
     "NotFound",
     "NotUnderstood",
+    "OfferedModel",
     "ProducerGap",
     "Pruned",
     "Refused",

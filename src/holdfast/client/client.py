@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.boxes import Boxes
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection
@@ -38,6 +39,7 @@ class Client:
         self._connection = Connection(
             url, api_key=api_key, timeout=timeout, retry_seconds=retry_seconds, on_retry=on_retry
         )
+        self.agents = AgentStore(self._connection)
         self.threads = Threads(self._connection)
         self.keys = Keys(self._connection)
         self.boxes = Boxes(self._connection)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from holdfast.client.agents import SyncAgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
@@ -52,6 +53,7 @@ class SyncClient:
         self._client = Client(url, api_key=api_key, timeout=timeout, retry_seconds=retry_seconds, on_retry=on_retry)
         self._loop = LoopThread()
         self._closed = False
+        self.agents = SyncAgentStore(self._client.agents, self._loop)
         self.threads = SyncThreads(self._client.threads, self._loop)
         self.keys = SyncKeys(self._client.keys, self._loop)
         self.boxes = SyncBoxes(self._client.boxes, self._loop)

@@ -21,7 +21,13 @@ _MOST: Final = 256
 
 
 def names() -> tuple[str, ...]:
+    """Of those that are agents by themselves."""
     return tuple(_HARNESSES)
+
+
+def kinds() -> tuple[str, ...]:
+    """How agents are named that a command makes."""
+    return tuple(f"{kind}:COMMAND" for kind in _BY_COMMAND)
 
 
 @functools.lru_cache(_MOST)
@@ -30,8 +36,7 @@ def find(name: str) -> Harness:
     kind, by_command, command = name.partition(":")
     known = (_BY_COMMAND if by_command else _HARNESSES).get(kind)
     if known is None:
-        named = ", ".join([*_HARNESSES, *(f"{each}:COMMAND" for each in _BY_COMMAND)])
-        raise UnknownAgent(f"there is no agent {name!r}", hint=f"use one of {named}")
+        raise UnknownAgent(f"there is no agent {name!r}", hint=f"use one of {', '.join((*names(), *kinds()))}")
     module, _, made = known.partition(":")
     harness: Harness = getattr(importlib.import_module(module), made)(*([command] if by_command else []))
     return harness

@@ -16,6 +16,7 @@ import holdfast
 from holdfast.boxes.errors import BoxError
 from holdfast.harnesses.errors import HarnessError
 from holdfast.server import (
+    agents,
     box_files,
     box_processes,
     box_snapshots,
@@ -211,6 +212,7 @@ async def revoke_key(id: str, services: Use, _: Administrator) -> None:
 
 _ROUTERS = (
     router,
+    agents.router,
     boxes.router,
     box_files.router,
     box_processes.router,

@@ -59,6 +59,12 @@ class LateRuns:
         self._find_agent = find_agent
         self._opening: asyncio.Task[Runs] | None = None
 
+    def find_agent(self, name: str) -> Harness:
+        """Needs no service that is open. Raises `UnknownAgent`."""
+        from holdfast.harnesses.registry import find
+
+        return (self._find_agent or find)(name)
+
     def begin(self) -> None:
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
@@ -90,7 +96,6 @@ class LateRuns:
         boxes = await self._boxes.get()
         await asyncio.to_thread(_load)  # which takes long enough that nobody else should wait for it
         from holdfast.harnesses.installing import Tools
-        from holdfast.harnesses.registry import find
         from holdfast.runs.launching import Launching
         from holdfast.runs.log import RunLog
         from holdfast.runs.reconcile import Thresholds
@@ -104,7 +109,7 @@ class LateRuns:
             log=run_log,
             boxes=boxes,
             workspaces=workspaces,
-            agents=_Agents(Tools(self._home), self._find_agent or find),
+            agents=_Agents(Tools(self._home), self.find_agent),
             models=await self._models.get(),
             tokens=_Tokens(self._access),
             pack=lambda harness: harness.archive(),

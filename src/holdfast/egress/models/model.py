@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast.egress.models.errors import InvalidModel
-from holdfast.model_apis import Api
+from holdfast.model_apis import Api, shared
 
 DEFAULT_CONTEXT: Final = 128_000
 DEFAULT_MAX_TOKENS: Final = 8192
@@ -66,7 +66,7 @@ class ModelChoice:
 
     def spoken_by(self, apis: Iterable[Api]) -> Api | None:
         """The first of these APIs that the model speaks, too."""
-        return next((api for api in apis if api in self.apis), None)
+        return shared(apis, self.apis)
 
 
 def checked_name(name: str) -> str:

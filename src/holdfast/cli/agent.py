@@ -1,0 +1,90 @@
+"""`holdfast agent`: the agents that runs can be launched with, and which models each of them can use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.console import Cell, write_field, write_json, write_line, write_table
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+
+if TYPE_CHECKING:
+    from holdfast.client import AgentRecord, Client
+
+group = typer.Typer(name="agent", help="Agents: which there are, and with which models.", no_args_is_help=True)
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.add_typer(group)
+
+
+@group.command("list")
+def list_(
+    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """List the agents, each with the models that it can use now."""
+
+    async def work(client: Client) -> list[AgentRecord]:
+        return await client.agents.list()
+
+    found = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"agents": [each.to_json() for each in found]})
+        return
+    rows = [
+        (
+            Cell(each.name, "bold"),
+            each.title,
+            each.version or Cell("—", "dim"),
+            Cell(", ".join(each.apis), "dim"),
+            _models(each),
+        )
+        for each in found
+    ]
+    write_table(("name", "agent", "version", "apis", "models"), rows)
+
+
+@group.command("show")
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.", show_default=False)],
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show an agent, and every model that it can be used with.
+
+    They are those that speak an API of the agent's. Of a provider, every model can be asked for by NAME/MODEL.
+    """
+
+    async def work(client: Client) -> AgentRecord:
+        return await client.agents.get(name)
+
+    agent = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(agent.to_json())
+        return
+    write_field("agent", Cell(agent.name, "bold"), Cell(f"  {agent.title}", "dim"))
+    write_field("version", agent.version or Cell("the one that is in the box", "dim"))
+    write_field("speaks", ", ".join(agent.apis))
+    write_line("")
+    rows = [
+        (
+            Cell(each.name, "bold" if each.is_ready else "dim"),
+            Cell("ready", "green") if each.is_ready else Cell("no key", "dim"),
+            each.model or Cell("—", "dim"),
+            Cell(each.api, "dim"),
+        )
+        for each in agent.models
+    ]
+    write_table(("model", "state", "default", "spoken to by"), rows)
+
+
+def _models(agent: AgentRecord) -> Cell | str:
+    """Those that are ready, by name, and how many want a key."""
+    ready = [each.name for each in agent.models if each.is_ready]
+    others = len(agent.models) - len(ready)
+    told = [*ready, f"{others} that want{'s' if others == 1 else ''} a key"] if others else ready
+    return ", ".join(told) if ready else Cell(", ".join(told) or "—", "dim")
