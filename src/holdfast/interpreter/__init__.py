@@ -1,0 +1,1 @@
+"""A persistent Python in a box, with callbacks to the host."""

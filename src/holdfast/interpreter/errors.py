@@ -1,0 +1,64 @@
+"""What can be wrong with an interpreter. Errors of the code that it runs are results, not these."""
+
+from __future__ import annotations
+
+
+class InterpreterError(Exception):
+    """Each class has a code of its own; `hint` says what to do next."""
+
+    code = "interpreter_error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class KernelUnreachable(InterpreterError):
+    """The way to the kernel is broken. It may still run."""
+
+    code = "kernel_unreachable"
+
+
+class KernelLost(InterpreterError):
+    """The kernel has ended, and with it all that it had in memory."""
+
+    code = "kernel_lost"
+
+
+class NoPython(InterpreterError):
+    """The box has no Python that a kernel could run on."""
+
+    code = "no_python"
+
+
+class BudgetExceeded(InterpreterError):
+    code = "budget_exceeded"
+
+
+class InvalidSubmission(InterpreterError):
+    """SUBMIT was called with something else than the output fields."""
+
+    code = "invalid_submission"
+
+
+class WorkspaceConflict(InterpreterError):
+    """A change of the workspace would lose what is in it."""
+
+    code = "workspace_conflict"
+
+
+class ManifestConflict(InterpreterError):
+    """The volume has a newer revision of the session."""
+
+    code = "manifest_conflict"
+
+
+class TooManyBoxes(InterpreterError):
+    code = "too_many_boxes"
+
+
+class InvalidInterpreter(InterpreterError):
+    """What was asked for makes no sense."""
+
+    code = "invalid_interpreter"

@@ -1,0 +1,79 @@
+"""What an interpreter needs of its surroundings: boxes, its thread, and a model. Passed in, each of them.
+
+An interpreter lives in the process that has its callbacks: a script, a notebook, or the server. `client_host` is for
+the first two, `holdfast.server.interpreter_host` for the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.boxes.acquire import How
+from holdfast.boxes.box import Box
+from holdfast.boxes.spec import BoxSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model answered."""
+
+    text: str
+    model: str
+    """`NAME/MODEL`."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    """In dollars, where somebody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A box, and how it came to be."""
+
+    box: Box
+    how: How
+    why: str = ""
+
+
+class Record(Protocol):
+    """The interpreter's thread."""
+
+    thread: str
+
+    def note(self, payload: Mapping[str, Any]) -> None:
+        """Write an entry: at once, in order, without waiting for the disk."""
+        ...
+
+    async def flush(self) -> None:
+        """Until all that was noted is on disk. Raises where that cannot be."""
+        ...
+
+    def entries(self, types: Sequence[str] = ()) -> AsyncIterator[Mapping[str, Any]]:
+        """What is on the thread: `{id, ts, payload}` each."""
+        ...
+
+
+class Host(Protocol):
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
+        ...
+
+    async def fork(self, box: Box, key: str) -> Box:
+        """Another box with the same files, of that key."""
+        ...
+
+    async def delete(self, box: Box) -> None: ...
+
+    async def ensure_volume(self, name: str, provider: str) -> None: ...
+
+    async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
+        """A thread that is there, or a new one."""
+        ...
+
+    async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
+        """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
+        ...
+
+    async def close(self) -> None: ...
