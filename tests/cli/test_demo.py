@@ -13,7 +13,7 @@ import pytest
 from tests.agents import InstalledAgents
 
 from holdfast.cli.demo_sample import FILES
-from holdfast.server.home import is_alive, read_running
+from holdfast.local_server import is_alive, read_running
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 

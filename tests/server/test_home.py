@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast.local_server import RunningServer, read_running
 from holdfast.server.config import Settings
-from holdfast.server.home import Home, HomeInUse, RunningServer, read_running
+from holdfast.server.home import Home, HomeInUse
 from holdfast.server.serve import CannotServe, serve
 from holdfast.testing.server import ServerProcess
 
@@ -77,7 +78,8 @@ def test_a_child_that_a_killed_server_left_holding_the_lock_is_waited_for(tmp_pa
     home = tmp_path / "home"
     program = f"""
 import os, pathlib
-from holdfast.server.home import Home, RunningServer
+from holdfast.local_server import RunningServer
+from holdfast.server.home import Home
 home = Home(pathlib.Path({str(home)!r})).__enter__()
 home.announce(RunningServer("http://127.0.0.1:1", os.getpid(), "0", 0, None))
 told, tell = os.pipe()

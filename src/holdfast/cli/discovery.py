@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.console import note
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
-from holdfast.server.home import RunningServer, default_home, read_running
+from holdfast.local_server import RunningServer, default_home, read_running
 
 if TYPE_CHECKING:
     from holdfast.client import RetryNotice, SyncClient

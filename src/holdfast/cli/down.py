@@ -14,8 +14,7 @@ from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.server_start import find_answering
-from holdfast.server.home import is_alive
+from holdfast.local_server import find_answering, is_alive
 
 _PATIENCE: Final = 30.0
 _PAUSE: Final = 0.05

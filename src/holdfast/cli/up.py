@@ -16,7 +16,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
-    from holdfast.server.home import RunningServer
+    from holdfast.local_server import RunningServer
 
 
 class LogLevel(StrEnum):

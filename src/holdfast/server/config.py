@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-DEFAULT_PORT: Final = 8484
+from holdfast.local_server import DEFAULT_PORT
+
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is made before somebody asks for its like a second time."""
 

@@ -8,22 +8,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-
-def default_home(environment: Mapping[str, str], platform: str, user_home: Path) -> Path:
-    """`HOLDFAST_HOME`, or the platform's place for data of programs."""
-    if chosen := environment.get("HOLDFAST_HOME"):
-        return Path(chosen).expanduser()
-    if platform == "darwin":
-        return user_home / "Library" / "Application Support" / "holdfast"
-    data = environment.get("XDG_DATA_HOME", "")
-    # The specification wants relative paths ignored.
-    return (Path(data) if data.startswith("/") else user_home / ".local" / "share") / "holdfast"
-
+from holdfast.local_server import RunningServer, is_alive, read_running
 
 _DYING_SECONDS: Final = 3.0
 _PAUSE: Final = 0.02
@@ -31,18 +19,6 @@ _PAUSE: Final = 0.02
 
 class HomeInUse(Exception):
     """Another server has this home."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningServer:
-    """What `server.json` says of the server that has this home."""
-
-    url: str
-    pid: int
-    version: str
-    started_at: int
-    api_key: str | None = field(repr=False)
-    """Lives as long as that server; None where no keys are asked for."""
 
 
 class Home:
@@ -117,33 +93,6 @@ class Home:
             "apiKey": running.api_key,
         }
         _write_private(self._note, json.dumps(note))
-
-
-def is_alive(pid: int) -> bool:
-    """A dead process that nobody has waited for yet does not count."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True
-
-
-def read_running(home: Path) -> RunningServer | None:
-    """The server that says it has this home. It may have died without taking the note back: connect to find out.
-
-    Raises OSError or ValueError where there is a note that cannot be read.
-    """
-    try:
-        told = json.loads((home / "server.json").read_text())
-        return RunningServer(str(told["url"]), told["pid"], told["version"], told["startedAt"], told["apiKey"])
-    except FileNotFoundError:
-        return None
-    except (LookupError, TypeError) as error:
-        raise ValueError(f"it is not what a server writes ({error!r})") from None
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -18,12 +18,13 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
+from holdfast.local_server import RunningServer
 from holdfast.server import logs
 from holdfast.server.clocks import Clocks
 from holdfast.server.config import Settings
 from holdfast.server.door import Door
 from holdfast.server.front import Front
-from holdfast.server.home import Home, RunningServer
+from holdfast.server.home import Home
 from holdfast.server.late import LateApp
 from holdfast.server.late_boxes import LateBoxes
 from holdfast.server.late_models import LateModels

@@ -26,8 +26,8 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
+from holdfast.local_server import RunningServer, read_running
 from holdfast.server.config import Settings
-from holdfast.server.home import RunningServer, read_running
 from holdfast.testing.clock import ShiftedClocks
 
 if TYPE_CHECKING:

@@ -1,0 +1,166 @@
+"""The server of a home on this machine: the note it leaves there, whether it answers, and starting one that outlives
+who asked for it. For whoever needs a server and was given none: the command line, and an interpreter in a script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+DEFAULT_PORT: Final = 8484
+_PATIENCE: Final = 30.0
+_CONNECT_SECONDS: Final = 2.0
+_SHOWN: Final = 600
+
+
+class ServerNotStarted(Exception):
+    """No server could be started. The message says why; `hint` what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """What `server.json` says of the server that has this home."""
+
+    url: str
+    pid: int
+    version: str
+    started_at: int
+    api_key: str | None = field(repr=False)
+    """Lives as long as that server; None where no keys are asked for."""
+
+
+def default_home(environment: Mapping[str, str], platform: str, user_home: Path) -> Path:
+    """`HOLDFAST_HOME`, or the platform's place for data of programs."""
+    if chosen := environment.get("HOLDFAST_HOME"):
+        return Path(chosen).expanduser()
+    if platform == "darwin":
+        return user_home / "Library" / "Application Support" / "holdfast"
+    data = environment.get("XDG_DATA_HOME", "")
+    # The specification wants relative paths ignored.
+    return (Path(data) if data.startswith("/") else user_home / ".local" / "share") / "holdfast"
+
+
+def is_alive(pid: int) -> bool:
+    """A dead process that nobody has waited for yet does not count."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def read_running(home: Path) -> RunningServer | None:
+    """The server that says it has this home. It may have died without taking the note back: connect to find out.
+
+    Raises OSError or ValueError where there is a note that cannot be read.
+    """
+    try:
+        told = json.loads((home / "server.json").read_text())
+        return RunningServer(str(told["url"]), told["pid"], told["version"], told["startedAt"], told["apiKey"])
+    except FileNotFoundError:
+        return None
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"it is not what a server writes ({error!r})") from None
+
+
+def find_answering(home: Path) -> RunningServer | None:
+    """The server of a home, where it takes connections."""
+    try:
+        running = read_running(home)
+    except (OSError, ValueError):
+        return None  # who goes on to use it is told what is wrong with it
+    return running if running is not None and _answers(running.url) else None
+
+
+def find_or_start(home: Path) -> tuple[RunningServer, bool]:
+    """The server of a home, and whether it was started just now. Raises `ServerNotStarted`. Blocks."""
+    running = find_answering(home)
+    if running is not None:
+        return running, False
+    return start_server(home, DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0), True
+
+
+def start_server(home: Path, port: int) -> RunningServer:
+    """A server that outlives who starts it, with its log in the home. Raises `ServerNotStarted`. Blocks."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = home / "server.log"
+    command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", str(port)]
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, cwd="/"
+        )
+    assert process.stdout is not None
+    # Its first line comes when it answers. It has its first key, which is not for a log.
+    with process.stdout as said:
+        line = _first_line(said.fileno(), time.monotonic() + _PATIENCE)
+    if not line:
+        ended = process.poll()
+        if ended is None:
+            process.terminate()
+        running = find_answering(home)
+        if running is not None:
+            return running  # somebody else was quicker
+        why = "did not answer in time" if ended is None else f"ended at once (exit code {ended})"
+        raise ServerNotStarted(
+            f"the server of {home} {why}: {_end_of(log)}", f"holdfast up --home {home} shows what is wrong"
+        )
+    process.returncode = 0  # it goes on without us: nothing is to wait for it when this object ends
+    told = json.loads(line)
+    return read_running(home) or RunningServer(str(told["url"]), int(told["pid"]), str(told["version"]), 0, None)
+
+
+def _first_line(descriptor: int, deadline: float) -> bytes:
+    heard = b""
+    while b"\n" not in heard:
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        piece = os.read(descriptor, 4096) if readable else b""
+        if not piece:
+            return b""
+        heard += piece
+    return heard.partition(b"\n")[0]
+
+
+def _end_of(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace").strip()[-_SHOWN:]
+    except OSError:
+        return "its log cannot be read"
+
+
+def _answers(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), _CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
