@@ -193,8 +193,11 @@ def busybox_files() -> bytes:
     return root.finish()
 
 
-def python_files() -> bytes:
-    """A root filesystem with the usual commands and Python, both of this machine."""
+def python_files(for_programs: Iterable[Path] = ()) -> bytes:
+    """A root filesystem with the usual commands and Python, both of this machine.
+
+    It has the libraries of `for_programs`, too, and not these themselves: somebody may bring them.
+    """
     root = _Root()
     programs = {name: Path(found).resolve() for name in _PROGRAMS if (found := shutil.which(name)) is not None}
     for name, path in programs.items():
@@ -203,7 +206,7 @@ def python_files() -> bytes:
     root.copy(python, "usr/bin/python3")
     for path in _module_files(standard_library):
         root.copy(path, str(path).lstrip("/"))
-    for library in _libraries([*programs.values(), python, *extensions]):
+    for library in _libraries([*programs.values(), python, *extensions, *for_programs]):
         root.copy(library, str(library).lstrip("/"))
     for name in ("bin", "sbin", "lib", "lib64"):
         if (Path("/") / name).is_symlink():

@@ -1,6 +1,7 @@
 """The guest and an interpreter that runs it in any image, small enough to be sent to a daemon: as one tar archive.
 
-It is this machine's own interpreter with its loader and libraries, and of its modules those that the guest imports.
+It is this machine's own interpreter with its loader and libraries, and of its modules those that the guest imports, and
+the runners that the guest is given to start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ _ALWAYS: Final = (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "json", "linecache", "os", "re",
     "select", "shutil", "socket", "struct", "tarfile", "traceback", "zipimport",
 )  # fmt: skip
+_FOR_RUNNERS: Final = (
+    "_ctypes", "_socket", "argparse", "base64", "binascii", "errno", "glob", "http.client", "importlib", "queue",
+    "secrets", "signal", "stat", "subprocess", "threading", "time", "typing", "urllib.parse",
+)  # fmt: skip
+"""What a runner imports that comes over the standard input of a process, with the reader and the driver of an agent."""
+MODULES: Final = (*_ALWAYS, *_FOR_RUNNERS)
+"""That it has whatever the guest imports. Of the standard library; a test tries it with every agent."""
 _LOOK: Final = r"""
 import importlib, json, os, sys, sysconfig
 for name in sys.argv[1:]:
@@ -87,7 +95,7 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
 
 
 def _look(sources: Mapping[str, bytes]) -> dict[str, Any]:
-    wanted = sorted({*_ALWAYS, *(name for source in sources.values() for name in imports_of(source))} - set(sources))
+    wanted = sorted({*MODULES, *(name for source in sources.values() for name in imports_of(source))} - set(sources))
     done = subprocess.run(
         [python_here(), "-I", "-S", "-c", _LOOK, *wanted], capture_output=True, timeout=_SECONDS, check=False, text=True
     )

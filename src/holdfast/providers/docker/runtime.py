@@ -180,6 +180,7 @@ def _identity() -> str:
     """Of everything that goes onto the volume."""
     about = interpreter.python_here().stat()
     digest = hashlib.sha256(f"{_VERSION} {sys.version} {about.st_size} {platform.machine()}".encode())
+    digest.update(" ".join(interpreter.MODULES).encode())
     for name, source in sorted(_sources().items()):
         digest.update(name.encode() + source)
     return digest.hexdigest()[:16]

@@ -1,0 +1,121 @@
+"""Agents at work in boxes at Docker: the real pi, in real containers, with nothing simulated but the model."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents import InstalledAgents
+
+from holdfast.boxes.spec import BoxSpec
+from holdfast.client import SyncClient
+from holdfast.harnesses import registry
+from holdfast.model_apis import Api
+from holdfast.providers.docker import DockerHost, DockerProvider
+from holdfast.testing.docker_engine import BUSYBOX_IMAGE, DockerEngine, python_files
+from holdfast.testing.model import ScriptedModel, bash, text, write
+from holdfast.testing.server import ServerProcess
+from holdfast.threads.ids import new_id
+
+SECRET = "sk-the-real-key"
+IMAGE = "holdfast-test/agents:1"
+"""What an image of a distribution has: a shell, commands, and the libraries that node needs. No node."""
+BOX = {"provider": "docker", "image": IMAGE}
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with ScriptedModel(key=SECRET) as model:
+        yield model
+
+
+@pytest.fixture
+def client(
+    engine: DockerEngine, installed_agents: InstalledAgents, model: ScriptedModel, tmp_path: Path
+) -> Iterator[SyncClient]:
+    home = tmp_path / "home"
+    engine.import_image(IMAGE, python_files([installed_agents.install("pi").node]))
+    installed_agents.share_with(home)
+    with (
+        ServerProcess(home, docker_host=engine.url) as server,
+        SyncClient(server.url, api_key=server.api_key) as client,
+    ):
+        client.models.add("scripted", apis=[Api.ANTHROPIC], base_url=model.url, model="scripted", key=SECRET)
+        yield client
+        for box in client.boxes.list():
+            client.boxes.delete(box.id)
+
+
+def results(client: SyncClient, thread: str) -> list[Any]:
+    """What came of the agent's tool calls."""
+    return [entry.payload["result"] for entry in client.thread(thread).entries(types="pi.tool")]
+
+
+def test_pi_works_in_a_container_and_goes_on_in_another_one(
+    client: SyncClient, model: ScriptedModel, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.txt").write_text("one\n")
+    model.script([write("b.txt", "two\n"), bash("cat a.txt b.txt; pwd"), text("Both files are there.")])
+    launched = client.runs.launch(
+        "put a second file beside the first",
+        agent="pi", model="scripted", workspace=client.runs.upload(project), box=BOX,
+    )  # fmt: skip
+    thread = launched.thread
+    first = client.runs.wait(launched.run)
+    assert first.status == "completed", first.error
+    assert (first.document["provider"], first.document["session"]) == ("docker", "new")
+    assert results(client, thread)[-1] == "one\ntwo\n/workspace\n"
+    assert [(each.path, each.how) for each in client.runs.changes(thread).files] == [("b.txt", "added")]
+
+    # The same container, and pi's own session in it.
+    model.script([text("Nothing more to do.")])
+    second = client.runs.wait(client.runs.resume(thread, "anything else?").run)
+    assert (second.status, second.box, second.document["session"]) == ("completed", first.box, "continued")
+
+    # Another container, in which nothing is left of the first: pi is told all of it from the thread.
+    assert first.box is not None
+    client.boxes.delete(first.box)
+    model.script([bash("ls"), text("I go on from there.")])
+    third = client.runs.wait(client.runs.resume(thread, "go on").run)
+    assert third.status == "completed", third.error
+    assert third.box not in (None, first.box)
+    assert (third.document["session"], third.document["files"]) == ("rebuilt", "workspace")
+    asked = model.main_requests[-2]  # before it has used a tool again
+    assert asked.user_texts[:2] == ["put a second file beside the first", "anything else?"]
+    assert asked.assistant_texts == ["Both files are there.", "Nothing more to do."]
+    assert [call.name for call in asked.calls] == ["write", "bash"]
+    assert not asked.open_calls
+    assert asked.saw("/workspace")
+    assert results(client, thread)[-1] == "a.txt\n"
+
+
+_IMPORT_ALL = """
+import importlib, sys
+sys.path.insert(0, "/tmp/runner")
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+@pytest.mark.anyio
+async def test_the_runner_of_every_agent_finds_its_modules_in_an_image_without_python(engine: DockerEngine) -> None:
+    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+        box = await provider.create(BoxSpec(provider="docker", image=BUSYBOX_IMAGE), id=new_id("b"))
+        try:
+            for name in (*registry.names(), *registry.kinds()):
+                archive = registry.find(name).archive()
+                await box.files.write("/tmp/runner", archive)
+                packed = zipfile.ZipFile(io.BytesIO(archive)).namelist()
+                modules = [each[:-3].replace("/", ".") for each in packed if each.endswith(".py")]
+                assert "holdfast.guest.runner.main" in modules
+                done = await box.exec([*await box.python(), "-I", "-S", "-B", "-c", _IMPORT_ALL, *modules])
+                assert done.ok, (name, done.stderr.decode())
+        finally:
+            await provider.remove(box.id)
