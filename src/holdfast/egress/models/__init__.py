@@ -1,7 +1,8 @@
 """Models: which there are, their keys at rest, and the gateway by which agents in boxes reach them without a key."""
 
+from holdfast.egress.models.asking import Message, Said, ask
 from holdfast.egress.models.catalog import PROVIDERS
-from holdfast.egress.models.errors import InvalidModel, ModelError, ModelKeyMissing, ModelNotFound
+from holdfast.egress.models.errors import InvalidModel, ModelError, ModelFailed, ModelKeyMissing, ModelNotFound
 from holdfast.egress.models.gateway import Answered, GatewayLimits, ModelGateway, OnAnswer
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.egress.models.probing import Probe, probe
@@ -15,9 +16,11 @@ __all__ = [
     "GatewayLimits",
     "InvalidModel",
     "LoopbackUpstream",
+    "Message",
     "Model",
     "ModelChoice",
     "ModelError",
+    "ModelFailed",
     "ModelGateway",
     "ModelKeyMissing",
     "ModelNotFound",
@@ -25,6 +28,8 @@ __all__ = [
     "NetworkUpstream",
     "OnAnswer",
     "Probe",
+    "Said",
     "Upstream",
+    "ask",
     "probe",
 ]

@@ -26,3 +26,10 @@ class ModelKeyMissing(ModelError):
 
     status = 409
     code = "model_key_missing"
+
+
+class ModelFailed(ModelError):
+    """It was asked, and gave no answer."""
+
+    status = 502
+    code = "model_failed"

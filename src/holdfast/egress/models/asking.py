@@ -1,0 +1,268 @@
+"""Asks a model by the way that agents go: messages in, text and usage out, whichever of the APIs it speaks.
+
+One answer, whole: nothing is streamed and nothing is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from holdfast.egress.models.errors import InvalidModel, ModelFailed
+from holdfast.egress.models.gateway import REASON, ModelGateway
+from holdfast.egress.models.model import ModelChoice
+from holdfast.model_apis import Api
+
+SECONDS: Final = 60.0
+_MAX_ANSWER: Final = 16 * 1024 * 1024
+_MAX_SHOWN: Final = 500
+_ROLES: Final = ("system", "user", "assistant")
+
+Message = Mapping[str, str]
+"""`role` (system, user or assistant) and `content`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a model said, and what it took."""
+
+    text: str
+    input_tokens: int = 0
+    """All that it read, from a cache or not."""
+    output_tokens: int = 0
+    cost: float | None = None
+    """In dollars, where the provider says."""
+    is_cut: bool = False
+    """It reached the most that it may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of a question."""
+
+    model: str
+    """`NAME/MODEL`."""
+    api: Api
+    said: Said | None
+    """None: it failed."""
+    status: int
+    """Of the answer; 0 where none came in time."""
+    milliseconds: int
+    problem: str = ""
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    model: str
+    run: str
+
+
+async def ask(
+    gateway: ModelGateway,
+    choice: ModelChoice,
+    messages: Sequence[Message],
+    *,
+    run: str,
+    api: Api | None = None,
+    timeout: float = SECONDS,
+) -> Said:
+    """What the model says. `api`: the best that it speaks, unless said; `run`: who asks, for the gateway's count.
+
+    Raises `ModelFailed`, which says what to do.
+    """
+    asked = await try_to_ask(gateway, choice, messages, run=run, api=api, timeout=timeout)
+    if asked.said is None:
+        raise ModelFailed(f"{asked.model} gave no answer: {asked.problem}", hint=asked.hint)
+    return asked.said
+
+
+async def try_to_ask(
+    gateway: ModelGateway,
+    choice: ModelChoice,
+    messages: Sequence[Message],
+    *,
+    run: str,
+    api: Api | None = None,
+    timeout: float = SECONDS,
+    max_tokens: int | None = None,
+) -> Asked:
+    """Goes through the gateway, so what it finds is what an agent would find. A failure is a result here.
+
+    `max_tokens` is for the one API that wants such a number: the model's own, unless said.
+    """
+    spoken = api or choice.apis[0]
+    path, question = question_of(spoken, choice.model, messages, max_tokens or choice.max_tokens)
+    caller = _Caller(orjson.dumps(question))
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"user-agent", b"holdfast")],
+    }
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout):
+            await gateway.handle(scope, caller.receive, caller.send, _Grant(str(choice), run))
+    except TimeoutError:
+        caller.status, caller.reason = 0, "silent"
+    except _TooLarge:
+        caller.is_whole = False
+    spent = round((time.monotonic() - began) * 1000)
+    said, problem = None, ""
+    if caller.status == 200 and caller.is_whole:
+        said = read_answer(spoken, bytes(caller.body))
+        problem = "" if said is not None else "an answer that is not one of this API"
+    else:
+        problem = _problem_of(caller, timeout)
+    hint = None if said is not None else find_hint(caller.status, caller.reason, choice)
+    return Asked(str(choice), spoken, said, caller.status, spent, problem, hint)
+
+
+def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
+    """What to do next, by the class of failure. `reason` is the gateway's own, or empty."""
+    name = choice.name
+    if reason == "unreachable":
+        return (
+            f"is the server up, and its base URL right? holdfast model list; holdfast model add {name} --base-url URL"
+        )
+    if reason == "redirect":
+        return f"holdfast model add {name} --base-url URL, with the key again"
+    if reason in ("silent", "broken", "busy"):
+        return "try again; if it stays so, ask the provider"
+    if status in (401, 403):
+        return f"the key is not accepted: holdfast model add {name} --key-stdin < FILE"
+    if status in (200, 400, 404, 422):
+        return (
+            f"does it know {choice.model!r}, and is the base URL right? holdfast model test {name}/MODEL tries another"
+        )
+    if status == 402:
+        return "the account has no credit left"
+    if status == 413:
+        return "ask less at once"
+    if status == 429:
+        return "too many requests, or no credit left: wait, or look at the account"
+    if status >= 500:
+        return "the provider has trouble: try again later"
+    return None
+
+
+# --- as the APIs have it ---
+
+
+def question_of(api: Api, model: str, messages: Sequence[Message], max_tokens: int) -> tuple[str, dict[str, Any]]:
+    """The path at the gateway and the body of a request."""
+    said = [_checked(message) for message in messages]
+    if not any(message["role"] == "user" for message in said):
+        raise InvalidModel("there is nothing to ask: no message is of the user", hint="give a message of role user")
+    match api:
+        case Api.OPENAI_CHAT:
+            # Without a limit: its name differs from model to model.
+            return "/model/v1/chat/completions", {"model": model, "messages": said}
+        case Api.OPENAI_RESPONSES:
+            return "/model/v1/responses", {"model": model, "input": said, "store": False}
+        case Api.ANTHROPIC:
+            system = "\n\n".join(message["content"] for message in said if message["role"] == "system")
+            others = [message for message in said if message["role"] != "system"]
+            body: dict[str, Any] = {"model": model, "messages": others, "max_tokens": max_tokens}
+            return "/model/v1/messages", {**body, "system": system} if system else body
+
+
+def _checked(message: Message) -> dict[str, str]:
+    role, content = message.get("role"), message.get("content")
+    if role not in _ROLES or not isinstance(content, str):
+        raise InvalidModel(
+            f"a message has a role of {', '.join(_ROLES)} and a text as its content, not {role!r}"[:_MAX_SHOWN],
+            hint="give {'role': 'user', 'content': '…'}",
+        )
+    return {"role": role, "content": content}
+
+
+def read_answer(api: Api, body: bytes) -> Said | None:
+    """None where it is none of this API. Everything in it is a stranger's."""
+    try:
+        answer = orjson.loads(body)
+        said = _said(api, answer, answer.get("usage") or {})
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return said if isinstance(said.text, str) else None
+
+
+def _said(api: Api, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> Said:
+    cost = _cost(usage)
+    match api:
+        case Api.OPENAI_CHAT:
+            choice = answer["choices"][0]
+            text, is_cut = choice["message"].get("content") or "", choice.get("finish_reason") == "length"
+            return Said(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"), cost, is_cut)
+        case Api.OPENAI_RESPONSES:
+            items = [item for item in answer["output"] if item["type"] == "message"]
+            text = "".join(part.get("text", "") for item in items for part in item["content"])
+            is_cut = answer.get("status") == "incomplete"
+            return Said(text, _count(usage, "input_tokens"), _count(usage, "output_tokens"), cost, is_cut)
+        case Api.ANTHROPIC:
+            text = "".join(part.get("text", "") for part in answer["content"])
+            cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+            given = sum(_count(usage, name) for name in ("input_tokens", *cached))
+            return Said(text, given, _count(usage, "output_tokens"), cost, answer.get("stop_reason") == "max_tokens")
+
+
+def _cost(usage: Mapping[str, Any]) -> float | None:
+    cost = usage.get("cost")
+    return float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0 else None
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    number = usage.get(name)
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0
+
+
+class _TooLarge(Exception):
+    """Nobody reads on."""
+
+
+class _Caller:
+    """The other end of an ASGI request, in memory."""
+
+    def __init__(self, body: bytes) -> None:
+        self._question: bytes | None = body
+        self.status = 0
+        self.reason = ""
+        self.body = bytearray()
+        self.is_whole = False
+
+    async def receive(self) -> dict[str, Any]:
+        if self._question is None:
+            await asyncio.Event().wait()  # it does not hang up
+        body, self._question = self._question, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.reason = dict(message["headers"]).get(REASON, b"").decode()
+            return
+        self.body += message.get("body", b"")
+        if len(self.body) > _MAX_ANSWER:
+            raise _TooLarge  # which ends the request: the provider is not kept at work
+        self.is_whole = not message.get("more_body")
+
+
+def _problem_of(caller: _Caller, timeout: float) -> str:
+    if caller.status == 0:
+        return f"no answer within {timeout:g} s"
+    if caller.status == 200:
+        return "the answer broke off, or was larger than any should be"
+    try:
+        error = orjson.loads(bytes(caller.body))["error"]
+        message = error["message"] if isinstance(error, dict) else error
+    except (ValueError, LookupError, TypeError):
+        message = bytes(caller.body[:_MAX_SHOWN]).decode(errors="replace").strip() or "no explanation"
+    return str(message)[:_MAX_SHOWN]
