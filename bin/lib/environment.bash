@@ -1,6 +1,7 @@
 # Sourced by the commands of bin/ with `checkout` set: makes what they run with, inside .holdfast/, and finds it again.
 #
-#   use_environment base|dev|node   sets `environment` to a Python environment that matches requirements/<name>.txt
+#   use_environment base|dev|data|node
+#                                   sets `environment` to a Python environment that matches requirements/<name>.txt
 #   use_node_modules FOLDER         installs FOLDER's package-lock.json, with the node of the dev environment
 #   use_agents                      installs the coding agents for the tests, with the node of the dev environment
 #
@@ -70,6 +71,7 @@ build_environment() {
     find_python
     find_uv
     share_pip_index
+    [[ $1 != data ]] || find_python_of_boxes
     step "python environment" make_environment "$1"
     end_steps
     remove_superseded "$1"
@@ -143,6 +145,17 @@ print(".".join(map(str, sys.version_info[:3])), os.path.realpath(sys._base_execu
     done
     fail "Holdfast needs Python 3.11 or newer, and no python3 on the PATH is that" \
         "install one (Debian 12+, Ubuntu 24.04+: apt install python3), then run the command again"
+}
+
+# Boxes run on the machine's own Python where it will do, and packages are made for one version.
+find_python_of_boxes() {
+    local found
+    found=$(/usr/bin/python3 -I -c '
+import sys
+if sys.version_info < (3, 11):
+    sys.exit(1)
+print(".".join(map(str, sys.version_info[:3])))' 2>/dev/null) || return 0
+    python=/usr/bin/python3 python_version=$found
 }
 
 # --- uv -------------------------------------------------------------------------------------------------------------
