@@ -48,6 +48,12 @@ class WorkspaceConflict(InterpreterError):
     code = "workspace_conflict"
 
 
+class WorkspaceFailed(InterpreterError):
+    """The workspace could not be made as it was asked for. What was in it is still there."""
+
+    code = "workspace_failed"
+
+
 class ManifestConflict(InterpreterError):
     """The volume has a newer revision of the session."""
 
