@@ -380,6 +380,16 @@ async def test_a_fork_is_another_box_with_the_same_files_and_no_key(boxes: Boxes
         assert await box.files.read("a") == b"1"
 
 
+async def test_a_fork_can_have_a_key_that_no_other_box_has(boxes: Boxes) -> None:
+    row = (await boxes.acquire("k", SPEC)).row
+    fork = await boxes.fork(row.id, key="child")
+    again = await boxes.acquire("child", SPEC)
+    assert (again.row.id, again.how) == (fork.id, How.RESUMED)
+    with pytest.raises(BoxConflict, match=f"key k has a live box already: {row.id}"):
+        await boxes.fork(row.id, key="k")
+    assert {each.id for each in await boxes.rows.live(boxes.tenant, boxes.node)} == {row.id, fork.id}
+
+
 async def test_a_snapshot_outlives_its_box_and_is_restored_by_its_spec(boxes: Boxes) -> None:
     row = await boxes.create(replace(SPEC, env={"A": "1"}))
     async with await boxes.open(row.id) as box:

@@ -122,17 +122,17 @@ class Making:
         row = self.new_row(spec, owner, snapshot=snapshot)
         return await self.restored(row, provider, snapshot)
 
-    async def fork(self, id: str, owner: Owner | None) -> BoxRow:
+    async def fork(self, id: str, owner: Owner | None, key: str | None) -> BoxRow:
         source = await self._boxes.live(id)
         require(source.provider, self._boxes.provider(source.provider).capabilities, Capability.FORK)
         await self._boxes.join()
-        row = self.new_row(source.spec, owner or source.owner)
+        row = self.new_row(source.spec, owner or source.owner, key=key)
 
         async def make() -> Box:
             async with await self._boxes.peek(id) as box:
                 return await box.fork(id=row.id, labels=row.labels)
 
-        return await self.make(row, make)
+        return await self.make(row, make, named=key is not None)  # the key may be another box's
 
     async def restored(self, row: BoxRow, provider: Provider, snapshot: str) -> BoxRow:
         return await self.make(row, lambda: provider.restore(snapshot, row.spec, id=row.id, labels=row.labels))

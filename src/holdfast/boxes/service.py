@@ -130,9 +130,10 @@ class Boxes:
         """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
         return await self.making.restore(snapshot, spec, owner)
 
-    async def fork(self, id: str, *, owner: Owner | None = None) -> BoxRow:
-        """Another box with the same spec and files, of no key. Serves the same owner, unless told otherwise."""
-        return await self.making.fork(id, owner)
+    async def fork(self, id: str, *, owner: Owner | None = None, key: str | None = None) -> BoxRow:
+        """Another box with the same spec and files, of no key or of one that has no box yet. Serves the same owner,
+        unless told otherwise."""
+        return await self.making.fork(id, owner, key)
 
     async def acquire(
         self, key: str, spec: BoxSpec, *, owner: Owner = _ANYBODY, timeout: float = TURN_SECONDS

@@ -88,6 +88,9 @@ class RemoteBox(Box):
         answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
         return RemoteProcess(self._box, answer.read(process_of))
 
+    async def python(self) -> tuple[str, ...]:
+        return (await self._box.ask("GET", "/python")).read(lambda value: tuple(map(str, value["command"])))
+
     async def process(self, id: str) -> RemoteProcess:
         return RemoteProcess(self._box, (await self._box.below("processes", id).ask("GET")).read(process_of))
 

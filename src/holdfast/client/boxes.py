@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.box import Deleted, Step
@@ -53,7 +54,17 @@ class Boxes:
 
     async def open(self, id: str) -> RemoteBox:
         """A handle on a box that is there. Raises `BoxNotFound`, `BoxGone`."""
-        return RemoteBox(self._boxes, await self.get(id))
+        return self.handle(await self.get(id))
+
+    def handle(self, record: BoxRecord) -> RemoteBox:
+        """A handle on a box that the server just told of; asks nothing."""
+        return RemoteBox(self._boxes, record)
+
+    def near(self, record: BoxRecord, home: Path) -> RemoteBox:
+        """The same for a box of this machine, where the server's home is known: what it can, it asks the box itself."""
+        from holdfast.client.near_box import NearBox
+
+        return NearBox(self._boxes, record, home)
 
     async def page(
         self,
@@ -90,9 +101,11 @@ class Boxes:
         answer = await self._boxes.below(id).ask("PUT", "/network", policy.to_json(), timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
 
-    async def fork(self, id: str, *, owner: Owner | None = None) -> BoxRecord:
-        """Another box with the same spec and files."""
-        wanted = {} if owner is None else {"owner": _owner(owner)}
+    async def fork(self, id: str, *, owner: Owner | None = None, key: str | None = None) -> BoxRecord:
+        """Another box with the same spec and files; of a key, where one is given that has no box yet."""
+        wanted: dict[str, Any] = {} if owner is None else {"owner": _owner(owner)}
+        if key is not None:
+            wanted["key"] = key
         answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
 

@@ -66,9 +66,9 @@ class SyncBoxes:
         """Change what a box may reach, from now on."""
         return self._loop.run(self._boxes.set_network(id, policy))
 
-    def fork(self, id: str, *, owner: Owner | None = None) -> BoxRecord:
-        """Another box with the same spec and files."""
-        return self._loop.run(self._boxes.fork(id, owner=owner))
+    def fork(self, id: str, *, owner: Owner | None = None, key: str | None = None) -> BoxRecord:
+        """Another box with the same spec and files; of a key, where one is given that has no box yet."""
+        return self._loop.run(self._boxes.fork(id, owner=owner, key=key))
 
     def prune(self) -> Pruned:
         """Delete idle and stopped ephemeral boxes, and leftovers, now."""

@@ -357,6 +357,11 @@ class Steps(Model):
         )
 
 
+class PythonModel(Model):
+    command: list[str]
+    """The first words of a command."""
+
+
 class PreviewModel(Model):
     url: str
     headers: dict[str, str] = Field(default_factory=dict)
@@ -408,6 +413,8 @@ class Restore(Model):
 class Fork(Model):
     owner: OwnerModel | None = None
     """The owner of the box that is forked, where none is given."""
+    key: Key | None = None
+    """Of the new box. There must be none of that key."""
 
 
 class NewVolume(Model):

@@ -25,6 +25,7 @@ from holdfast.server.box_models import (
     PreviewModel,
     ProviderName,
     PrunedModel,
+    PythonModel,
     Steps,
     UsageList,
     UsageModel,
@@ -32,7 +33,7 @@ from holdfast.server.box_models import (
     encode,
     label_filter,
 )
-from holdfast.server.box_routes import BOX_ERRORS, opened_for_work, while_connected
+from holdfast.server.box_routes import BOX_ERRORS, opened, opened_for_work, while_connected
 from holdfast.server.services import Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024
@@ -124,7 +125,7 @@ async def start_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
 async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxModel:
     """Make another box with the same spec and files."""
     owner = fork.owner.to_owner() if fork is not None and fork.owner is not None else None
-    return BoxModel.of(await boxes.fork(id, owner=owner))
+    return BoxModel.of(await boxes.fork(id, owner=owner, key=None if fork is None else fork.key))
 
 
 @router.get("/{id}/metrics")
@@ -147,6 +148,13 @@ async def diagnose_box(id: BoxId, boxes: UseBoxes) -> Steps:
     """What of a box works and what does not, with the next step per failure."""
     row = await boxes.get(id)
     return Steps.of(await boxes.provider(row.provider).diagnose(id))
+
+
+@router.get("/{id}/python")
+async def box_python(id: BoxId, boxes: UseBoxes) -> PythonModel:
+    """What runs code of Holdfast's own in a box, whose programs need have no Python."""
+    async with opened(boxes, id) as box:
+        return PythonModel(command=list(await box.python()))
 
 
 @router.get("/{id}/preview")

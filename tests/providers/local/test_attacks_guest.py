@@ -22,7 +22,8 @@ from holdfast.boxes.errors import BoxError, BoxUnreachable, FileProblem, Hostile
 from holdfast.guest import codec
 from holdfast.providers.local import link
 from holdfast.providers.local import process as local_process
-from holdfast.providers.local.box import LocalBox, SocketConnection
+from holdfast.providers.local.box import LocalBox
+from holdfast.providers.local.ports import SocketConnection
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,128 @@
+"""Ports of a box on this machine: its guest opens the connection and hands it out, so no byte passes through anybody.
+
+For the provider, and for whoever else of this machine may open the guest's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
+from holdfast.boxes.process import Connection
+from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_box import check_port
+from holdfast.providers.local.link import Link
+from holdfast.providers.pipes import writable
+
+_CONNECT_SECONDS: Final = 10.0
+
+
+class SocketConnection(Connection):
+    """A socket that the guest opened, and may still have: whether it blocks is said anew with each call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def read(self, limit: int = 1 << 16) -> bytes:
+        loop = asyncio.get_running_loop()
+        while self._socket.fileno() >= 0:
+            try:
+                return self._socket.recv(limit, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                await self._ready(loop.add_reader, loop.remove_reader)
+            except ConnectionError:
+                return b""
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view, socket.MSG_DONTWAIT) :]
+            except (BlockingIOError, InterruptedError):
+                await self._ready(loop.add_writer, loop.remove_writer)
+            except OSError as error:
+                raise BoxUnreachable(f"the box closed the connection ({error.strerror})") from None
+
+    async def _ready(self, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(ready)
+        add(self._socket, _settle, ready)
+        try:
+            await ready
+        finally:
+            self._waiting.discard(ready)
+            if self._socket.fileno() >= 0:
+                remove(self._socket)
+
+    async def close_write(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
+
+    async def close(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.remove_writer(self._socket)
+        # What nobody reads would be waited for, as long as whoever has it too said.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        self._socket.close()
+        for each in self._waiting:
+            _settle(each)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def connect_port(link: Link, port: int) -> Connection:
+    """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
+    check_port(port)
+    for ipv6 in (False, True):
+        connection = await _connect(link, port, ipv6)
+        if connection is not None:
+            return SocketConnection(connection)
+    raise ConnectRefused(f"nothing listens on port {port} in box {link.box}")
+
+
+async def _connect(link: Link, port: int, ipv6: bool) -> socket.socket | None:
+    try:
+        _, given = await link.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
+    except GuestRefused:
+        return None
+    if len(given) != 1:
+        for each in given:
+            os.close(each)
+        raise BoxUnreachable("the guest handed out no connection")
+    try:
+        connection = socket.socket(fileno=given[0])
+    except OSError:
+        os.close(given[0])
+        raise BoxUnreachable("the guest handed out something that is no connection") from None
+    connection.setblocking(False)
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            await writable(connection.fileno())
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+            return connection
+    except TimeoutError:
+        connection.close()
+        raise ConnectRefused(f"port {port} in box {link.box} does not take connections") from None
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None

@@ -1,0 +1,96 @@
+"""A box of this machine: its ports and files are reached without the server, which is asked for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import Client, SyncClient
+from holdfast.boxes import BoxSpec
+from holdfast.boxes.errors import BoxStopped, ConnectRefused
+from holdfast.boxes.spec import OnIdle
+from holdfast.client.near_box import NearBox, folder_of
+from holdfast.testing.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+ECHO = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    connection = listener.accept()[0]
+    while data := connection.recv(1 << 16):
+        connection.sendall(data)
+"""
+
+
+@pytest.fixture(scope="module")
+def near_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("near") / "home") as server:
+        yield server
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            for each in client.boxes.list():
+                client.boxes.delete(each.id)
+
+
+@pytest.fixture
+async def box(near_server: ServerProcess) -> AsyncIterator[NearBox]:
+    async with Client(near_server.url, api_key=near_server.api_key) as client:
+        record = (await client.boxes.create(BoxSpec(), key="near")).box
+        if record.state != "running":
+            record = await client.boxes.start(record.id)
+        assert folder_of(record, near_server.home) is not None
+        near = client.boxes.near(record, near_server.home)
+        assert isinstance(near, NearBox)
+        yield near
+
+
+async def echo_port(box: NearBox) -> int:
+    process = await box.spawn([*await box.python(), "-c", ECHO], tree=True)
+    async for piece in process.output():
+        return int(piece.data)
+    raise AssertionError("it said no port")
+
+
+async def test_ports_and_files_go_on_while_the_server_is_away(box: NearBox, near_server: ServerProcess) -> None:
+    port = await echo_port(box)
+    near_server.kill()
+    try:
+        async with await box.connect(port) as connection:
+            await connection.write(b"hello")
+            assert await connection.read() == b"hello"
+        await box.files.write("notes", b"near")
+        assert await box.files.read("/workspace/notes") == b"near"
+        with pytest.raises(ConnectRefused):
+            await box.connect(1)
+    finally:
+        near_server.start()
+
+
+async def test_what_somebody_stopped_stays_so(box: NearBox, near_server: ServerProcess) -> None:
+    await box.stop()
+    with pytest.raises(BoxStopped):
+        await box.connect(80)
+    with pytest.raises(BoxStopped):
+        await box.files.read("notes")
+
+
+async def test_a_box_of_another_home_is_not_near(box: NearBox, near_server: ServerProcess, tmp_path: Path) -> None:
+    async with Client(near_server.url, api_key=near_server.api_key) as client:
+        assert folder_of(await client.boxes.get(box.id), tmp_path) is None
+
+
+async def test_one_that_sleeps_is_woken_by_the_server(near_server: ServerProcess) -> None:
+    async with Client(near_server.url, api_key=near_server.api_key) as client:
+        record = (await client.boxes.create(BoxSpec(idle_seconds=1, on_idle=OnIdle.HIBERNATE))).box
+        near = client.boxes.near(record, near_server.home)
+        await near.files.write("kept", b"1")
+        async with asyncio.timeout(60):
+            while (await client.boxes.get(record.id)).state != "hibernated":  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.05)
+        assert await near.files.read("kept") == b"1"
+        await client.boxes.delete(record.id)
