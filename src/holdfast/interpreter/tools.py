@@ -1,0 +1,218 @@
+"""Functions of the host that code in a box can call: what a model is told of them, and how their arguments are checked.
+
+A tool is a Python function, plain or async. Its annotations are its types, its docstring is its documentation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import keyword
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.interpreter.annotations import Mismatch, adapter_of, convert, name_of, type_of
+from holdfast.interpreter.errors import InvalidInterpreter
+
+_LONGEST_NAME: Final = 128
+_LONGEST_DOC: Final = 8_000
+_LONGEST_DEFAULT: Final = 80
+_KINDS: Final = inspect.Parameter
+
+Tool = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    type: str
+    """As a model reads it."""
+    default: str | None = None
+    """As Python writes it; None: it has to be given."""
+    prefix: str = ""
+    """`*` or `**`: all that is left over."""
+
+    def __str__(self) -> str:
+        typed = self.prefix + self.name + ("" if self.type == "Any" else f": {self.type}")
+        if self.default is None:
+            return typed
+        return f"{typed} = {self.default}" if self.type != "Any" else f"{typed}={self.default}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSignature:
+    """What the box and the model are told of a tool."""
+
+    name: str
+    parameters: tuple[Parameter, ...] = ()
+    doc: str = ""
+    returns: str = "Any"
+    keyword_only: str | None = None
+    """The first parameter that can be given by its name only."""
+
+    @classmethod
+    def of(cls, function: Tool, name: str | None = None) -> ToolSignature:
+        """Raises `InvalidInterpreter` for what cannot be a tool."""
+        called = checked_name(name or getattr(function, "__name__", ""))
+        signature = _signature(function, called)
+        parameters = tuple(_parameter(each, called) for each in signature.parameters.values())
+        only = [each.name for each in signature.parameters.values() if each.kind is _KINDS.KEYWORD_ONLY]
+        has_rest = any(each.kind is _KINDS.VAR_POSITIONAL for each in signature.parameters.values())
+        doc = (inspect.getdoc(function) or "").strip()[:_LONGEST_DOC]
+        first = only[0] if only and not has_rest else None
+        return cls(called, parameters, doc, name_of(signature.return_annotation), first)
+
+    @property
+    def line(self) -> str:
+        """`search(query: str, limit: int = 10) -> list[str]`."""
+        told: list[str] = []
+        for parameter in self.parameters:
+            if parameter.name == self.keyword_only:
+                told.append("*")
+            told.append(str(parameter))
+        returns = "" if self.returns == "Any" else f" -> {self.returns}"
+        return f"{self.name}({', '.join(told)}){returns}"
+
+    @property
+    def text(self) -> str:
+        """What a model is told: the line, and the documentation below it."""
+        return f"{self.line}\n\n{self.doc}" if self.doc else self.line
+
+
+def checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or len(name) > _LONGEST_NAME:
+        raise InvalidInterpreter(
+            f"{str(name)[:80]!r} is no name for a tool",
+            hint="give it one that Python takes: tools={'search': function}",
+        )
+    return name
+
+
+def _signature(function: Tool, name: str) -> inspect.Signature:
+    if not callable(function):
+        raise InvalidInterpreter(
+            f"tool {name} is a {type(function).__name__}, which nobody can call", hint="give a function"
+        )
+    try:
+        try:
+            return inspect.signature(function, eval_str=True)
+        except NameError:  # an annotation of names that are not there when the program runs
+            return inspect.signature(function)
+    except (ValueError, TypeError):
+        anything = [_KINDS("args", _KINDS.VAR_POSITIONAL), _KINDS("kwargs", _KINDS.VAR_KEYWORD)]
+        return inspect.Signature(anything)  # of something in C: it checks its arguments itself
+
+
+def _type_of(parameter: inspect.Parameter, tool: str) -> Any:
+    """A name that nobody here knows stands for anything."""
+    annotation = parameter.annotation
+    try:
+        kind = type_of(annotation)
+        adapter_of(kind)
+    except InvalidInterpreter:
+        if isinstance(annotation, str):
+            return Any
+        raise InvalidInterpreter(
+            f"tool {tool}: values for {parameter.name} cannot be checked by {name_of(annotation)[:80]}",
+            hint="use str, int, list[str], a dataclass, or no annotation at all",
+        ) from None
+    return kind
+
+
+def _parameter(parameter: inspect.Parameter, tool: str) -> Parameter:
+    prefix = "*" if parameter.kind is _KINDS.VAR_POSITIONAL else "**" if parameter.kind is _KINDS.VAR_KEYWORD else ""
+    default = None
+    if parameter.default is not _KINDS.empty:
+        default = repr(parameter.default)
+        default = default if len(default) <= _LONGEST_DEFAULT else "..."
+    return Parameter(parameter.name, name_of(_type_of(parameter, tool)), default, prefix)
+
+
+class BoundTool:
+    """A tool that can be called with what comes from a box."""
+
+    def __init__(self, function: Tool, name: str | None = None) -> None:
+        self.signature = ToolSignature.of(function, name)
+        self.function = function
+        self._signature = _signature(function, self.signature.name)
+        self._types = {each.name: _type_of(each, self.signature.name) for each in self._signature.parameters.values()}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """The arguments, checked and converted. Raises `TypeError`, which says what is wrong and what is right."""
+        name = self.signature.name
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}. It is {self.signature.line}") from None
+        try:
+            for given, value in list(bound.arguments.items()):
+                kind = self._types[given]
+                match self._signature.parameters[given].kind:
+                    case _KINDS.VAR_POSITIONAL:
+                        bound.arguments[given] = tuple(convert(kind, each, given) for each in value)
+                    case _KINDS.VAR_KEYWORD:
+                        bound.arguments[given] = {key: convert(kind, each, key) for key, each in value.items()}
+                    case _:
+                        bound.arguments[given] = convert(kind, value, given)
+        except Mismatch as error:
+            raise TypeError(f"{name}: {error}") from None
+        return bound
+
+    async def call(self, bound: inspect.BoundArguments, threads: Threads) -> Any:
+        """What the function returns. A plain one runs in a thread, with the context variables of the caller."""
+        if _is_async(self.function):
+            return await self.function(*bound.args, **bound.kwargs)
+        result = await threads.run(functools.partial(self.function, *bound.args, **bound.kwargs))
+        return await result if inspect.isawaitable(result) else result
+
+
+def _is_async(function: Tool) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+class Threads:
+    """Threads for plain functions, so many at once. One that hangs keeps its place, and no program from ending."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._running = 0
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Raises `RuntimeError` where too many hang already."""
+        if self._running >= self._most:
+            raise RuntimeError(f"{self._most} calls of tools run already: wait until one of them has ended")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = context.run(function)
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+                loop.call_soon_threadsafe(self._end, done, result, error)
+
+        self._running += 1
+        threading.Thread(target=work, name="holdfast-tool", daemon=True).start()
+        return await done
+
+    def _end(self, done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self._running -= 1
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(result)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            done.set_exception(error)
+        else:  # a SystemExit of the tool's is no affair of the loop's, and a future takes no StopIteration
+            done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
