@@ -40,6 +40,30 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "expected"),
+    [
+        ("box_gone", "box b-1 is gone, and the agent with it", ["  ✗ box b-1 is gone  3 entries"]),
+        ("box_stopped", "box b-1 was stopped or killed while …", ["  ✗ box b-1 was stopped or killed  3 entries"]),
+        (
+            "runner_lost",
+            "its runner ended without a word",
+            ["  ✗ the run in box b-1 was lost  3 entries", "    its runner ended without a word", "    resume it"],
+        ),
+    ],
+)
+def test_a_run_that_was_lost_says_with_what(code: str, message: str, expected: list[str]) -> None:
+    view = RunLines(width=80)
+    story = Story()
+    story.add("signal.run.started", run="r-1", agent="pi", model="m")
+    story.add("signal.run.box", run="r-1", box="b-1", provider="local", how="created", ms=1)
+    error = {"code": code, "message": message, "hint": "resume it"}
+    story.add("signal.run.finished", run="r-1", status="orphaned", by="reconciler", ms=1, error=error)
+    lines = [line for entry in story.entries for line in told(view.take(entry))]
+    shown = lines[-len(expected) :]
+    assert [line.replace(" are safe on the thread", "") for line in shown] == expected
+
+
 def test_a_box_that_was_killed_on_purpose_is_told_so() -> None:
     view = RunLines(width=80)
     view.on_purpose.add("b-7fq2")

@@ -314,7 +314,7 @@ class Struck:
             case Fault.KILL_RUNNER:
                 _send([self.runner()], signal.SIGKILL)
             case Fault.KILL_GUEST:
-                _send([_guest_of(self.runner())], signal.SIGKILL)
+                _send([guest_of(self.runner())], signal.SIGKILL)
             case Fault.DELETE_BOX:
                 await ground.client.boxes.delete(self.box)
             case Fault.KILL_SERVER:
@@ -380,7 +380,7 @@ class Struck:
 
     def processes(self, run: str | None = None) -> list[int]:
         """On this machine, of this run."""
-        return _marked(f"HOLDFAST_RUN={run or self.run}".encode())
+        return marked(f"HOLDFAST_RUN={run or self.run}".encode())
 
     def started(self) -> list[int]:
         """What the runner started, and nothing that those started."""
@@ -471,7 +471,7 @@ def _send(pids: list[int], number: int) -> None:
         os.kill(pid, number)
 
 
-def _marked(mark: bytes) -> list[int]:
+def marked(mark: bytes) -> list[int]:
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -488,7 +488,7 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _guest_of(pid: int) -> int:
+def guest_of(pid: int) -> int:
     """Process 1 of the box that a process is in."""
     namespace = os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115
     while (parent := _parent(pid)) and os.readlink(f"/proc/{parent}/ns/pid") == namespace:  # noqa: PTH115

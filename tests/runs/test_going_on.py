@@ -10,10 +10,12 @@ import pytest
 from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
+from holdfast.boxes.box import Liveness
+from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
-from holdfast.runs.reconcile import Thresholds
+from holdfast.runs.reconcile import Look, RunnerState, Thresholds
 from holdfast.runs.request import Options, Prompt
-from holdfast.threads.runs import MAX_WAITING, CancelKind, RunStatus
+from holdfast.threads.runs import MAX_WAITING, CancelKind, RunStatus, ThreadRuns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Thresholds()
@@ -329,6 +331,33 @@ async def test_the_changes_of_a_workspace_are_told_against_its_beginning(world: 
     ]
     assert "-one\n+two\n" in changes.patch
     assert "Binary file d/new.bin added" in changes.patch
+
+
+async def test_a_run_whose_box_was_stopped_under_it_says_so_and_goes_on_in_it(world: World) -> None:
+    launched = await world.launch()
+    runner = await world.runner(launched)
+    await runner.say("I did half of it")
+    assert runner.run.box is not None
+    await world.boxes.stop(runner.run.box)
+    resumed = await world.runs.resume(launched.thread)  # which looks at once
+    [end] = await world.ends(launched.thread)
+    assert (end["status"], end["error"]["code"]) == ("orphaned", "box_stopped")
+    assert f"box {runner.run.box} was stopped or killed" in end["error"]["message"]
+    assert "started again with its files" in end["error"]["hint"]
+    run = (await world.runner(resumed)).run
+    assert (run.box, run.box_how, run.files, run.session) == (runner.run.box, "started", "kept", "rebuilt")
+
+
+async def test_a_diagnosis_names_a_box_that_was_stopped_under_its_run(world: World) -> None:
+    runner = await world.runner(await world.launch())
+    stopped = Look(Liveness.LIVE, RunnerState.STOPPED)
+    found = diagnose(
+        runner.thread, ThreadRuns(latest=runner.run), launching=False, silence=0, look=stopped, thresholds=LIMITS
+    )
+    assert found.wrong is not None
+    assert found.wrong.startswith("box: ")
+    assert found.wrong.endswith("it was stopped or killed")
+    assert found.next_step == "resume the thread: its box is started again"
 
 
 async def test_a_diagnosis_says_how_far_it_came_and_what_to_do(world: World) -> None:

@@ -24,6 +24,7 @@ LIMITS = Thresholds()
 RUN = Run("r-1", 2, "pi", "m/x", "local", 0, box="b-1", process="p-1", stage=Stage.EVENT)
 LIVE = Look(Liveness.LIVE, RunnerState.RUNNING)
 ENDED = Look(Liveness.LIVE, RunnerState.ENDED, 137)
+STOPPED = Look(Liveness.LIVE, RunnerState.STOPPED)
 GONE = Look(Liveness.GONE, RunnerState.ENDED)
 UNKNOWN = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
@@ -51,18 +52,30 @@ def test_a_missed_beat_is_a_reason_to_look_and_no_more() -> None:
     assert after(LIMITS.look) == LookAtBox()
 
 
-@pytest.mark.parametrize(("look", "code"), [(GONE, "box_gone"), (ENDED, "runner_lost")])
-def test_who_is_known_to_be_dead_is_not_waited_for(look: Look, code: str) -> None:
+DEAD = [
+    (GONE, "box_gone", "box b-1 is gone", "it gets a new box"),
+    (STOPPED, "box_stopped", "box b-1 was stopped or killed", "its box is started again with its files"),
+    (ENDED, "runner_lost", "its runner ended without a word (exit code 137)", "resume the thread"),
+    (replace(ENDED, exit_code=None), "runner_lost", "its runner ended without a word", "resume the thread"),
+]
+
+
+@pytest.mark.parametrize(("look", "code", "message", "hint"), DEAD)
+def test_who_is_known_to_be_dead_is_not_waited_for(look: Look, code: str, message: str, hint: str) -> None:
     end = after(LIMITS.look, look)
     assert isinstance(end, End)
     assert (end.status, end.code, end.exit_code) == (RunStatus.ORPHANED, code, look.exit_code)
-    assert end.hint
+    assert end.message.startswith(message)
+    assert hint in (end.hint or "")
+    assert look.is_over
 
 
-def test_a_run_that_was_to_be_cancelled_and_died_is_cancelled() -> None:
-    end = after(LIMITS.look, ENDED, replace(RUN, cancel=CancelKind.CANCEL))
+@pytest.mark.parametrize(("look", "code", "message", "hint"), DEAD)
+def test_a_run_that_was_to_be_cancelled_and_died_is_cancelled(look: Look, code: str, message: str, hint: str) -> None:
+    end = after(LIMITS.look, look, replace(RUN, cancel=CancelKind.CANCEL))
     assert isinstance(end, End)
-    assert end.status is RunStatus.CANCELLED
+    assert (end.status, end.code, end.hint) == (RunStatus.CANCELLED, code, None)
+    assert message in end.message
 
 
 def test_a_cancel_that_nobody_heeds_is_carried_out() -> None:

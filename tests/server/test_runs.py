@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.agents import InstalledAgents
+from tests.runs.faulting import guest_of, marked
 from tests.server.conftest import api_of
 
 from holdfast.client import Client, Conflict, HoldfastError, InvalidRequest, NotFound, SyncClient
@@ -118,6 +121,25 @@ def test_a_follow_up_goes_on_in_the_same_box(client: SyncClient, model: Scripted
     assert "do it" in said(model)
     assert "First." in said(model)
     assert "and more" in said(model)
+
+
+def test_a_box_that_is_killed_under_its_run_is_named_and_started_again(
+    client: SyncClient, model: ScriptedModel
+) -> None:
+    gate = Gate("start")
+    thread = launch(client, model, [write("b.txt", "two\n"), held(text("never said"), gate)])
+    gate.wait_reached()
+    first = client.runs.get(thread)
+    assert first.box is not None
+    os.kill(guest_of(marked(f"HOLDFAST_RUN={first.id}".encode())[0]), signal.SIGKILL)
+    model.script([bash("cat b.txt"), text("On it.")])
+    second = client.runs.wait(client.runs.resume(thread, "go on").run)
+    gate.release()
+    lost, completed = ends(client, thread)
+    assert (lost["status"], lost["error"]["code"]) == ("orphaned", "box_stopped")
+    assert f"box {first.box} was stopped or killed" in lost["error"]["message"]
+    assert (completed["status"], second.box) == ("completed", first.box)
+    assert "two" in said(model)
 
 
 def test_a_dead_box_is_no_end_of_the_work(client: SyncClient, model: ScriptedModel, tmp_path: Path) -> None:

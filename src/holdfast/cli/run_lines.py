@@ -44,6 +44,8 @@ _FILES: Final = {
     "workspace": "files as they were first",
     "empty": "no files",
 }
+_BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
+"""What became of a box, by the code of its run's end."""
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
@@ -297,8 +299,8 @@ class RunLines:
         elif run.status == "orphaned":
             if run.box in self.on_purpose:
                 what = f"box {run.box} killed (on purpose)"
-            elif run.box and run.code == "box_gone":
-                what = f"box {run.box} is gone"
+            elif run.box and run.code in _BOX_LOST:
+                what = f"box {run.box} {_BOX_LOST[run.code]}"
             else:
                 what = f"the run in box {run.box} was lost" if run.box else "the run was lost before it had a box"
             yield (

@@ -77,6 +77,9 @@ def _box(run: Run, look: Look | None) -> Finding:
         return Finding("box", ok, f"{detail}; it is gone", "resume the thread: it gets a new box")
     if look.liveness is Liveness.UNKNOWN:
         return Finding("box", None, f"{detail}; it does not answer", f"holdfast box diagnose {run.box}")
+    if look.runner is RunnerState.STOPPED:
+        ok = None if not run.live else False
+        return Finding("box", ok, f"{detail}; it was stopped or killed", "resume the thread: its box is started again")
     return Finding("box", True, f"{detail}; it is there")
 
 
@@ -98,6 +101,8 @@ def _runner(run: Run, look: Look | None) -> Finding:
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" with exit code {look.exit_code}"
         return Finding("runner", False, f"{detail} ended{how} and posted no end", "wait a moment, then resume")
+    if look.runner is RunnerState.STOPPED:
+        return Finding("runner", False, f"{detail} ended with its box", "wait a moment, then resume")
     if look.runner is RunnerState.UNKNOWN:
         return Finding("runner", None, f"{detail}; the box does not say whether it runs")
     return Finding("runner", True, f"{detail} runs")

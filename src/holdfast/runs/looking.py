@@ -52,7 +52,7 @@ class Looking:
         if liveness is not Liveness.LIVE:
             return Look(liveness, RunnerState.UNKNOWN)
         if power is Power.STOPPED:
-            return Look(liveness, RunnerState.ENDED)
+            return Look(liveness, RunnerState.STOPPED)
         if power is not Power.RUNNING or run.process is None:
             return Look(liveness, RunnerState.UNKNOWN)
         async with await self._boxes.peek(box_id) as box:
@@ -62,6 +62,8 @@ class Looking:
                 return Look(liveness, RunnerState.ENDED)
         if info.state is ProcessState.RUNNING:
             return Look(liveness, RunnerState.RUNNING)
+        if info.state is ProcessState.LOST:  # the box may have been started again since
+            return Look(liveness, RunnerState.STOPPED)
         return Look(liveness, RunnerState.ENDED, info.exit_code)
 
     async def signal(self, run: Run, number: int) -> None:

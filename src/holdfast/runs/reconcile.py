@@ -33,7 +33,9 @@ class Thresholds:
 class RunnerState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
-    """The guest saw its end, or the box was stopped under it."""
+    """The guest saw its end, or knows of none like it."""
+    STOPPED = "stopped"
+    """It ended with its box, which was stopped or killed."""
     UNKNOWN = "unknown"
 
 
@@ -45,6 +47,11 @@ class Look:
     runner: RunnerState
     exit_code: int | None = None
     """Of the runner."""
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of the run is left in the box."""
+        return self.liveness is Liveness.GONE or self.runner in (RunnerState.ENDED, RunnerState.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,10 @@ Action = Nothing | LookAtBox | End | LaunchWaiting
 
 NOTHING = Nothing()
 _RESUME = "resume the thread: the work goes on from what is on it"
+_NEW_BOX = "resume the thread: it gets a new box, and the work goes on from what is on the thread"
+_SAME_BOX = (
+    "resume the thread: its box is started again with its files, and the work goes on from what is on the thread"
+)
 
 
 def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
@@ -120,10 +131,13 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
     if look is None:
         return LookAtBox()
     if look.liveness is Liveness.GONE:
-        return _lost(runs, "box_gone", f"box {run.box} is gone, and the agent with it")
+        return _lost(runs, "box_gone", f"box {run.box} is gone, and the agent with it", hint=_NEW_BOX)
+    if look.runner is RunnerState.STOPPED:
+        message = f"box {run.box} was stopped or killed while the agent was at work, and that ended with it"
+        return _lost(runs, "box_stopped", message, hint=_SAME_BOX)
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" (exit code {look.exit_code})"
-        return _lost(runs, "runner_lost", f"its runner ended without a word{how}", look.exit_code)
+        return _lost(runs, "runner_lost", f"its runner ended without a word{how}", exit_code=look.exit_code)
     if unheeded:
         return End(RunStatus.CANCELLED, "cancelled", "it did not heed the request to cancel, and was ended")
     if not run.reached(Stage.AGENT) and silence >= thresholds.start:
@@ -133,11 +147,11 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
     return NOTHING
 
 
-def _lost(runs: ThreadRuns, code: str, message: str, exit_code: int | None = None) -> End:
+def _lost(runs: ThreadRuns, code: str, message: str, *, hint: str = _RESUME, exit_code: int | None = None) -> End:
     assert runs.latest is not None
     if runs.latest.cancel is not None:
         return End(RunStatus.CANCELLED, code, f"it was to be cancelled, and {message}", exit_code=exit_code)
-    return End(RunStatus.ORPHANED, code, message, _RESUME, exit_code)
+    return End(RunStatus.ORPHANED, code, message, hint, exit_code)
 
 
 def is_due(runs: ThreadRuns) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from holdfast.boxes.box import Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.service import Boxes
@@ -43,7 +42,6 @@ from holdfast.runs.reconcile import (
     Look,
     LookAtBox,
     Nothing,
-    RunnerState,
     Thresholds,
     decide,
     is_due,
@@ -693,7 +691,7 @@ class Runs:
 
     async def _clean_up(self, run: Run, look: Look | None) -> None:
         """What a run that was given up may have left in its box."""
-        if look is None or (look.liveness is not Liveness.GONE and look.runner is not RunnerState.ENDED):
+        if look is None or not look.is_over:
             await self.looking.signal(run, KILL)
 
     async def _launch_waiting(self, thread: str, runs: ThreadRuns) -> bool:

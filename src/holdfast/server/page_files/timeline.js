@@ -17,6 +17,7 @@ const STAGES = {
   started: "getting a box", box: "preparing the agent", provisioned: "starting the agent",
   runner: "waiting for the agent’s first word",
 };
+const BOX_LOST = { box_gone: "is gone", box_stopped: "was stopped or killed" };
 const ENDINGS = { completed: "✓", failed: "✗", cancelled: "■", orphaned: "✗" };
 
 // The words for a name that somebody wrote, if there are any.
@@ -157,8 +158,9 @@ export class Timeline {
     const tally = [count(this.boxes.size, "box", "boxes"), count(this.entries, "entry", "entries")];
     if (this.cost !== null) tally.push(money(this.cost));
     if (status === "orphaned") {
-      const gone = payload.error?.code === "box_gone" ? `✗ box ${run.box} is gone` : `✗ the run in box ${run.box} was lost`;
-      const what = run.box ? gone : "✗ the run was lost before it had a box";
+      const code = payload.error?.code;
+      const lost = Object.hasOwn(BOX_LOST, code ?? "") ? `✗ box ${run.box} ${BOX_LOST[code]}` : `✗ the run in box ${run.box} was lost`;
+      const what = run.box ? lost : "✗ the run was lost before it had a box";
       this.#mark("lost", ts, what, [`${count(this.entries, "entry", "entries")} are safe on the thread`], run.box && error.includes(run.box) ? "" : error);
       return;
     }
