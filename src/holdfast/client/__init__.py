@@ -27,7 +27,7 @@ from holdfast.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from holdfast.client.model_store import ModelRecord, ModelStore, ModelTrial
+from holdfast.client.model_store import ModelAnswer, ModelRecord, ModelStore, ModelTrial
 from holdfast.client.models import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
 from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs
 from holdfast.client.sync import SyncClient, SyncTail, SyncThread
@@ -65,6 +65,7 @@ __all__ = [
     "LastEntry",
     "Launched",
     "MadeBox",
+    "ModelAnswer",
     "ModelRecord",
     "ModelStore",
     "ModelTrial",

@@ -13,7 +13,7 @@ import httpx
 
 from holdfast.boxes.errors import BoxError, error_codes
 from holdfast.client.connection import Answer, Connection, Parameters, encode_json, not_understood
-from holdfast.client.errors import HoldfastError, Unreachable, error_of
+from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -107,7 +107,11 @@ class BoxConnection:
         while True:
             try:
                 return await self._open_socket(path, parameters)
-            except Unreachable as error:
+            except (Unreachable, Unauthorized) as error:
+                if await connection.found_elsewhere(error):
+                    continue
+                if isinstance(error, Unauthorized):
+                    raise
                 delay = connection.backoff.delay(attempt)
                 if time.monotonic() + delay >= deadline:
                     raise

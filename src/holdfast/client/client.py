@@ -9,7 +9,7 @@ from typing import Any, Self
 from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.boxes import Boxes
-from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection
+from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection, FindAgain
 from holdfast.client.egress import Egress
 from holdfast.client.images import Images
 from holdfast.client.keys import Keys
@@ -24,7 +24,8 @@ class Client:
     """A Holdfast server. Safe to share between the tasks of one event loop; `async with` closes it.
 
     `api_key` is an API key or a thread token. `timeout` bounds one attempt, `retry_seconds` all retries of one call;
-    `on_retry` is told of each. Nothing is read from the environment.
+    `on_retry` is told of each. `find_again` is asked where the server is now, when it does not answer or takes the
+    credential no more: one that was started again may be elsewhere. Nothing is read from the environment.
     """
 
     def __init__(
@@ -35,9 +36,15 @@ class Client:
         timeout: float = DEFAULT_TIMEOUT,
         retry_seconds: float = DEFAULT_RETRY_SECONDS,
         on_retry: Callable[[RetryNotice], None] | None = None,
+        find_again: FindAgain | None = None,
     ) -> None:
         self._connection = Connection(
-            url, api_key=api_key, timeout=timeout, retry_seconds=retry_seconds, on_retry=on_retry
+            url,
+            api_key=api_key,
+            timeout=timeout,
+            retry_seconds=retry_seconds,
+            on_retry=on_retry,
+            find_again=find_again,
         )
         self.agents = AgentStore(self._connection)
         self.threads = Threads(self._connection)

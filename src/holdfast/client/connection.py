@@ -7,7 +7,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ import anyio
 import httpx
 
 from holdfast.client.backoff import Backoff, RetryNotice
-from holdfast.client.errors import HoldfastError, NotUnderstood, TooManyRequests, Unreachable, error_of
+from holdfast.client.errors import HoldfastError, NotUnderstood, TooManyRequests, Unauthorized, Unreachable, error_of
 
 DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_RETRY_SECONDS: Final = 60.0
@@ -30,6 +30,8 @@ LOST: Final = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolE
 
 T = TypeVar("T")
 Parameters = Sequence[tuple[str, str]]
+FindAgain = Callable[[], Awaitable[tuple[str, str | None] | None]]
+"""Where a server is now, and with which credential: it may have been started anew. None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Connection:
         retry_seconds: float,
         on_retry: Callable[[RetryNotice], None] | None,
         backoff: Backoff | None = None,
+        find_again: FindAgain | None = None,
     ) -> None:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
@@ -89,7 +92,24 @@ class Connection:
         self.backoff = backoff or Backoff()
         self._on_retry = on_retry
         self._http = httpx.AsyncClient(base_url=self.url, trust_env=False, limits=_LIMITS)
+        self._find_again = find_again
         self.use_credential(api_key)
+
+    async def found_elsewhere(self, error: HoldfastError) -> bool:
+        """Whether the server is elsewhere by now, or takes another credential: then that is used from now on."""
+        if self._find_again is None or not isinstance(error, Unreachable | Unauthorized):
+            return False
+        found = await self._find_again()
+        if found is None:
+            return False
+        url, credential = found[0].rstrip("/"), found[1]
+        bearer = {} if credential is None else {"authorization": f"Bearer {credential}"}
+        if url == self.url and bearer == self.credential_header:
+            return False
+        self.url = url
+        self._http.base_url = httpx.URL(url)
+        self.use_credential(credential)
+        return True
 
     def use_credential(self, credential: str | None) -> None:
         self._http.headers.pop("authorization", None)
@@ -141,11 +161,15 @@ class Connection:
                     return Answer(response.status_code, response.headers, response.content, repeated)
                 error = error_of(response.status_code, response.headers, response.content, asked)
                 error.repeated = repeated
+                if isinstance(error, Unauthorized) and await self.found_elsewhere(error):
+                    continue
                 if not is_temporary(response.status_code) or is_final(error):
                     raise error
                 asked_delay = retry_after(response.headers)
                 harmless = isinstance(error, TooManyRequests)
             repeated = repeated or not harmless
+            if not (repeated and not repeatable) and await self.found_elsewhere(error):
+                continue
             delay = self.backoff.delay(attempt, asked_delay)
             if (repeated and not repeatable) or time.monotonic() + delay >= deadline:
                 raise error

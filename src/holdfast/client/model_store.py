@@ -13,6 +13,8 @@ from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
 
 _TRY_SECONDS: Final = 90.0
+_MORE_SECONDS: Final = 30.0
+"""That the server may take beside the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,26 @@ class ModelTrial:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What a model answered."""
+
+    text: str
+    model: str
+    """`NAME/MODEL`."""
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    """In dollars, where the provider says."""
+    is_cut: bool
+    """It reached the most that it may say."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelAnswer:
+        names = ("text", "model", "inputTokens", "outputTokens", "cost", "isCut")
+        return cls(*(value[name] for name in names))
+
+
 class ModelStore:
     """All models of one server: `client.models`."""
 
@@ -142,6 +164,18 @@ class ModelStore:
         answer = await self._connection.ask("POST", path, parameters=parameters, repeatable=False, timeout=_TRY_SECONDS)
         return answer.read(ModelTrial.from_json)
 
+    async def complete(
+        self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
+    ) -> ModelAnswer:
+        """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
+        `NAME/MODEL`, or the only one there is."""
+        wanted = {"messages": [dict(each) for each in messages], "timeoutSeconds": timeout}
+        body = encode_json(wanted if model is None else {**wanted, "model": model})
+        answer = await self._connection.ask(
+            "POST", "/v1/completions", body=body, repeatable=False, timeout=timeout + _MORE_SECONDS
+        )
+        return answer.read(ModelAnswer.from_json)
+
 
 class SyncModelStore:
     """The same for code without `await`."""
@@ -188,6 +222,12 @@ class SyncModelStore:
     def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
         """Ask it one small question, from the server, by the way that agents go."""
         return self._loop.run(self._models.test(name, model=model, api=api))
+
+    def complete(
+        self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
+    ) -> ModelAnswer:
+        """Ask a model something, from the server."""
+        return self._loop.run(self._models.complete(messages, model=model, timeout=timeout))
 
 
 def _path(name: str) -> str:

@@ -36,6 +36,18 @@ class BudgetExceeded(InterpreterError):
     code = "budget_exceeded"
 
 
+class CallRefused(InterpreterError):
+    """Code in a box asked its host for something that it may not have, or that there is not."""
+
+    code = "call_refused"
+
+
+class CallFailed(InterpreterError):
+    """The host tried what it was asked for, and could not do it."""
+
+    code = "call_failed"
+
+
 class InvalidSubmission(InterpreterError):
     """SUBMIT was called with something else than the output fields."""
 
@@ -62,6 +74,12 @@ class ManifestConflict(InterpreterError):
 
 class TooManyBoxes(InterpreterError):
     code = "too_many_boxes"
+
+
+class CompletionFailed(InterpreterError):
+    """A model was asked, and gave no answer."""
+
+    code = "completion_failed"
 
 
 class InvalidInterpreter(InterpreterError):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import Field, SecretStr, StringConstraints
 
-from holdfast.egress.models import InvalidModel, Probe, probe
+from holdfast.egress.models import InvalidModel, Probe, ask, probe
 from holdfast.egress.models import Model as ModelRow
 from holdfast.model_apis import Api
-from holdfast.server.box_routes import BOX_ERRORS
+from holdfast.server.box_routes import BOX_ERRORS, while_connected
 from holdfast.server.models import Model
 from holdfast.server.services import Administrator, Use, UseModels
 
@@ -94,6 +94,30 @@ class ProbeAnswer(Model):
         )
 
 
+class Message(Model):
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, StringConstraints(max_length=16_000_000)]
+
+
+class Complete(Model):
+    model: Annotated[str, StringConstraints(min_length=1, max_length=264)] | None = None
+    """`NAME` or `NAME/MODEL`; the only one, where it is left out."""
+    messages: Annotated[list[Message], Field(min_length=1, max_length=1000)]
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 60.0
+
+
+class CompletionModel(Model):
+    text: str
+    model: str
+    """`NAME/MODEL`."""
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    """In dollars, where the provider says."""
+    is_cut: bool
+    """It reached the most that it may say."""
+
+
 @router.get("/models")
 async def list_models(models: UseModels) -> ModelRecordList:
     """Models, those that can be used first. Providers that are built in are listed without a key, too."""
@@ -143,3 +167,27 @@ async def try_model(
     if spoken is None:
         raise InvalidModel(f"{name} does not speak {api}", hint=f"it speaks {', '.join(choice.apis)}")
     return ProbeAnswer.of(await probe(await services.models.gateway(), choice, spoken))
+
+
+@router.post("/completions")
+async def complete(wanted: Complete, request: Request, services: Use, models: UseModels) -> CompletionModel:
+    """Ask a model something, by the way that agents go. It is given up when the client leaves."""
+    choice = models.resolve(wanted.model)
+    said = await while_connected(
+        request,
+        ask(
+            await services.models.gateway(),
+            choice,
+            [{"role": each.role, "content": each.content} for each in wanted.messages],
+            run="completion",
+            timeout=wanted.timeout_seconds,
+        ),
+    )
+    return CompletionModel(
+        text=said.text,
+        model=str(choice),
+        input_tokens=said.input_tokens,
+        output_tokens=said.output_tokens,
+        cost=said.cost,
+        is_cut=said.is_cut,
+    )

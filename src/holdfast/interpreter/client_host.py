@@ -1,0 +1,167 @@
+"""The host of an interpreter in a script or a notebook: a running server, by its client.
+
+Where the server is of this machine and the box is local, ports and files of the box are reached without the server:
+no byte of an execution goes through it, and executions go on while it is restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+from holdfast.boxes.acquire import How
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import VolumeExists
+from holdfast.boxes.spec import BoxSpec
+from holdfast.client import Client, Conflict, DiskFull, HoldfastError, NotFound, Refused, ServerFailed, StaleEpoch
+from holdfast.client.box_models import BoxRecord
+from holdfast.client.errors import TooManyRequests, Unauthorized
+from holdfast.client.near_box import folder_of
+from holdfast.client.thread import Thread
+from holdfast.interpreter.errors import CompletionFailed, InterpreterError
+from holdfast.interpreter.host import Completion, Given, Record
+from holdfast.interpreter.record import Noted, QueuedRecord
+from holdfast.local_server import ServerNotStarted, default_home, find_or_start, read_running
+
+_TEMPORARY: Final = (Unauthorized, TooManyRequests, DiskFull, ServerFailed, StaleEpoch)
+"""Refusals that another attempt may not meet. A server that was started again knows the key no more, until found."""
+
+
+class NoServer(InterpreterError):
+    """There is no server, and none could be started."""
+
+    code = "no_server"
+
+
+class ClientHost:
+    """Owns the records that it opened, and the client where it made that itself."""
+
+    def __init__(self, client: Client, *, home: Path | None = None, owns_client: bool = False) -> None:
+        """`home` is that of the server, where it is of this machine."""
+        self.client = client
+        self.home = home
+        self._owns_client = owns_client
+        self._records: list[QueuedRecord] = []
+
+    @classmethod
+    async def default(cls, home: Path | None = None) -> Self:
+        """The server of this home, started in the background where none runs. `holdfast down` stops it.
+
+        Read from the environment, as by the command line: `HOLDFAST_URL` and `HOLDFAST_API_KEY` where no home is given,
+        else `HOLDFAST_HOME`.
+        """
+        url = os.environ.get("HOLDFAST_URL")
+        if home is None and url:
+            return cls(Client(url, api_key=os.environ.get("HOLDFAST_API_KEY")), owns_client=True)
+        place = home or default_home(os.environ, sys.platform, Path.home())
+        return await cls.of_home(place)
+
+    @classmethod
+    async def of_home(cls, home: Path) -> Self:
+        """The server of a home, started in the background where none runs."""
+        try:
+            running, _ = await asyncio.to_thread(find_or_start, home)
+        except ServerNotStarted as error:
+            raise NoServer(error.message, hint=error.hint) from None
+        client = Client(running.url, api_key=running.api_key, find_again=partial(_find_again, home))
+        return cls(client, home=home, owns_client=True)
+
+    # --- boxes ---
+
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
+        if fresh:
+            async for old in self.client.boxes.list(key=key):
+                await self.client.boxes.delete(old.id)
+        made = await self.client.boxes.create(spec, key=key)
+        return Given(self._open(made.box), How(made.how), made.why)
+
+    async def fork(self, box: Box, key: str) -> Box:
+        """Another box with the same files, of that key."""
+        return self._open(await self.client.boxes.fork(box.id, key=key))
+
+    async def delete(self, box: Box) -> None:
+        await self.client.boxes.delete(box.id)
+
+    async def ensure_volume(self, name: str, provider: str) -> None:
+        try:
+            await self.client.boxes.volumes.create(name, provider=provider)
+        except VolumeExists:
+            return
+
+    def _open(self, record: BoxRecord) -> Box:
+        if self.home is not None and folder_of(record, self.home) is not None:
+            return self.client.boxes.near(record, self.home)
+        return self.client.boxes.handle(record)
+
+    # --- its thread, and models ---
+
+    async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
+        """A thread that is there, or a new one."""
+        found = _Writing(await self._thread(thread, title, labels))
+        opened = QueuedRecord(found.id, found.write, found.read, is_final=is_final)
+        self._records.append(opened)
+        return opened
+
+    async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
+        """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
+        try:
+            said = await self.client.models.complete(messages, model=model, timeout=timeout)
+        except HoldfastError as error:
+            raise CompletionFailed(error.message, hint=error.hint) from error
+        return Completion(said.text, said.model, said.input_tokens, said.output_tokens, said.cost)
+
+    async def close(self) -> None:
+        """Write what is left of the records. Closing twice does nothing."""
+        records, self._records = self._records, []
+        await asyncio.gather(*(each.close() for each in records))
+        if self._owns_client:
+            await self.client.aclose()
+
+    async def _thread(self, id: str | None, title: str, labels: Mapping[str, str]) -> Thread:
+        if id is not None:
+            try:
+                await self.client.threads.get(id)
+            except NotFound:
+                pass
+            else:
+                return self.client.thread(id)
+        try:
+            return await self.client.threads.create(id=id, title=title, labels=labels)
+        except Conflict:
+            if id is None:
+                raise
+            return self.client.thread(id)  # somebody else was quicker
+
+
+class _Writing:
+    """A thread over the wire, as a record needs it."""
+
+    def __init__(self, thread: Thread) -> None:
+        self.id = thread.id
+        self._thread = thread
+
+    async def write(self, noted: Sequence[Noted]) -> None:
+        await self._thread.append_encoded([each.data for each in noted])
+
+    async def read(self, types: Sequence[str]) -> AsyncIterator[Mapping[str, Any]]:
+        async for entry in self._thread.entries(types=types):
+            yield entry.to_json()
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the server says no, and will say so again."""
+    return isinstance(error, Refused) and not isinstance(error, _TEMPORARY)
+
+
+async def _find_again(home: Path) -> tuple[str, str | None] | None:
+    try:
+        running = read_running(home)
+    except (OSError, ValueError):
+        return None
+    return None if running is None else (running.url, running.api_key)

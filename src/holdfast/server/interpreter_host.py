@@ -1,0 +1,132 @@
+"""The host of an interpreter that lives in the server: its boxes, threads and models, in process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import VolumeExists
+from holdfast.boxes.network import Network
+from holdfast.boxes.rows import BoxFilter
+from holdfast.boxes.spec import BoxSpec
+from holdfast.egress.models import ModelError, ask
+from holdfast.interpreter.errors import CompletionFailed
+from holdfast.interpreter.host import Completion, Given, Record
+from holdfast.interpreter.record import Noted, QueuedRecord
+from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamConflict, StreamError, StreamNotFound
+from holdfast.threads.framing import SEPARATOR
+from holdfast.threads.streams import AppendRequest, Keyed
+from holdfast.threads.surface import THREADS
+
+if TYPE_CHECKING:
+    from holdfast.boxes.service import Boxes
+    from holdfast.server.late_boxes import LateBoxes
+    from holdfast.server.late_models import LateModels
+    from holdfast.threads.service import Threads
+    from holdfast.threads.store import StreamStore
+
+_PAGE: Final = 1000
+
+
+class ServerHost:
+    """Owns the records that it opened."""
+
+    def __init__(self, boxes: LateBoxes, store: StreamStore, threads: Threads, models: LateModels) -> None:
+        self._late_boxes = boxes
+        self._store = store
+        self._threads = threads
+        self._models = models
+        self._records: list[QueuedRecord] = []
+
+    # --- boxes ---
+
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
+        boxes = await self._late_boxes.get()
+        if spec.network.mode is not Network.NONE:
+            await (await self._late_boxes.way_out()).ready()
+        if fresh:
+            for old in (await boxes.list(BoxFilter(key=key))).rows:
+                await boxes.delete(old.id)
+        acquired = await boxes.acquire(key, spec)
+        return Given(await boxes.open(acquired.row.id), acquired.how, acquired.why)
+
+    async def fork(self, box: Box, key: str) -> Box:
+        """Another box with the same files, of that key."""
+        boxes = await self._late_boxes.get()
+        return await boxes.open((await boxes.fork(box.id, key=key)).id)
+
+    async def delete(self, box: Box) -> None:
+        await (await self._late_boxes.get()).delete(box.id)
+
+    async def ensure_volume(self, name: str, provider: str) -> None:
+        boxes: Boxes = await self._late_boxes.get()
+        try:
+            await boxes.create_volume(name, provider)
+        except VolumeExists:
+            return
+
+    # --- its thread, and models ---
+
+    async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
+        """A thread that is there, or a new one."""
+        id = await self._thread(thread, title, labels)
+        written = _Written(self._store, self._threads, id)
+        opened = QueuedRecord(id, written.write, written.read, is_final=is_final)
+        self._records.append(opened)
+        return opened
+
+    async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
+        """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
+        try:
+            choice = (await self._models.get()).resolve(model)
+            said = await ask(await self._models.gateway(), choice, messages, run="interpreter", timeout=timeout)
+        except ModelError as error:
+            raise CompletionFailed(error.message, hint=error.hint) from error
+        return Completion(said.text, str(choice), said.input_tokens, said.output_tokens, said.cost)
+
+    async def close(self) -> None:
+        """Write what is left of the records. Closing twice does nothing."""
+        records, self._records = self._records, []
+        await asyncio.gather(*(each.close() for each in records))
+
+    async def _thread(self, id: str | None, title: str, labels: Mapping[str, str]) -> str:
+        if id is not None:
+            try:
+                return (await self._threads.get(id)).id
+            except StreamNotFound:
+                pass
+        try:
+            return (await self._threads.create(id=id, title=title, labels=dict(labels))).id
+        except StreamConflict:
+            if id is None:
+                raise
+            return id  # somebody else was quicker
+
+
+class _Written:
+    """A thread of the store, as a record needs it."""
+
+    def __init__(self, store: StreamStore, threads: Threads, thread: str) -> None:
+        self._store = store
+        self._threads = threads
+        self._thread = thread
+
+    async def write(self, noted: Sequence[Noted]) -> None:
+        keyed = tuple(Keyed(each.id, each.data + SEPARATOR) for each in noted)
+        await self._store.append(THREADS + self._thread, AppendRequest(keyed=keyed))
+
+    async def read(self, types: Sequence[str]) -> AsyncIterator[Mapping[str, Any]]:
+        since, is_whole = 0, False
+        while not is_whole:
+            page = await self._threads.entries(self._thread, types=tuple(types), since=since, limit=_PAGE)
+            for entry in page.entries:
+                yield entry
+            since, is_whole = page.position, page.up_to_date
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the store says no, and will say so again."""
+    return isinstance(error, StreamError) and not isinstance(error, StoreUnavailable | StoreFull)
