@@ -1,149 +1,33 @@
-"""The runner as bytes: its code and a harness's reader in one archive, and what it takes to start that in a box.
-
-Nothing is installed in a box for it: archive and configuration come over standard input, and stay in memory. The
-configuration has the run's token, which so is in no file, argument or environment of the box.
-"""
+"""The runner as bytes: its code and a harness's reader, and what it takes to start that in a box."""
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
-import io
-import json
-import marshal
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from holdfast.boxes import packing
+from holdfast.boxes.packing import stdin_of
+
+__all__ = ["boot_argv", "pack", "stdin_of"]
 
 _RUNNER: Final = "holdfast.guest.runner.main"
-_ROOT: Final = Path(__file__).parents[1]
-_BYTECODE: Final = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
-"""How a file of it begins that is not to be compared with its source."""
-_PACKED: Final = ("holdfast.guest.", "holdfast.harnesses.")
-_BOOT: Final = """\
-import _signal
-_signal.signal(_signal.SIGTERM, _signal.SIG_IGN)  # "look now": it looks as soon as it can
-import os, select, sys
-# What the runner will want, while whoever started it is busy with something else.
-import _ctypes, _socket, binascii, collections, errno, importlib, json, signal, time
-def take(count):
-    pieces = []
-    while count:
-        heard = select.select([0], [], [], 120)[0]
-        piece = os.read(0, min(count, 1 << 20)) if heard else b""
-        if not piece:
-            sys.exit("runner: what it was to be started with did not come")
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
-program = os.memfd_create("runner")
-archive = take(int.from_bytes(take(8), "big"))
-while archive:
-    archive = archive[os.write(program, archive):]
-configuration = take(int.from_bytes(take(8), "big"))
-os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-sys.path.insert(0, "/proc/self/fd/%d" % program)
-from holdfast.guest.runner.main import main
-main(program, configuration)
-"""
+_EARLY: Final = (
+    "_ctypes", "_socket", "binascii", "collections", "errno", "importlib", "json", "signal", "time"
+)  # fmt: skip
 
 
 def boot_argv(python: Sequence[str]) -> list[str]:
     """Starts the runner that comes over its standard input. `python` is what runs guest code in the box."""
-    return [*python, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT]
-
-
-def stdin_of(archive: bytes, configuration: Mapping[str, Any]) -> bytes:
-    """What to write to a booting runner: all that it will ever read."""
-    told = json.dumps(configuration).encode()
-    return len(archive).to_bytes(8, "big") + archive + len(told).to_bytes(8, "big") + told
+    return packing.boot_argv(python, _RUNNER, _EARLY)
 
 
 def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> bytes:
     """The archive of a runner that knows these harnesses. `more` are modules to be added, by the name that they get: a
-    reader that is none of ours, say `holdfast.harnesses.mine.reader`. Takes a tenth of a second the first time."""
-    return _pack(tuple(sorted(set(harnesses))), tuple(sorted(more)))
-
-
-@functools.cache
-def _pack(harnesses: tuple[str, ...], more: tuple[tuple[str, Path], ...]) -> bytes:
-    sources = dict(more)
-    wanted = [_RUNNER, *sources]
+    reader that is none of ours, say `holdfast.harnesses.mine.reader`."""
+    wanted = [_RUNNER]
     for name in harnesses:
         wanted.append(f"holdfast.harnesses.{name}.reader")
-        if (driver := f"holdfast.harnesses.{name}.driver") and _source(driver) is not None:
+        if packing.find_source(driver := f"holdfast.harnesses.{name}.driver") is not None:
             wanted.append(driver)
-    found: dict[str, _Module] = {}
-    while wanted:
-        name = wanted.pop()
-        if name not in found:
-            path = sources.get(name) or _source(name)
-            if path is None:
-                raise ModuleNotFoundError(f"{name} is to be packed for a box, and is not there", name=name)
-            found[name] = _compile(name, path)
-            wanted += [each for each in found[name].imports if each not in found and _is_module(each, sources)]
-    return _archive(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Module:
-    source: bytes
-    bytecode: bytes
-    imports: tuple[str, ...]
-
-
-@functools.cache
-def _compile(name: str, path: Path) -> _Module:
-    """Most of the work of a first archive: what all of them share is done once."""
-    source = path.read_bytes()
-    tree = ast.parse(source)
-    code = compile(source, f"{name.replace('.', '/')}.py", "exec", dont_inherit=True, optimize=2)
-    return _Module(source, _BYTECODE + importlib.util.source_hash(source) + marshal.dumps(code), tuple(_imports(tree)))
-
-
-def _is_module(name: str, sources: Mapping[str, Path]) -> bool:
-    return name.startswith(_PACKED) and (name in sources or _source(name) is not None)
-
-
-def _source(module: str) -> Path | None:
-    path = _ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    return path if path.is_file() else None
-
-
-def _imports(module: ast.Module) -> list[str]:
-    """What a module may import when it runs. What only a type checker imports is left out."""
-    names: list[str] = []
-    look: list[ast.AST] = [module]
-    while look:
-        node = look.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            look += node.orelse
-            continue
-        if isinstance(node, ast.Import):
-            names += [each.name for each in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
-        look += ast.iter_child_nodes(node)
-    return names
-
-
-def _archive(modules: Mapping[str, _Module]) -> bytes:
-    """Not compressed, so that nothing has to be loaded to read it. Compiled, for an interpreter of our own version; any
-    other finds the source beside it. Packages are empty: their own code is for this side."""
-    packages = {name.rsplit(".", depth)[0] for name in modules for depth in range(1, name.count(".") + 1)}
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-
-        def add(path: str, data: bytes) -> None:
-            archive.writestr(zipfile.ZipInfo(path), data)
-
-        for package in sorted(packages):
-            add(f"{package.replace('.', '/')}/__init__.py", b"")
-        for name in sorted(modules):
-            path = name.replace(".", "/")
-            add(f"{path}.pyc", modules[name].bytecode)
-            add(f"{path}.py", modules[name].source)
-    return packed.getvalue()
+    return packing.pack(wanted, more)

@@ -1,0 +1,357 @@
+"""A context: one process, one namespace, in which one piece of code runs after the other.
+
+The main thread runs the user's code and nothing else. A second one reads: answers to calls, requests, new connections,
+and what subprocesses print. An interrupt is a signal, sent by the nursery.
+"""
+
+import _thread
+import builtins
+import gc
+import os
+import queue
+import re
+import resource
+import socket
+import sys
+import threading
+import time
+import types
+
+from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel.figures import take_figures
+from holdfast.guest.kernel.interrupts import Interrupts
+from holdfast.guest.kernel.line import Line
+from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output
+from holdfast.guest.kernel.running import Runner, Submitted, describe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_VALUE = 1 << 20
+"""Bytes of a value that travels with its result. A larger one goes by file."""
+_TEXT = 64_000
+"""Characters of a value's `repr`."""
+_ARGUMENTS = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ERRORS = ("ArithmeticError", "KeyError", "LookupError", "NotImplementedError", "PermissionError", "RuntimeError",
+           "TimeoutError", "TypeError", "ValueError")  # fmt: skip
+
+
+class HostError(RuntimeError):
+    """What the host answered to a call."""
+
+
+def run(id: str, control: socket.socket, config: "dict[str, Any]") -> None:
+    """In a new process. Returns when there is no nursery any more."""
+    if config.get("memory"):
+        limit = int(config["memory"])
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    Context(id, control).serve()
+
+
+class Context:
+    def __init__(self, id: str, control: socket.socket) -> None:
+        module = types.ModuleType("__main__")
+        module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = module
+        sys.argv = [""]
+        self.namespace = module.__dict__
+        self.runner = Runner(self.namespace)
+        self.tools: dict[str, Any] = {}
+        self.count = 0
+        self._graveyard: list[Any] = []
+        self._settle(id, control)
+
+    def _settle(self, id: str, control: socket.socket) -> None:
+        """What belongs to one process alone: made anew after a fork."""
+        self.id = id
+        self.execution = ""
+        self.calls: dict[str, Waiting] = {}
+        self.submitted: tuple[Any] | None = None
+        self.requests: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+        self.children: dict[int, int] = {}
+        self.interrupts = Interrupts()
+        self.interrupts.install()
+        self.line = Line(control, self._greet)
+        self.output = Output(self.line, self.interrupts)
+        self.output.install()
+        _thread.start_new_thread(self._read, ())
+
+    def _greet(self) -> "dict[str, Any]":
+        return {
+            "t": "ready",
+            "context": self.id,
+            "pid": os.getpid(),
+            "python": sys.version.split()[0],
+            "running": self.execution,
+            "dropped": self.line.dropped,
+        }
+
+    # --- the thread that reads ---
+
+    def _read(self) -> None:
+        watched = self.output.watched()
+        while True:
+            pending = FLUSH_MILLISECONDS if self.output.nudged else None
+            others = {**watched, **dict.fromkeys(self.children.values(), self._see_off)}
+            messages = self.line.read(others, pending)
+            if messages is None:
+                os._exit(0)
+            if pending is not None:
+                self.output.nudged = False
+                self.output.flush()
+            for document, body in messages:
+                self._hear(document, body)
+
+    def _hear(self, document: "dict[str, Any]", body: bytes) -> None:
+        kind = document["t"]
+        if kind == "answer":
+            waiting = self.calls.pop(document["call"], None)
+            if waiting is not None:
+                self.line.confirm("call " + document["call"])
+                waiting.answered = (document, body)
+                waiting.lock.release()
+        elif kind == "confirm":
+            self.line.confirm("done " + document["id"])
+        else:
+            self.requests.put((document, body))
+
+    def _see_off(self) -> None:
+        for pid, handle in list(self.children.items()):
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                ended, status = pid, 0
+            if ended:
+                del self.children[pid]
+                os.close(handle)
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                self.line.tell_nursery({"t": "ended", "pid": pid, "code": code})
+
+    # --- requests: the main thread ---
+
+    def serve(self) -> None:
+        while True:
+            document, body = self.requests.get()
+            kind = document["t"]
+            try:
+                if kind == "execute":
+                    self._execute(document, body)
+                elif kind == "fork":
+                    self._fork(document)
+                else:
+                    self._answer(document, getattr(self, "_do_" + kind)(document, body))
+            except Exception as error:
+                self._answer(document, {"error": describe(error)})
+
+    def _answer(self, document: "dict[str, Any]", answer: "dict[str, Any]") -> None:
+        if "id" in document:
+            self.line.send({"t": "done", "id": document["id"], **answer}, until="done " + document["id"])
+
+    def _do_define(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
+        """Functions of the host's that code here can call. Names that are not among them any more are taken away."""
+        wanted = {each["name"]: each for each in document["tools"]}
+        for name, function in list(self.tools.items()):
+            if name not in wanted and self.namespace.get(name) is function:
+                del self.namespace[name]
+        self.tools = {name: self._function(name, each.get("doc", "")) for name, each in wanted.items()}
+        self.namespace.update(self.tools)
+        return {}
+
+    def _do_set(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
+        """Environment and working directory."""
+        os.environ.update(document.get("env", {}))
+        if document.get("cwd"):
+            os.chdir(document["cwd"])
+        return {}
+
+    def _do_save(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
+        from holdfast.guest.kernel import saving
+
+        names, unsaved = saving.save(self.namespace, document["path"], leave=set(self.tools))
+        return {"names": names, "unsaved": unsaved}
+
+    def _do_load(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
+        from holdfast.guest.kernel import saving
+
+        names, unsaved = saving.load(self.namespace, document["path"], leave=set(self.tools))
+        return {"names": names, "unsaved": unsaved}
+
+    # --- executions ---
+
+    def _execute(self, document: "dict[str, Any]", body: bytes) -> None:
+        id = document["id"]
+        if not _NAME.fullmatch(id):
+            raise ValueError("an execution needs a name")
+        self.count += 1
+        folder = "%s/.holdfast/artifacts/%s/%s" % (os.environ.get("HOME", "/tmp"), self.id, id)
+        self.submitted = None
+        self.execution = id
+        self.output.begin(id, document.get("limit", 8000), folder)
+        result: dict[str, Any] = {"t": "done", "id": id, "error": None, "text": None}
+        value = None
+        began = time.monotonic()
+        try:
+            value = self._run(document["code"], body, result)
+        finally:
+            self.execution = ""
+        result["seconds"] = time.monotonic() - began
+        artifacts = self.output.end()
+        artifacts += take_figures(folder)
+        content = self._ship(value, result, artifacts, folder)
+        result["artifacts"] = artifacts
+        self.line.send(result, content, until="done " + id)
+
+    def _run(self, code: str, body: bytes, result: "dict[str, Any]") -> "Any":
+        try:
+            if body:
+                self.namespace.update(shipping.load(body))
+            compiled = self.runner.compile(code, "<execution %d>" % self.count)
+        except Exception as error:
+            result["error"] = describe(error, syntax=isinstance(error, SyntaxError))
+            return None
+        value = None
+        try:
+            self.interrupts.arm()
+            try:
+                value = self.runner.run(compiled)
+                if value is not None:
+                    result["text"] = _text_of(value)
+            finally:
+                self.interrupts.disarm()
+        except Submitted:
+            pass
+        except BaseException as error:
+            result["error"] = describe(error)
+            value = None
+        return value
+
+    def _ship(self, value: "Any", result: "dict[str, Any]", artifacts: "list[dict[str, Any]]", folder: str) -> bytes:
+        if self.submitted is not None:
+            result["submitted"] = True
+            value = self.submitted[0]
+        if value is None:
+            return b""
+        try:
+            content = shipping.dump(value)
+        except Exception as error:  # `repr` or a property of the user's may raise anything
+            result["unshipped"] = str(error)[:1000]
+            return b""
+        if len(content) <= _VALUE:
+            return content
+        path = folder + "/value.json"
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            result["unshipped"] = "it is %d bytes as JSON, and could not be kept: %s" % (len(content), error)
+            return b""
+        artifacts.append({"name": "value", "media": "application/json", "path": path, "size": len(content)})
+        return b""
+
+    # --- calls to the host ---
+
+    def _function(self, name: str, doc: str) -> "Callable[..., Any]":
+        def function(*args: "Any", **kwargs: "Any") -> "Any":
+            return self.call(name, args, kwargs)
+
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
+        function.__module__ = "__main__"
+        return function
+
+    def call(self, name: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "Any":
+        if not self.execution:
+            raise HostError("%s can be called only while an execution runs" % name)
+        try:
+            content = shipping.dump({"args": list(args), "kwargs": kwargs})
+        except shipping.Unshippable as error:
+            raise TypeError("%s was given something that cannot be sent: %s" % (name, error)) from None
+        if len(content) > _ARGUMENTS:
+            raise ValueError("%s was given %d bytes: at most %d can be sent" % (name, len(content), _ARGUMENTS))
+        waiting = Waiting()
+        id = os.urandom(8).hex()
+        with self.interrupts:
+            self.output.flush()
+            self.calls[id] = waiting
+            told = {"t": "call", "id": id, "name": name, "e": self.execution}
+            self.line.send(told, content, until="call " + id)
+        try:
+            waiting.lock.acquire()
+        except BaseException:
+            if self.calls.pop(id, None) is not None:
+                self.line.confirm("call " + id)
+                self.line.send({"t": "cancel", "id": id})
+            raise
+        assert waiting.answered is not None
+        document, body = waiting.answered
+        if not document.get("ok"):
+            raise _error_of(document)
+        value = shipping.load(body) if body else None
+        if document.get("submitted"):
+            self.submitted = (value,)
+            raise Submitted
+        return value
+
+    # --- forks ---
+
+    def _fork(self, document: "dict[str, Any]") -> None:
+        """More contexts with all that this one has, in processes that share its memory."""
+        gc.freeze()  # a collection would write to every object, and copy what is shared
+        made = []
+        self.output.flush()
+        for id in document["ids"]:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with self.output.lock, self.line.sending:
+                pid = os.fork()
+                if pid == 0:
+                    ours.close()
+                    self._reborn(id, theirs)
+                    return
+            theirs.close()
+            self.children[pid] = os.pidfd_open(pid)
+            self.line.tell_nursery({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
+            ours.close()
+            made.append({"id": id, "pid": pid})
+        self.output.nudge()  # the thread that reads is to watch them
+        self._answer(document, {"forked": made})
+
+    def _reborn(self, id: str, control: socket.socket) -> None:
+        """In the child: the same namespace, and nothing else of the parent's."""
+        self._graveyard.append((self.runner.forked(), self.output, self.line))
+        self.line.let_go()
+        self.output.let_go()
+        for handle in self.children.values():
+            os.close(handle)
+        self._settle(id, control)
+        self.tools = {name: self._function(name, function.__doc__ or "") for name, function in self.tools.items()}
+        self.namespace.update(self.tools)
+
+
+class Waiting:
+    """A call that is not answered yet."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.answered: tuple[dict[str, Any], bytes] | None = None
+
+
+def _error_of(document: "dict[str, Any]") -> Exception:
+    kind = document.get("kind", "")
+    made = getattr(builtins, kind) if kind in _ERRORS else HostError
+    return made(document.get("message", "the host refused"))
+
+
+def _text_of(value: "Any") -> str:
+    text = repr(value)
+    if len(text) <= _TEXT:
+        return text
+    half = _TEXT // 2
+    return "%s\n... %d characters left out ...\n%s" % (text[:half], len(text) - _TEXT, text[-half:])

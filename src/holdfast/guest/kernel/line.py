@@ -1,0 +1,178 @@
+"""A context's side of its connection, which may break and be another tomorrow. One thread reads; anybody may send.
+
+What cannot be sent now waits for the next connection: results and calls all of them, output up to a bound, and what was
+dropped beyond that is counted and said.
+"""
+
+import array
+import collections
+import json
+import select
+import socket
+import threading
+
+from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_KEPT = 8 << 20
+"""Bytes of output that wait for a connection."""
+_PACKET = 1 << 16
+
+
+class Line:
+    def __init__(self, control: socket.socket, greeting: "Callable[[], dict[str, Any]]") -> None:
+        """`greeting` is what a new connection is told first."""
+        self.control = control
+        self._greeting = greeting
+        self._socket: socket.socket | None = None
+        self._sending = threading.RLock()
+        self._waiting: collections.deque[bytes] = collections.deque()
+        self._kept = 0
+        self.dropped = 0
+        self._reader = _Reader()
+        self._unconfirmed: dict[str, bytes] = {}
+        """Results and calls, until the host has them for sure: sent again on every new connection."""
+
+    # --- sending ---
+
+    def send(self, document: "dict[str, Any]", body: bytes = b"", *, until: "str | None" = None) -> None:
+        """`until`: keep it until `confirm` is called with this."""
+        message = pack(document, body)
+        with self._sending:
+            if until is not None:
+                self._unconfirmed[until] = message
+            if self._socket is not None and self._try(message):
+                return
+            if until is None:
+                self._keep(message)
+
+    def confirm(self, what: str) -> None:
+        with self._sending:
+            self._unconfirmed.pop(what, None)
+
+    def _try(self, message: bytes) -> bool:
+        connection = self._socket
+        assert connection is not None
+        try:
+            connection.sendall(message)
+        except OSError:
+            self._socket = None
+            try:
+                connection.shutdown(socket.SHUT_RDWR)  # who reads it learns of it
+            except OSError:
+                pass
+            return False
+        return True
+
+    def _keep(self, message: bytes) -> None:
+        if self._kept + len(message) > _KEPT:
+            self.dropped += len(message)
+            return
+        self._waiting.append(message)
+        self._kept += len(message)
+
+    def _join(self, connection: socket.socket) -> None:
+        """Go on with another connection."""
+        with self._sending:
+            self._socket = connection
+            if not self._try(pack(self._greeting())):
+                return
+            self.dropped = 0
+            while self._waiting:
+                if not self._try(self._waiting[0]):
+                    return
+                self._kept -= len(self._waiting.popleft())
+            for message in list(self._unconfirmed.values()):
+                if not self._try(message):
+                    return
+
+    # --- reading: one thread ---
+
+    def read(
+        self, others: "dict[int, Callable[[], None]]", milliseconds: "int | None" = None
+    ) -> "list[tuple[dict[str, Any], bytes]] | None":
+        """Wait until something comes: messages, or None once there is no nursery. Calls who of `others` has something
+        to read."""
+        poll = select.poll()
+        poll.register(self.control.fileno(), select.POLLIN)
+        for each in others:
+            poll.register(each, select.POLLIN)
+        connection = self._reader.connection
+        if connection is not None:
+            poll.register(connection.fileno(), select.POLLIN)
+        found: list[tuple[dict[str, Any], bytes]] = []
+        for descriptor, _ in poll.poll(milliseconds):
+            if descriptor in others:
+                others[descriptor]()
+            elif connection is not None and descriptor == connection.fileno():
+                found += self._hear(self._reader)
+            else:
+                new = self._receive()
+                if new is None:
+                    return None
+                self._reader.close()
+                self._reader = _Reader(new)
+                self._join(new)
+                connection = None
+        return found
+
+    def _hear(self, reader: "_Reader") -> "list[tuple[dict[str, Any], bytes]]":
+        connection = reader.connection
+        assert connection is not None
+        try:
+            data = connection.recv(PIECE)
+            messages = reader.unpacker.take(data) if data else []
+        except (OSError, Garbage):
+            data, messages = b"", []
+        if not data:
+            with self._sending:
+                if self._socket is connection:
+                    self._socket = None
+            reader.close()
+        return messages
+
+    def _receive(self) -> "socket.socket | None":
+        _, ancillary, _, _ = self.control.recvmsg(_PACKET, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors = array.array("i")
+                descriptors.frombytes(payload[:4])
+                connection = socket.socket(fileno=descriptors[0])
+                connection.setblocking(True)
+                try:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                except OSError:
+                    pass
+                return connection
+        return None
+
+    # --- forks ---
+
+    @property
+    def sending(self) -> "threading.RLock":
+        """Held around a fork: then nobody is in the middle of a message."""
+        return self._sending
+
+    def tell_nursery(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        self.control.sendmsg([json.dumps(document).encode()], rights)
+
+    def let_go(self) -> None:
+        """In a forked child: the parent's connection and control are the parent's."""
+        self._reader.close()
+        self.control.close()
+
+
+class _Reader:
+    def __init__(self, connection: "socket.socket | None" = None) -> None:
+        self.connection = connection
+        self.unpacker = Unpacker()
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None

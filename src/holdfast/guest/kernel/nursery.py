@@ -1,0 +1,301 @@
+"""Process above the contexts of a box: starts them, hands connections on to them, signals them, and sees them off.
+
+It runs none of the user's code, so it answers whatever that does. Where it ends, all of its contexts do.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import array
+import hmac
+import json
+import os
+import select
+import socket
+import sys
+
+from holdfast.guest import lineage
+from holdfast.guest.kernel import context as contexts
+from holdfast.guest.kernel.wire import HEAD, Garbage, Unpacker, pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST = 256
+"""Contexts that live at once."""
+_REMEMBERED = 1024
+_CONNECTIONS = 512
+_PACKET = 1 << 16
+
+
+def main(program: int, configuration: bytes) -> None:
+    config = json.loads(configuration)
+    lineage.adopt_orphans()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
+    listener.setblocking(False)
+    prepare(config)
+    nursery = Nursery(config, listener)
+    os.write(1, json.dumps({"port": listener.getsockname()[1], "python": sys.version.split()[0]}).encode() + b"\n")
+    nursery.serve()
+
+
+def prepare(config: "dict[str, Any]") -> None:
+    """What every context will have: the paths of the user's Python, which are for nobody before it."""
+    import site
+
+    site.main()
+    for folder in reversed(os.environ.get("PYTHONPATH", "").split(":")):
+        if folder:
+            sys.path.insert(0, folder)
+    sys.path.insert(0, "")
+    os.environ.setdefault("MPLBACKEND", "agg")
+    for name in config.get("forget", ()):  # was for this process alone
+        os.environ.pop(name, None)
+    if config.get("cwd"):
+        try:
+            os.chdir(config["cwd"])
+        except OSError:
+            pass  # it may be made later
+    sys.dont_write_bytecode = False
+
+
+class Born:
+    """A context, as the nursery knows it."""
+
+    def __init__(self, id: str, pid: int, control: socket.socket) -> None:
+        self.id = id
+        self.pid = pid
+        self.control = control
+
+
+class Nursery:
+    def __init__(self, config: "dict[str, Any]", listener: socket.socket) -> None:
+        self._config = config
+        self._token = config["token"].encode()
+        self._listener = listener
+        self._poll = select.epoll()
+        self._living: dict[str, Born] = {}
+        self._by_control: dict[int, Born] = {}
+        self._ended: dict[str, int] = {}
+        """Codes of those that have ended: 128 + N where signal N ended them."""
+        self._heard: dict[int, tuple[socket.socket, Unpacker]] = {}
+        self._wake, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+        _signal.signal(_signal.SIGINT, lambda number, frame: None)
+        _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+        _signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        self._tell = tell
+
+    def serve(self) -> None:
+        self._poll.register(self._listener.fileno(), select.EPOLLIN)
+        self._poll.register(self._wake, select.EPOLLIN)
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._listener.fileno():
+                    self._accept()
+                elif descriptor == self._wake:
+                    try:
+                        os.read(self._wake, 4096)
+                    except BlockingIOError:
+                        pass
+                    self._reap()
+                elif descriptor in self._heard:
+                    self._hear(descriptor)
+                elif descriptor in self._by_control:
+                    self._hear_context(self._by_control[descriptor])
+
+    # --- who connects ---
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._heard) >= _CONNECTIONS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._heard[connection.fileno()] = (connection, Unpacker(0))
+        self._poll.register(connection.fileno(), select.EPOLLIN)
+
+    def _hear(self, descriptor: int) -> None:
+        connection, unpacker = self._heard[descriptor]
+        try:
+            # One message and no more: what follows is for the context. A head first, then exactly what it announces.
+            data = connection.recv(self._wanted(connection))
+            messages = unpacker.take(data)
+        except BlockingIOError:
+            return
+        except (OSError, Garbage):
+            data, messages = b"", []
+        if not data:
+            self._forget(descriptor)
+            connection.close()
+            return
+        if not messages:
+            return
+        self._forget(descriptor)
+        document = messages[0][0]
+        token = document.get("token")
+        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self._token):
+            connection.close()
+            return
+        try:
+            self._do(document, connection)
+        except Exception as error:
+            _say(connection, {"t": "refused", "why": "%s: %s" % (type(error).__name__, error)})
+        finally:
+            connection.close()
+
+    def _wanted(self, connection: socket.socket) -> int:
+        seen = connection.recv(HEAD.size, socket.MSG_PEEK)
+        if len(seen) < HEAD.size:
+            return len(seen) or 1
+        told, body = HEAD.unpack(seen)
+        if told > _PACKET or body:
+            raise Garbage("too long")
+        return HEAD.size + int(told)
+
+    def _forget(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        del self._heard[descriptor]
+
+    def _do(self, document: "dict[str, Any]", connection: socket.socket) -> None:
+        kind = document["t"]
+        if kind == "contexts":
+            living = [{"id": each.id, "pid": each.pid} for each in self._living.values()]
+            _say(connection, {"t": "contexts", "living": living, "ended": self._ended})
+            return
+        id = document["context"]
+        if not isinstance(id, str) or not 0 < len(id) <= 128:
+            raise ValueError("a context needs a name")
+        if kind == "attach":
+            context = self._living.get(id)
+            made = context is None
+            if context is None:
+                if not document.get("make"):
+                    _say(connection, {"t": "refused", "why": "ended", "code": self._ended.get(id)})
+                    return
+                context = self._make(id, connection)
+            told = json.dumps({"made": made}).encode()
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
+            context.control.sendmsg([told], rights)
+        elif kind == "signal":
+            context = self._living.get(id)
+            if context is not None:
+                os.kill(context.pid, document["number"])
+                if document["number"] == _signal.SIGKILL:
+                    self._bury(context.pid, 128 + _signal.SIGKILL)  # nobody is to be handed on to it any more
+            _say(connection, {"t": "done", "living": context is not None, "code": self._ended.get(id)})
+        else:
+            raise ValueError("nobody knows %r" % kind)
+
+    # --- contexts ---
+
+    def _make(self, id: str, connection: socket.socket) -> Born:
+        if len(self._living) >= MOST:
+            raise ValueError("there are %d contexts in this box already" % MOST)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                ours.close()
+                connection.close()
+                self._let_go()
+                contexts.run(id, theirs, self._config)
+                code = 0
+            except BaseException as error:
+                os.write(2, b"context: %s\n" % repr(error).encode("utf-8", "replace"))
+            finally:
+                os._exit(code)
+        theirs.close()
+        self._ended.pop(id, None)
+        return self._enter(Born(id, pid, ours))
+
+    def _let_go(self) -> None:
+        """In a child: nothing of the nursery's stays open."""
+        _signal.set_wakeup_fd(-1)
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        self._poll.close()
+        self._listener.close()
+        for each in self._living.values():
+            each.control.close()
+        for connection, _ in self._heard.values():
+            connection.close()
+        os.close(self._wake)
+        os.close(self._tell)
+
+    def _enter(self, born: Born) -> Born:
+        born.control.setblocking(False)
+        self._living[born.id] = born
+        self._by_control[born.control.fileno()] = born
+        self._poll.register(born.control.fileno(), select.EPOLLIN)
+        return born
+
+    def _hear_context(self, context: Born) -> None:
+        """A context tells of one that was forked off it, or of its end."""
+        try:
+            data, ancillary, _, _ = context.control.recvmsg(_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        given: list[int] = []
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors = array.array("i")
+                descriptors.frombytes(payload[: len(payload) - len(payload) % 4])
+                given += descriptors
+        if not data:
+            self._poll.unregister(context.control.fileno())  # its end is told by its process
+            self._by_control.pop(context.control.fileno(), None)
+            return
+        try:
+            document = json.loads(data)
+            if document["t"] == "born" and len(given) == 1 and len(self._living) < MOST:
+                control = socket.socket(fileno=given.pop())
+                if document["id"] in self._living:
+                    control.close()
+                else:
+                    self._ended.pop(document["id"], None)
+                    self._enter(Born(document["id"], int(document["pid"]), control))
+            elif document["t"] == "ended":
+                self._bury(int(document["pid"]), int(document["code"]))
+        except (ValueError, KeyError, TypeError, OSError):
+            pass  # a context is the user's: it may say anything
+        finally:
+            for each in given:
+                os.close(each)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._bury(pid, os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+    def _bury(self, pid: int, code: int) -> None:
+        for context in list(self._living.values()):
+            if context.pid == pid:
+                del self._living[context.id]
+                if self._by_control.pop(context.control.fileno(), None) is not None:
+                    self._poll.unregister(context.control.fileno())
+                context.control.close()
+                while len(self._ended) >= _REMEMBERED:
+                    del self._ended[next(iter(self._ended))]
+                self._ended[context.id] = code
+
+
+def _say(connection: socket.socket, document: "dict[str, Any]") -> None:
+    connection.setblocking(True)
+    connection.settimeout(5.0)
+    try:
+        connection.sendall(pack(document))
+    except OSError:
+        pass

@@ -1,0 +1,240 @@
+"""What a context prints: sent as it comes, and kept whole in a file where it is much.
+
+Python's own streams are ours; what goes to descriptors 1 and 2 (subprocesses, C code) comes through pipes.
+"""
+
+import collections
+import io
+import os
+import sys
+import threading
+
+from holdfast.guest.kernel.wire import PIECE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from holdfast.guest.kernel.interrupts import Interrupts
+    from holdfast.guest.kernel.line import Line
+
+NAMES = {1: "stdout", 2: "stderr"}
+FLUSH_MILLISECONDS = 20
+"""How long a few words may wait for more."""
+_BUFFER = 1 << 15
+
+
+class Output:
+    """Both streams of a context."""
+
+    def __init__(self, line: "Line", interrupts: "Interrupts") -> None:
+        self._line = line
+        self.interrupts = interrupts
+        self.lock = threading.RLock()
+        self.execution = ""
+        self._limit = 0
+        self._folder = ""
+        self._heads: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
+        self._files: dict[int, tuple[str, io.FileIO]] = {}
+        self._sizes = {1: 0, 2: 0}
+        self._pipes: dict[int, int] = {}
+        self._wake_read, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.printers = {number: Printer(self, number) for number in NAMES}
+        self.nudged = False
+
+    def install(self) -> None:
+        """Take the process's streams."""
+        for number in NAMES:
+            ours, theirs = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(ours, False)
+            os.dup2(theirs, number)
+            os.close(theirs)
+            self._pipes[number] = ours
+        sys.stdout, sys.stderr = self.printers[1], self.printers[2]
+        sys.__stdout__, sys.__stderr__ = self.printers[1], self.printers[2]  # type: ignore[misc,assignment]
+
+    def watched(self) -> "dict[int, Callable[[], None]]":
+        """What the thread that reads is to look at."""
+        found: dict[int, Callable[[], None]] = {self._wake_read: self._woken}
+        for number, pipe in self._pipes.items():
+            found[pipe] = lambda number=number: self.drain(number)  # type: ignore[misc]
+        return found
+
+    def _woken(self) -> None:
+        try:
+            os.read(self._wake_read, 64)
+        except BlockingIOError:
+            pass
+        self.nudged = True
+
+    def nudge(self) -> None:
+        """Something small was printed: have it sent soon, whatever the code does then."""
+        try:
+            os.write(self._wake, b".")
+        except BlockingIOError:
+            pass
+
+    def let_go(self) -> None:
+        """In a forked child: the pipes are the parent's."""
+        for each in (*self._pipes.values(), self._wake_read, self._wake):
+            os.close(each)
+        self._files = {}
+
+    # --- one execution ---
+
+    def begin(self, execution: str, limit: int, folder: str) -> None:
+        with self.lock:
+            self.execution, self._limit, self._folder = execution, limit, folder
+            self._sizes = {1: 0, 2: 0}
+            self._heads = {1: bytearray(), 2: bytearray()}
+
+    def end(self) -> "list[dict[str, Any]]":
+        """Everything printed so far is on its way. Says which files keep a stream whole."""
+        self.flush()
+        for number in NAMES:
+            self.drain(number)
+        with self.lock:
+            kept = []
+            for number, (path, file) in self._files.items():
+                file.close()
+                kept.append({"name": NAMES[number], "media": "text/plain", "path": path, "size": self._sizes[number]})
+            self._files = {}
+            self.execution = ""
+            return kept
+
+    def flush(self) -> None:
+        for each in self.printers.values():
+            each.flush()
+
+    def drain(self, number: int) -> None:
+        """What is in a pipe now."""
+        with self.lock:
+            while True:
+                try:
+                    data = os.read(self._pipes[number], PIECE)
+                except OSError:
+                    return
+                if not data:
+                    return
+                self.printers[number].flush()
+                self.emit(number, data)
+
+    def emit(self, number: int, data: bytes) -> None:
+        with self.lock:
+            if self.execution:
+                self._save(number, data)
+            start = 0
+            while start < len(data):
+                piece = data[start : start + PIECE]
+                self._line.send({"t": "out", "s": number, "e": self.execution}, piece)
+                start += PIECE
+
+    def _save(self, number: int, data: bytes) -> None:
+        self._sizes[number] += len(data)
+        file = self._files.get(number)
+        if file is None:
+            head = self._heads[number]
+            head += data
+            if self._sizes[number] <= self._limit:
+                return
+            try:
+                os.makedirs(self._folder, exist_ok=True)
+                path = "%s/%s.txt" % (self._folder, NAMES[number])
+                file = self._files[number] = (path, io.FileIO(path, "w"))
+            except OSError:
+                self._sizes[number] = -(1 << 62)  # a full disk: what was sent is all there is
+                return
+            data = bytes(head)
+            head.clear()
+        try:
+            file[1].write(data)
+        except OSError:
+            pass
+
+
+class Printer(io.TextIOBase):
+    """A text stream whose words are sent: many small writes as one."""
+
+    def __init__(self, output: Output, number: int) -> None:
+        super().__init__()
+        self._output = output
+        self._number = number
+        self._pending: collections.deque[str] = collections.deque()
+        self._size = 0
+        self._nudged = False
+        self.buffer = _Bytes(self)
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    newlines = None
+
+    @property
+    def name(self) -> str:
+        return "<%s>" % NAMES[self._number]
+
+    @property
+    def mode(self) -> str:
+        return "w"
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        # Called a million times: no lock, no bytes yet. Who takes from the other end of a deque disturbs nobody.
+        if not isinstance(text, str):
+            raise TypeError("write() argument must be str, not %s" % type(text).__name__)
+        self._pending.append(text)
+        self._size += len(text)
+        if self._size >= _BUFFER:
+            self.flush()
+        elif not self._nudged:
+            self._nudged = True
+            self._output.nudge()
+        return len(text)
+
+    def take(self, data: bytes) -> None:
+        with self._output.interrupts, self._output.lock:
+            self.flush()
+            self._output.emit(self._number, data)
+
+    def flush(self) -> None:
+        with self._output.interrupts, self._output.lock:
+            self._nudged = False
+            self._size = 0
+            words = []
+            try:
+                while True:
+                    words.append(self._pending.popleft())
+            except IndexError:
+                pass
+            if words:
+                self._output.emit(self._number, "".join(words).encode("utf-8", "backslashreplace"))
+
+    def reconfigure(self, **options: object) -> None:
+        pass
+
+
+class _Bytes(io.RawIOBase):
+    def __init__(self, printer: Printer) -> None:
+        super().__init__()
+        self._printer = printer
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._printer.fileno()
+
+    def write(self, data: "Any") -> int:
+        self._printer.take(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._printer.flush()

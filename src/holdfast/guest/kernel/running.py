@@ -1,0 +1,122 @@
+"""Running a piece of the user's code: compiled with its last expression apart, and its errors told by its own lines."""
+
+import ast
+import linecache
+import sys
+import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+    Compiled = tuple[CodeType | None, CodeType | None]
+
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_COROUTINE = 0x80
+_LONGEST = 32_000
+"""Characters of a traceback."""
+_OURS = "holdfast/guest/"
+
+
+class Submitted(BaseException):
+    """Ends the execution that called SUBMIT. No error: no `except Exception` of the user's stops it."""
+
+
+class Runner:
+    """Runs code in one namespace, one piece after the other."""
+
+    def __init__(self, namespace: "dict[str, Any]") -> None:
+        self.namespace = namespace
+        self._loop: Any = None
+
+    def compile(self, code: str, name: str) -> "Compiled":
+        """Raises `SyntaxError`, or what else keeps code from being compiled. Nothing of it has run then."""
+        tree = ast.parse(code, name, "exec")
+        # For tracebacks: lines of a file that there is not.
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
+            last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        body = compile(tree, name, "exec", _AWAIT, dont_inherit=True) if tree.body else None
+        return body, None if last is None else compile(last, name, "eval", _AWAIT, dont_inherit=True)
+
+    def run(self, compiled: "Compiled") -> "Any":
+        """The value of its last expression, or None. Raises what the code raises."""
+        body, final = compiled
+        if body is not None:
+            self._run(body)
+        if final is None:
+            return None
+        value = self._run(final)
+        if value is not None:
+            self.namespace["_"] = value
+        return value
+
+    def _run(self, code: "CodeType") -> "Any":
+        value = eval(code, self.namespace)  # noqa: S307 - what a kernel is for
+        return self._wait(value) if code.co_flags & _COROUTINE else value
+
+    def _wait(self, coroutine: "Any") -> "Any":
+        import asyncio
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            try:
+                self._loop.run_until_complete(task)
+            except (asyncio.CancelledError, Exception):
+                pass
+            raise
+
+    def forked(self) -> "Any":
+        """In a forked child: an event loop is the parent's, and is kept as it is, for closing it would tell the
+        kernel."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            import asyncio
+
+            asyncio.set_event_loop(None)
+        return loop
+
+
+def describe(error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
+    """An error as a model reads it: without our own frames. `syntax`: nothing of the code ran."""
+    name = type(error).__name__
+    try:
+        message = str(error)
+    except Exception:
+        message = "<its text cannot be had>"
+    try:
+        # Values of long lines are repeated in the traceback: bounded as a whole.
+        told = (
+            traceback.TracebackException.from_exception(error, compact=True)
+            if sys.version_info >= (3, 10)
+            else (traceback.TracebackException.from_exception(error))
+        )
+        _trim(told, set())
+        if syntax:
+            told.stack.clear()
+        text = "".join(told.format())
+    except Exception:
+        text = "%s: %s" % (name, message)
+    if len(text) > _LONGEST:
+        half = _LONGEST // 2
+        text = "%s\n... %d characters left out ...\n%s" % (text[:half], len(text) - _LONGEST, text[-half:])
+    return {"kind": name, "message": message[:_LONGEST], "traceback": text, "syntax": syntax}
+
+
+def _trim(told: "traceback.TracebackException", seen: "set[int]") -> None:
+    if id(told) in seen:
+        return
+    seen.add(id(told))
+    kept = [frame for frame in told.stack if _OURS not in frame.filename]
+    told.stack[:] = kept
+    for other in (told.__cause__, told.__context__):
+        if other is not None:
+            _trim(other, seen)

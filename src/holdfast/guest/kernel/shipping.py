@@ -1,0 +1,249 @@
+"""Values as JSON, both ways, on both sides.
+
+What JSON has goes as it is. What it has not goes as a document whose `$` says what it is: bytes, tuples, sets, dates,
+numpy's arrays, pandas' tables, images. A side that lacks the library gets the document itself. Nothing else travels: a
+value that has no such form is said to have none, and is never cut.
+"""
+
+import base64
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+DEPTH = 64
+MARK = "$"
+
+
+class Unshippable(Exception):
+    """The value has no form that travels."""
+
+
+def dump(value: "Any") -> bytes:
+    """Raises `Unshippable`."""
+    try:
+        return json.dumps(to_form(value), separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass")
+    except (RecursionError, ValueError) as error:
+        raise Unshippable(str(error)) from None
+
+
+def load(data: bytes) -> "Any":
+    return from_form(json.loads(data.decode("utf-8", "surrogatepass")))
+
+
+def to_form(value: "Any", depth: int = 0) -> "Any":
+    if value is None or value is True or value is False:
+        return value
+    kind = type(value)
+    if kind is str or kind is int:
+        return value
+    if kind is float:
+        return value if value - value == 0 else {MARK: "float", "text": repr(value)}
+    if depth >= DEPTH:
+        raise Unshippable("it is nested more than %d deep, or holds itself" % DEPTH)
+    if kind is list:
+        return [to_form(each, depth + 1) for each in value]
+    if kind is dict:
+        if MARK not in value and all(type(key) is str for key in value):
+            return {key: to_form(each, depth + 1) for key, each in value.items()}
+        items = [[to_form(key, depth + 1), to_form(each, depth + 1)] for key, each in value.items()]
+        return {MARK: "dict", "items": items}
+    return _others(value, kind, depth)
+
+
+def _others(value: "Any", kind: type, depth: int) -> "Any":
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, (tuple, set, frozenset)):
+        name = "tuple" if isinstance(value, tuple) else "set"
+        return {MARK: name, "items": [to_form(each, depth + 1) for each in value]}
+    made = _dump_foreign(value, kind, depth)
+    if made is not None:
+        return made
+    # Subclasses of what JSON has, such as an enum's members, go as what they are of.
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return to_form(plain(value), depth)
+    if isinstance(value, dict):
+        return to_form(dict(value), depth)
+    if isinstance(value, list):
+        return to_form(list(value), depth)
+    fields = getattr(kind, "__dataclass_fields__", None)
+    if fields is not None:
+        return {name: to_form(getattr(value, name), depth + 1) for name in fields}
+    raise Unshippable("a %s has no form that travels" % kind.__name__)
+
+
+def _dump_foreign(value: "Any", kind: type, depth: int) -> "Any":
+    """By the module that it comes from: nothing is imported for it."""
+    home = kind.__module__.partition(".")[0]
+    if home == "datetime":
+        if kind.__name__ == "timedelta":
+            return {MARK: "timedelta", "seconds": value.total_seconds()}
+        return {MARK: kind.__name__, "iso": value.isoformat()}
+    if home == "decimal" and kind.__name__ == "Decimal":
+        return {MARK: "decimal", "text": str(value)}
+    if home == "pathlib":
+        return str(value)
+    if home == "uuid" and kind.__name__ == "UUID":
+        return str(value)
+    if home == "numpy":
+        return _dump_numpy(value, kind, depth)
+    if home == "pandas":
+        return _dump_pandas(value, kind, depth)
+    if home == "PIL" and hasattr(value, "save"):
+        import io
+
+        held = io.BytesIO()
+        value.save(held, "PNG")
+        return {MARK: "image", "media": "image/png", "base64": base64.b64encode(held.getvalue()).decode()}
+    return None
+
+
+def _dump_numpy(value: "Any", kind: type, depth: int) -> "Any":
+    if kind.__name__ == "ndarray":
+        if value.dtype.kind in "biufcSUmM" and value.dtype.names is None:
+            data = base64.b64encode(value.tobytes()).decode()
+            return {MARK: "array", "dtype": value.dtype.str, "shape": list(value.shape), "base64": data}
+        return {
+            MARK: "array",
+            "dtype": "object",
+            "shape": list(value.shape),
+            "items": to_form(value.tolist(), depth + 1),
+        }
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        plain = value.item()
+        return to_form(plain, depth) if type(plain) is not kind else to_form(str(plain), depth)
+    return None
+
+
+def _dump_pandas(value: "Any", kind: type, depth: int) -> "Any":
+    if kind.__name__ == "DataFrame":
+        columns = [to_form(each, depth + 1) for each in value.columns.tolist()]
+        return {
+            MARK: "table",
+            "columns": columns,
+            "index": _cells(value.index.tolist(), depth),
+            "data": [_cells(value.iloc[:, n].tolist(), depth) for n in range(len(columns))],
+            "dtypes": [str(each) for each in value.dtypes],
+        }
+    if kind.__name__ == "Series":
+        name = to_form(value.name, depth + 1)
+        return {MARK: "series", "name": name, "index": _cells(value.index.tolist(), depth),
+                "data": _cells(value.tolist(), depth), "dtype": str(value.dtype)}  # fmt: skip
+    if kind.__name__ in ("Index", "RangeIndex", "DatetimeIndex", "MultiIndex"):
+        return _cells(value.tolist(), depth)
+    if kind.__name__ in ("Timestamp", "Timedelta", "Period", "Interval"):
+        return {MARK: "datetime", "iso": value.isoformat()} if kind.__name__ == "Timestamp" else str(value)
+    if kind.__name__ in ("NaTType", "NAType"):
+        return None
+    return None
+
+
+def _cells(values: "list[Any]", depth: int) -> "list[Any]":
+    return [to_form(each, depth + 2) for each in values]
+
+
+def from_form(form: "Any") -> "Any":
+    kind = type(form)
+    if kind is list:
+        return [from_form(each) for each in form]
+    if kind is not dict:
+        return form
+    name = form.get(MARK)
+    if name is None:
+        return {key: from_form(each) for key, each in form.items()}
+    make = _MAKERS.get(name) if type(name) is str else None
+    if make is None:
+        return form
+    try:
+        return make(form)
+    except ImportError:
+        return form  # this side has no such thing
+
+
+def _make_array(form: "Any") -> "Any":
+    import numpy  # type: ignore[import-not-found,unused-ignore]
+
+    if "items" in form:
+        return numpy.array(from_form(form["items"]), dtype=object).reshape(form["shape"])
+    # Copied: what `frombuffer` gives cannot be written to.
+    data = numpy.frombuffer(base64.b64decode(form["base64"]), dtype=numpy.dtype(form["dtype"]))
+    return data.reshape(form["shape"]).copy()
+
+
+def _make_table(form: "Any") -> "Any":
+    import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    index = from_form(form["index"])
+    columns = from_form(form["columns"])
+    series = [pandas.Series(from_form(each), index=index, dtype=_dtype(kind))
+              for each, kind in zip(form["data"], form["dtypes"])]  # fmt: skip
+    table = pandas.concat(series, axis=1) if series else pandas.DataFrame(index=index)
+    table.columns = columns
+    return table
+
+
+def _make_series(form: "Any") -> "Any":
+    import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    index = from_form(form["index"])
+    return pandas.Series(
+        from_form(form["data"]), index=index, dtype=_dtype(form["dtype"]), name=from_form(form["name"])
+    )
+
+
+def _dtype(name: str) -> "str | None":
+    """Where a column's type can be asked for by name; else it is found out by what is in it."""
+    return (
+        name if name.startswith(("int", "uint", "float", "bool", "object", "datetime64", "category", "str")) else None
+    )
+
+
+def _make_image(form: "Any") -> "Any":
+    import io
+
+    from PIL import Image  # type: ignore[import-not-found,unused-ignore]
+
+    return Image.open(io.BytesIO(base64.b64decode(form["base64"])))
+
+
+def _make_time(name: str) -> "Callable[[Any], Any]":
+    def make(form: "Any") -> "Any":
+        import datetime
+
+        return getattr(datetime, name).fromisoformat(form["iso"])
+
+    return make
+
+
+def _make_timedelta(form: "Any") -> "Any":
+    import datetime
+
+    return datetime.timedelta(seconds=form["seconds"])
+
+
+def _make_decimal(form: "Any") -> "Any":
+    import decimal
+
+    return decimal.Decimal(form["text"])
+
+
+_MAKERS: "dict[str, Callable[[Any], Any]]" = {
+    "float": lambda form: float(form["text"]),
+    "bytes": lambda form: base64.b64decode(form["base64"]),
+    "tuple": lambda form: tuple(from_form(each) for each in form["items"]),
+    "set": lambda form: {from_form(each) for each in form["items"]},
+    "dict": lambda form: {from_form(key): from_form(each) for key, each in form["items"]},
+    "datetime": _make_time("datetime"),
+    "date": _make_time("date"),
+    "time": _make_time("time"),
+    "timedelta": _make_timedelta,
+    "decimal": _make_decimal,
+    "array": _make_array,
+    "table": _make_table,
+    "series": _make_series,
+    "image": _make_image,
+}

@@ -1,0 +1,706 @@
+"""The host's side of the kernel: contexts in a box, reached over a connection that may break and be made again.
+
+What comes from a box is anybody's: every message is bounded, and one that makes no sense ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.boxes import packing
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, CannotExecute, ConnectRefused
+from holdfast.boxes.process import Connection, Process, ProcessState, Stream
+from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
+from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
+from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+
+_ENTRY: Final = "holdfast.guest.kernel.nursery"
+_EARLY: Final = (
+    "_ctypes", "array", "ast", "base64", "builtins", "collections", "gc", "hmac", "io", "json", "linecache", "queue",
+    "re", "resource", "signal", "site", "socket", "struct", "threading", "time", "traceback", "types",
+)  # fmt: skip
+_HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Large values in few pages, where the machine has such: a fork copies the list of pages."""
+_LONGEST_BODY: Final = 64 << 20
+"""Bytes of a call's arguments, or of a value."""
+START_SECONDS: Final = 60.0
+CONNECT_SECONDS: Final = 30.0
+GRACE_SECONDS: Final = 5.0
+"""How long code that was interrupted may take to end before its context is killed."""
+_RETRY_SECONDS: Final = 0.05
+_MOST_CALLS: Final = 256
+"""Calls of one context that are carried out at once."""
+_KILLED: Final = 128 + signal.SIGKILL.value
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What code in a box asks of its host."""
+
+    id: str
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    execution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a handler answers to a call that ends its execution."""
+
+    values: Mapping[str, Any]
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Carries a call out. Its result travels by `shipping`; an exception becomes one in the box."""
+Printed = Callable[[Stream, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolName:
+    """A function of the host's, as code in a box sees it."""
+
+    name: str
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInfo:
+    id: str
+    pid: int | None
+    """None where it has ended."""
+    code: int | None = None
+
+
+class Kernels:
+    """The nursery of a box. Closing lets go of it: it lives on, and `attach` finds it again."""
+
+    def __init__(self, box: Box, process: Process, port: int, token: str) -> None:
+        self.box = box
+        self.process = process.id
+        self.token = token
+        self._process = process
+        self._port = port
+        self._contexts: dict[str, Context] = {}
+
+    @classmethod
+    async def start(
+        cls,
+        box: Box,
+        *,
+        python: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        memory: int | None = None,
+    ) -> Kernels:
+        """`python` is what the user's code runs on: the box's own, where nothing is said. `memory` bounds each
+        context, in bytes."""
+        token = secrets.token_hex(16)
+        argv = packing.boot_argv(python or await box.python(), _ENTRY, _EARLY)
+        try:
+            process = await box.spawn(argv, env={**(env or {}), **_HUGE_PAGES}, cwd=cwd, stdin=True, tree=True)
+        except CannotExecute as error:
+            raise NoPython(
+                f"box {box.id} has no Python to run: {error.message}",
+                hint="use a template or an image with Python 3.9 or later",
+            ) from None
+        try:
+            config = {"token": token, "cwd": cwd, "memory": memory, "forget": list(_HUGE_PAGES)}
+            archive = await asyncio.to_thread(packing.pack, [_ENTRY])
+            await process.write(packing.stdin_of(archive, config))
+            await process.close_stdin()
+            port = await _port_of(process)
+        except BaseException:
+            with contextlib.suppress(BoxError):
+                await process.kill()
+            raise
+        return cls(box, process, port, token)
+
+    @classmethod
+    async def attach(cls, box: Box, process: str, token: str) -> Kernels:
+        """The nursery that was started earlier, by whomever. Raises `KernelLost` where it has ended."""
+        try:
+            found = await box.process(process)
+            state = (await found.info()).state
+        except BoxError as error:
+            raise KernelLost(f"the kernel of box {box.id} is no more: {error.message}") from None
+        if state is not ProcessState.RUNNING:
+            raise KernelLost(f"the kernel of box {box.id} has ended")
+        return cls(box, found, await _port_of(found), token)
+
+    async def context(self, id: str = "main", *, handler: Handler | None = None, make: bool = True) -> Context:
+        """The context of that name: made where it is not there."""
+        context = self._contexts.get(id)
+        if context is None:
+            context = Context(self, id, handler)
+            await context.connect(make=make)
+            self._contexts[id] = context
+        elif handler is not None:
+            context.handler = handler
+        return context
+
+    async def contexts(self) -> list[ContextInfo]:
+        answer = await self._ask({"t": "contexts"})
+        living = [ContextInfo(str(each["id"]), int(each["pid"])) for each in answer["living"]]
+        return living + [ContextInfo(str(id), None, int(code)) for id, code in answer["ended"].items()]
+
+    async def signal(self, context: str, number: int) -> bool:
+        """Whether there was somebody to get it."""
+        return bool((await self._ask({"t": "signal", "context": context, "number": number}))["living"])
+
+    async def end(self) -> None:
+        """End the nursery and all of its contexts."""
+        await self.close()
+        with contextlib.suppress(BoxError):
+            await self._process.kill()
+
+    async def close(self) -> None:
+        for context in list(self._contexts.values()):
+            await context.close()
+        self._contexts.clear()
+
+    def forget(self, context: Context) -> None:
+        if self._contexts.get(context.id) is context:
+            del self._contexts[context.id]
+
+    def adopt(self, context: Context) -> None:
+        self._contexts[context.id] = context
+
+    async def connect(self) -> Connection:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await self.box.connect(self._port)
+        except ConnectRefused:
+            raise KernelLost(f"the kernel of box {self.box.id} has ended") from None
+        except (BoxError, TimeoutError) as error:
+            raise KernelUnreachable(
+                f"the kernel of box {self.box.id} cannot be reached: {error}",
+                hint=f"holdfast box diagnose {self.box.id}",
+            ) from None
+
+    async def _ask(self, document: dict[str, Any]) -> dict[str, Any]:
+        async with await self.connect() as connection:
+            await connection.write(pack({**document, "token": self.token}))
+            unpacker = Unpacker(0)
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    while data := await connection.read():
+                        for answer, _ in unpacker.take(data):
+                            if answer["t"] == "refused":
+                                raise KernelUnreachable(f"the kernel refused: {answer.get('why')}")
+                            return answer
+            except (Garbage, TimeoutError, OSError, BoxError) as error:
+                raise KernelUnreachable(f"the kernel of box {self.box.id} does not answer: {error}") from None
+        raise KernelUnreachable(f"the kernel of box {self.box.id} hung up")
+
+
+@dataclass(slots=True)
+class _Running:
+    """An execution that has not ended."""
+
+    id: str
+    began: float
+    limit: int
+    done: asyncio.Future[tuple[Mapping[str, Any], bytes]]
+    on_output: Printed | None
+    heads: dict[Stream, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
+    tails: dict[Stream, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
+    sizes: dict[Stream, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    calls: int = 0
+    """Of its calls that are being carried out now."""
+    away: float = 0.0
+    """Seconds in which the host was at work for it."""
+    away_since: float = 0.0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, stream: Stream, data: bytes) -> None:
+        self.sizes[stream] += len(data)
+        head = self.heads[stream]
+        if (room := self.limit - len(head)) > 0:
+            head += data[:room]
+            data = data[room:]
+        if data:
+            tail = self.tails[stream]
+            tail += data[-self.limit :]
+            if len(tail) > 2 * self.limit:
+                del tail[: -self.limit]
+
+    def printed(self, stream: Stream, whole: str | None) -> str:
+        """What is shown of it: all, or its beginning and its end."""
+        head, tail, size = self.heads[stream], self.tails[stream], self.sizes[stream]
+        text = bytes(head + tail).decode("utf-8", "replace") if size <= len(head) + len(tail) else ""
+        if size <= self.limit or (text and len(text) <= self.limit):
+            return text
+        half = self.limit // 2
+        first, last = bytes(head[:half]).decode("utf-8", "ignore"), bytes(tail[-half:]).decode("utf-8", "ignore")
+        where = f": all of it is in {whole}" if whole else ""
+        return f"{first}\n... {size - 2 * half} bytes left out{where} ...\n{last}"
+
+    def computed(self, now: float) -> float:
+        waiting = now - self.away_since if self.calls else 0.0
+        return now - self.began - self.away - waiting
+
+    def call_began(self, now: float) -> None:
+        if self.calls == 0:
+            self.away_since = now
+        self.calls += 1
+        self.moved.set()
+
+    def call_ended(self, now: float) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            self.away += now - self.away_since
+        self.moved.set()
+
+
+class Context:
+    """One namespace in a process of its own. One execution at a time; others wait their turn."""
+
+    def __init__(self, kernels: Kernels, id: str, handler: Handler | None) -> None:
+        self.kernels = kernels
+        self.id = id
+        self.handler = handler
+        self._connection: Connection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Mapping[str, Any]] | None = None
+        self._turn = asyncio.Lock()
+        self._running: _Running | None = None
+        self._waiting: dict[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]] = {}
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._answered: dict[str, bytes] = {}
+        """Answers that were sent: a call that comes again, after a broken connection, gets the same."""
+        self._confirmed: list[bytes] = []
+        """Goes along with the next message: nothing waits for it."""
+        self._tools: tuple[ToolName, ...] = ()
+        self._closed = False
+        self._lost: KernelLost | None = None
+        self.pid = 0
+        self.python = ""
+
+    # --- the connection ---
+
+    async def connect(self, *, make: bool = False) -> None:
+        """Raises `KernelLost` where the context has ended, and is not to be made."""
+        connection = await self.kernels.connect()
+        self._ready = asyncio.get_running_loop().create_future()
+        self._connection = connection
+        self._reader = asyncio.create_task(self._read(connection, self._ready), name=f"context {self.id}")
+        try:
+            await connection.write(pack({"t": "attach", "context": self.id, "make": make, "token": self.kernels.token}))
+            async with asyncio.timeout(CONNECT_SECONDS):
+                greeting = await asyncio.shield(self._ready)
+        except (TimeoutError, OSError, BoxError) as error:
+            await self._hang_up()
+            raise KernelUnreachable(
+                f"context {self.id} of box {self.kernels.box.id} does not answer: {error}"
+            ) from None
+        except BaseException:
+            await self._hang_up()
+            raise
+        self.pid = int(greeting["pid"])
+        self.python = str(greeting["python"])
+
+    async def _hang_up(self) -> None:
+        reader, self._reader = self._reader, None
+        connection, self._connection = self._connection, None
+        if reader is not None and reader is not asyncio.current_task():
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+        if connection is not None:
+            with contextlib.suppress(BoxError, OSError):
+                await connection.close()
+
+    async def close(self) -> None:
+        """Let go of it: it lives on. What it runs goes on, and what comes of that waits for the next connection."""
+        self._closed = True
+        self.kernels.forget(self)
+        await self._drop_calls()
+        await self._hang_up()
+        self._fail(KernelUnreachable(f"context {self.id} was let go of"))
+
+    async def _drop_calls(self) -> None:
+        tasks = list(self._calls.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, KernelLost):
+            self._lost = error
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _read(self, connection: Connection, ready: asyncio.Future[Mapping[str, Any]]) -> None:
+        unpacker = Unpacker(_LONGEST_BODY)
+        why: Exception | None = None
+        try:
+            while data := await connection.read(PIECE):
+                for document, body in unpacker.take(data):
+                    if document["t"] == "ready" and not ready.done():
+                        ready.set_result(document)
+                    elif document["t"] == "refused" and not ready.done():
+                        code = document.get("code")
+                        raise KernelLost(f"context {self.id} {_ended_by(code)}")
+                    else:
+                        self._hear(document, body)
+        except (Garbage, KeyError, TypeError, ValueError) as error:
+            why = KernelUnreachable(f"context {self.id} sends what makes no sense: {error}")
+        except (BoxError, OSError, KernelLost) as error:
+            why = error if isinstance(error, KernelLost) else None
+        if not ready.done():
+            ready.set_exception(why or KernelUnreachable(f"context {self.id} hung up"))
+            return
+        with contextlib.suppress(BoxError, OSError):
+            await connection.close()
+        if self._connection is connection:
+            self._connection = None
+            if not self._closed:
+                self._reader = asyncio.create_task(self._find_again(why), name=f"context {self.id}")
+
+    async def _find_again(self, why: Exception | None) -> None:
+        """The connection broke while we did not want it to: the context has ended, or only the way to it."""
+        if why is not None:
+            self._fail(why)
+            return
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                self._reader = None
+                await self.connect()
+                if self._tools:
+                    await self._send({"t": "define", "tools": [{"name": t.name, "doc": t.doc} for t in self._tools]})
+                return
+            except KernelLost as error:
+                self._fail(error)
+                return
+            except KernelUnreachable as error:
+                if time.monotonic() >= deadline:
+                    self._fail(error)
+                    return
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _hear(self, document: Mapping[str, Any], body: bytes) -> None:
+        kind = document["t"]
+        if kind == "out":
+            running = self._running
+            if running is not None and document["e"] in (running.id, ""):
+                stream: Stream = "stderr" if document["s"] == 2 else "stdout"
+                running.take(stream, body)
+                if running.on_output is not None:
+                    running.on_output(stream, body)
+        elif kind == "done":
+            future = self._waiting.pop(document["id"], None)
+            if future is not None and not future.done():
+                future.set_result((document, body))
+            self._confirmed.append(pack({"t": "confirm", "id": document["id"]}))
+        elif kind == "call":
+            self._take_call(document, body)
+        elif kind == "cancel":
+            task = self._calls.get(document["id"])
+            if task is not None:
+                task.cancel()
+
+    def _later(self, document: dict[str, Any], body: bytes = b"") -> None:
+        """Send without waiting. One that is lost with its connection is asked for again."""
+        task = asyncio.create_task(self._send(document, body))
+        task.add_done_callback(_take_note)
+
+    async def _send(self, document: dict[str, Any], body: bytes = b"") -> None:
+        connection = self._connection
+        if connection is None:
+            raise self._lost or KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
+        message = pack(document, body)
+        if self._confirmed:
+            message = b"".join([*self._confirmed, message])
+            self._confirmed.clear()
+        try:
+            await connection.write(message)
+        except (BoxError, OSError) as error:
+            raise KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} hung up: {error}") from None
+
+    # --- calls ---
+
+    def _take_call(self, document: Mapping[str, Any], body: bytes) -> None:
+        id = str(document["id"])
+        if id in self._calls:
+            return
+        if (answer := self._answered.get(id)) is not None:
+            self._later({"t": "answer", "call": id, **json.loads(answer[: answer.index(b"\n")])},
+                        answer[answer.index(b"\n") + 1 :])  # fmt: skip
+            return
+        running = self._running
+        if running is not None and document["e"] != running.id:
+            running = None
+        self._calls[id] = asyncio.create_task(self._carry_out(id, document, body, running), name=f"call {id}")
+
+    async def _carry_out(self, id: str, document: Mapping[str, Any], body: bytes, running: _Running | None) -> None:
+        if running is not None:
+            running.call_began(time.monotonic())
+        try:
+            answer, content = await self._answer_of(id, document, body, running)
+            while len(self._answered) >= _MOST_CALLS:
+                del self._answered[next(iter(self._answered))]
+            self._answered[id] = json.dumps(answer).encode() + b"\n" + content
+        finally:
+            self._calls.pop(id, None)
+            if running is not None:
+                running.call_ended(time.monotonic())
+        with contextlib.suppress(KernelUnreachable):  # asked again on the next connection
+            await self._send({"t": "answer", "call": id, **answer}, content)
+
+    async def _answer_of(
+        self, id: str, document: Mapping[str, Any], body: bytes, running: _Running | None
+    ) -> tuple[dict[str, Any], bytes]:
+        try:
+            name = str(document["name"])
+            if running is None:
+                raise PermissionError(f"{name} was called by an execution that does not run")
+            if len(self._calls) > _MOST_CALLS:
+                raise RuntimeError(f"more than {_MOST_CALLS} calls at once")
+            if self.handler is None or name not in {each.name for each in self._tools}:
+                raise LookupError(f"the host has no {name}")
+            given = shipping.load(body)
+            result = await self.handler(Call(id, name, tuple(given["args"]), given["kwargs"], running.id))
+            submitted = isinstance(result, Submission)
+            return {"ok": True, "submitted": submitted}, shipping.dump(result.values if submitted else result)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # whatever a tool raises is for the code that called it
+            kind = type(error).__name__
+            return {"ok": False, "kind": kind, "message": str(error)[:32_000] or kind}, b""
+
+    async def define(self, tools: Sequence[ToolName]) -> None:
+        """The functions of the host's that code here can call. Told to the context where they have changed."""
+        wanted = tuple(tools)
+        if wanted == self._tools:
+            return
+        await self._request("define", tools=[{"name": each.name, "doc": each.doc} for each in wanted])
+        self._tools = wanted
+
+    # --- executions ---
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        on_output: Printed | None = None,
+        id: str | None = None,
+        limit: int = OUTPUT_LIMIT,
+    ) -> Execution:
+        """Run code to its end. `timeout` counts while the code computes, not while the host works for it.
+
+        What the code does wrong is in the result. Raises `KernelLost`, `KernelUnreachable`, and `shipping.Unshippable`
+        for variables that cannot be sent.
+        """
+        id = id or f"x-{secrets.token_hex(8)}"
+        body = shipping.dump(dict(variables)) if variables else b""
+        async with self._turn:
+            done = asyncio.get_running_loop().create_future()
+            running = _Running(id, time.monotonic(), limit, done, on_output)
+            self._waiting[id] = done
+            self._running = running
+            try:
+                await self._send({"t": "execute", "id": id, "code": code, "limit": limit}, body)
+                document, content = await self._watch(running, timeout)
+            except asyncio.CancelledError:
+                await self._stop(running)
+                raise
+            finally:
+                self._waiting.pop(id, None)
+                self._running = None
+                # Nobody waits for the answers any more.
+                await self._drop_calls()
+        return _result(running, document, content, time.monotonic())
+
+    async def _watch(self, running: _Running, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:
+        if timeout is None:
+            return await running.done
+        while not running.done.done():
+            running.moved.clear()
+            left = None if running.calls else timeout - running.computed(time.monotonic())
+            if left is not None and left <= 0:
+                return await self._end_late(running, timeout)
+            moved: asyncio.Future[Any] = asyncio.ensure_future(running.moved.wait())
+            try:
+                await asyncio.wait((running.done, moved), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                moved.cancel()
+        return await running.done
+
+    async def _end_late(self, running: _Running, timeout: float) -> tuple[Mapping[str, Any], bytes]:
+        ended = await self._stop(running)
+        said = f"the code took longer than {timeout:g} s and was interrupted"
+        if ended is None:
+            return _killed(f"{said}; it did not stop, so its context was killed", lost=True), b""
+        document, body = ended
+        if document.get("error") is None:
+            return document, body  # it was just done
+        trace = document["error"].get("traceback", "")
+        return {**document, "error": {"kind": "TimeoutError", "message": said, "traceback": f"{trace}\n{said}"}}, body
+
+    async def _stop(self, running: _Running) -> tuple[Mapping[str, Any], bytes] | None:
+        """Interrupt it, then kill it. None: it was killed, and all of its state with it."""
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self.interrupt()
+                return await asyncio.shield(running.done)
+        except (TimeoutError, KernelUnreachable):
+            await self.kill()
+            return None
+
+    async def interrupt(self) -> None:
+        """KeyboardInterrupt in the code that runs."""
+        await self.kernels.signal(self.id, signal.SIGINT.value)
+
+    async def kill(self) -> None:
+        """End it, with all that it has in memory."""
+        with contextlib.suppress(KernelLost):
+            await self.kernels.signal(self.id, signal.SIGKILL.value)
+
+    async def restart(self) -> None:
+        """A new, empty context in the place of one that has ended."""
+        await self._hang_up()
+        self._fail(KernelLost(f"context {self.id} was started anew"))
+        self._closed, self._lost = False, None
+        self._answered.clear()
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                await self.connect(make=True)
+                break
+            except KernelUnreachable:  # the old one was dying
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+        tools, self._tools = self._tools, ()
+        if tools:
+            await self.define(tools)
+        self.kernels.adopt(self)
+
+    # --- the rest ---
+
+    async def fork(self, count: int) -> list[Context]:
+        """More contexts with all that this one has, which share its memory until one of them changes something."""
+        ids = [f"{self.id}-{secrets.token_hex(4)}" for _ in range(count)]
+        await self._request("fork", ids=ids)
+        made = [Context(self.kernels, id, self.handler) for id in ids]
+        await asyncio.gather(*(each.connect() for each in made))
+        for each in made:
+            each._tools = self._tools
+            self.kernels.adopt(each)
+        return made
+
+    async def save(self, path: str) -> Saved:
+        """Write what can be pickled to a file of the box."""
+        return _saved(await self._request("save", path=path))
+
+    async def load(self, path: str) -> Saved:
+        """Replace what there is by what a file has."""
+        return _saved(await self._request("load", path=path))
+
+    async def configure(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        await self._request("set", cwd=cwd, env=dict(env or {}))
+
+    async def _request(self, kind: str, **fields: Any) -> Mapping[str, Any]:
+        id = f"q-{secrets.token_hex(8)}"
+        async with self._turn:
+            done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+            self._waiting[id] = done
+            try:
+                await self._send({"t": kind, "id": id, **fields})
+                document, _ = await done
+            finally:
+                self._waiting.pop(id, None)
+        if error := document.get("error"):
+            raise KernelUnreachable(f"context {self.id} could not {kind}: {error.get('kind')}: {error.get('message')}")
+        return document
+
+
+async def _port_of(process: Process) -> int:
+    """As it prints it, in its first line."""
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            heard = b""
+            async for chunk in process.output():
+                heard += chunk.data
+                if b"\n" in heard or len(heard) > 4096:
+                    return int(json.loads(heard.partition(b"\n")[0])["port"])
+        said = (await process.read("stderr")).decode("utf-8", "replace").strip()[-500:]
+    except TimeoutError:
+        raise KernelUnreachable("the kernel did not start in time") from None
+    except (ValueError, KeyError, TypeError):
+        raise KernelUnreachable("the kernel says what makes no sense") from None
+    raise NoPython(
+        f"the kernel did not start: {said or 'it said nothing'}",
+        hint="it needs Python 3.9 or later in the box: use a template or an image that has one",
+    )
+
+
+def _result(running: _Running, document: Mapping[str, Any], content: bytes, now: float) -> Execution:
+    try:
+        artifacts = tuple(
+            Artifact(str(each["name"]), str(each["media"]), str(each["path"]), int(each["size"]))
+            for each in document.get("artifacts", ())
+        )
+        error = document.get("error")
+        told = None
+        if error is not None:
+            told = CodeError(
+                str(error["kind"]), str(error["message"]), str(error["traceback"]), bool(error.get("syntax"))
+            )
+        value = shipping.load(content) if content else None
+        text = document.get("text")
+        if document.get("unshipped") and text is None:
+            text = f"<{document['unshipped']}>"
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as broken:
+        raise KernelUnreachable(f"the kernel says what makes no sense: {broken}") from None
+    files = {each.name: each.path for each in artifacts}
+    submitted = value if document.get("submitted") else None
+    return Execution(
+        running.id,
+        running.printed("stdout", files.get("stdout")),
+        running.printed("stderr", files.get("stderr")),
+        None if submitted is not None else value,
+        None if text is None else str(text),
+        told,
+        submitted,
+        artifacts,
+        now - running.began,
+        running.computed(now),
+        bool(document.get("lost")),
+    )
+
+
+def _killed(message: str, *, lost: bool) -> dict[str, Any]:
+    return {"error": {"kind": "KernelKilled", "message": message, "traceback": message}, "lost": lost}
+
+
+def _ended_by(code: object) -> str:
+    if code == _KILLED:
+        return "was killed: out of memory, most likely"
+    return "is not there" if code is None else f"has ended (exit code {code})"
+
+
+def _saved(document: Mapping[str, Any]) -> Saved:
+    return Saved(
+        tuple(str(each) for each in document["names"]), {str(k): str(v) for k, v in document["unsaved"].items()}
+    )
+
+
+def _take_note(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()  # a lost connection: what matters is sent again
