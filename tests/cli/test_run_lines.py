@@ -121,6 +121,28 @@ def test_words_are_drawn_as_they_come_and_are_replaced_by_the_whole_message() ->
     assert not view.running
 
 
+def installs(story: Story) -> list[Entry]:
+    started = story.add("signal.run.started", run="r-1", agent="pi", model="m")
+    box = story.add("signal.run.box", run="r-1", box="b-1", provider="local", how="created", ms=1)
+    began = story.add("signal.run.installing", run="r-1", what="pi 0.87.1")
+    return [started, box, began, story.add("signal.run.installing", run="r-1", what="pi 0.87.1", ms=8300)]
+
+
+def test_what_is_installed_first_is_seen_meanwhile_and_how_long_it_took_afterwards() -> None:
+    started, box, began, done = installs(Story())
+    view = RunLines(width=80)
+    view.take(started)
+    view.take(box)
+    assert told(view.take(began)) == []
+    assert told(view.live(started.ts + 5000, 10)) == ["  installing pi 0.87.1 · 5.0 s · Ctrl-C leaves it running"]
+    assert told(view.take(done)) == ["  installed    pi 0.87.1  8.3 s"]
+    assert told(view.live(started.ts + 9000, 10)) == ["  preparing the agent · 9.0 s · Ctrl-C leaves it running"]
+
+
+def test_in_a_pipe_what_is_installed_is_said_when_it_begins() -> None:
+    assert render(installs(Story()), None) == ["  installing   pi 0.87.1", "  installed    pi 0.87.1  8.3 s"]
+
+
 def test_what_goes_on_never_takes_more_lines_than_there_are() -> None:
     story = Story()
     view = RunLines(width=40)

@@ -62,6 +62,21 @@ async def test_the_thread_tells_every_step_and_the_runner_gets_what_it_needs(wor
         assert await box.files.read("a") == b"one\n"
 
 
+async def test_what_has_to_be_installed_first_is_told_before_it_is_there(world: World) -> None:
+    world.agents.installs = True
+    launched = await world.launch()
+    run = await world.settled(launched)
+    told = [each["payload"] for each in await world.entries(launched.thread)]
+    kinds = [each["type"] for each in told]
+    at = kinds.index("signal.run.installing")
+    assert kinds[at - 1 : at + 3] == [
+        "signal.run.box", "signal.run.installing", "signal.run.installing", "signal.run.provisioned"
+    ]  # fmt: skip
+    began, done = told[at : at + 2]
+    assert began == {"type": "signal.run.installing", "run": run.run, "what": "agent 1.0"}
+    assert done == {**began, "ms": 1500}
+
+
 async def test_a_thread_has_one_run_at_a_time(world: World) -> None:
     launched = await world.launch()
     with pytest.raises(ThreadBusy) as busy:

@@ -24,7 +24,7 @@ from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, 
 from holdfast.runs.launching import Launching
 from holdfast.runs.log import RunLog
 from holdfast.runs.request import Options, Prompt, with_life
-from holdfast.runs.seams import Installed, RunTokens
+from holdfast.runs.seams import Installed, RunTokens, TellInstalling
 from holdfast.runs.service import Launched, Runs
 from holdfast.runs.workspaces import Workspaces
 from holdfast.testing.clock import ManualClock
@@ -79,6 +79,8 @@ class Agents:
     def __init__(self) -> None:
         self.scripted, self.other = Scripted(), Other()
         self.hook: Callable[[], Awaitable[None]] | None = None
+        self.installs = False
+        """As if the machine had no agent yet."""
 
     def find(self, name: str) -> Harness:
         for each in (self.scripted, self.other):
@@ -86,7 +88,10 @@ class Agents:
                 return each
         raise UnknownAgent(f"there is no agent {name!r}")
 
-    async def ensure(self, box: Box, harness: Harness) -> Installed:
+    async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
+        if self.installs:
+            await tell("agent 1.0", None)
+            await tell("agent 1.0", 1500)
         if self.hook is not None:
             await self.hook()
         return Installed("/opt/agent", "node", "1.0")

@@ -73,6 +73,8 @@ class RunSeen:
     box_ms: float | None = None
     announced: bool = False
     stage: str = "started"
+    installing: str = ""
+    """What this machine did not have yet, while it is being brought there."""
     cost: float | None = None
     cancel: str = ""
     """What it was asked to do: cancel, or interrupt."""
@@ -167,7 +169,7 @@ class RunLines:
             lines += self._prose("\n".join(self._text.split("\n")[-height:])[-height * _WIDEST :])
         for line, began in list(self._open.values())[-max(1, height // 2) :]:
             lines.append(self._tool_line(line, now - began, running=True))
-        doing = _STAGES.get(run.stage, "working")
+        doing = f"installing {run.installing}" if run.installing else _STAGES.get(run.stage, "working")
         told = f"  {doing} · {describe_time(max(0, now - run.began) // 1000 * 1000)} · {self.footer}"
         lines.append((Cell(cut(told, self._columns()), "dim"),))
         return lines[-max(height, 1) :]
@@ -221,7 +223,10 @@ class RunLines:
             run.stage = "box"
             if run.box and run.box not in self.boxes:
                 self.boxes.append(run.box)
+        elif name == "installing":
+            yield from self._installing(run, _word(payload, "what"), _number(payload, "ms"))
         elif name == "provisioned":
+            run.installing = ""
             run.session, run.stage = _word(payload, "session"), "provisioned"
             run.version = _word(payload, "version") or run.version
             yield from self._announce(run)
@@ -235,6 +240,14 @@ class RunLines:
                 yield (Cell("  ■ asked to stop", "yellow"),)
         elif name == "finished":
             yield from self._finished(run, payload, entry.ts)
+
+    def _installing(self, run: RunSeen, what: str, ms: float | None) -> Iterator[Line]:
+        """The first time that an agent is used on a machine, it takes a while until there is one."""
+        run.installing = what if ms is None else ""
+        if ms is not None:
+            yield (Cell(f"  {'installed'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {describe_time(ms)}", "dim"))
+        elif self.width is None:  # where nothing is drawn again, this is all that is seen meanwhile
+            yield (Cell(f"  {'installing'.ljust(LABEL_WIDTH)}"), Cell(what))
 
     def _run_of(self, payload: Mapping[str, Any], entry: Entry) -> RunSeen:
         id = _word(payload, "run")

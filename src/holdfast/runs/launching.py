@@ -37,7 +37,7 @@ from holdfast.runs.seams import Agents, Installed, ModelNames, Pack, Tokens
 from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told, transcript
 from holdfast.runs.workspaces import MAX_BYTES, Workspaces
 from holdfast.threads.entries import Entry
-from holdfast.threads.runs import DELTA, ThreadRuns, box_found, provisioned, runner_started
+from holdfast.threads.runs import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +263,12 @@ class Launching:
     async def _start(self, launch: Launch, harness: Harness, choice: ModelChoice, api: Api, ground: Ground) -> int:
         box = ground.box
         async with asyncio.timeout(_INSTALL_SECONDS):
-            installed, python = await asyncio.gather(self._agents.ensure(box, harness), box.python())
+            installed, python = await asyncio.gather(
+                self._agents.ensure(
+                    box, harness, lambda what, ms: self._tell(launch, installing(run=launch.run, what=what, ms=ms))
+                ),
+                box.python(),
+            )
         # It takes a moment to be up, and has to wait for its code in any case: meanwhile the agent is made ready.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
         try:

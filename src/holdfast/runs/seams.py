@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,13 +27,17 @@ class Installed:
     version: str | None
 
 
+TellInstalling = Callable[[str, int | None], Awaitable[object]]
+"""Of something that is being installed: what, and once it is there, how many milliseconds that took."""
+
+
 class Agents(Protocol):
     def find(self, name: str) -> Harness:
         """Raises `UnknownAgent`."""
         ...
 
-    async def ensure(self, box: Box, harness: Harness) -> Installed:
-        """Have the agent in the box. Quick where it is there already."""
+    async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
+        """Have the agent in the box. Quick where it is there already; what has to be installed first is told."""
         ...
 
 

@@ -12,8 +12,8 @@ from holdfast.threads.access import Access, RunScope
 if TYPE_CHECKING:
     from holdfast.boxes.box import Box
     from holdfast.harnesses.harness import Harness
-    from holdfast.harnesses.installing import Tools
-    from holdfast.runs.seams import Installed, RunTokens
+    from holdfast.harnesses.installing import Progress, Tools
+    from holdfast.runs.seams import Installed, RunTokens, TellInstalling
     from holdfast.runs.service import Runs
     from holdfast.server.clocks import Clocks
     from holdfast.server.door import Door
@@ -142,12 +142,40 @@ class _Agents:
         self._tools = tools
         self.find = find
 
-    async def ensure(self, box: Box, harness: Harness) -> Installed:
+    async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
         from holdfast.harnesses.placing import ensure
         from holdfast.runs.seams import Installed
 
-        placed = await ensure(box, harness, self._tools)
+        news = _News()
+        telling = asyncio.create_task(news.tell(tell))
+        try:
+            placed = await ensure(box, harness, self._tools, on_progress=news.take)
+        finally:
+            # What was begun or done is on the thread before whatever follows from it.
+            news.end()
+            await telling
         return Installed(placed.program, placed.node, placed.version)
+
+
+class _News:
+    """What an installation reports: of each thing, that it begins and that it is done; nothing in between."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+        self._news: asyncio.Queue[Progress | None] = asyncio.Queue()
+        """Has two of each thing at most, and there are few."""
+
+    def take(self, progress: Progress) -> None:
+        if progress.done or progress.what not in self._begun:
+            self._begun.add(progress.what)
+            self._news.put_nowait(progress)
+
+    def end(self) -> None:
+        self._news.put_nowait(None)
+
+    async def tell(self, tell: TellInstalling) -> None:
+        while (progress := await self._news.get()) is not None:
+            await tell(progress.what, round(progress.seconds * 1000) if progress.done else None)
 
 
 class _Tokens:

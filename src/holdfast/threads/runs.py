@@ -15,6 +15,7 @@ PRODUCER: Final = "run"
 PREFIX: Final = "signal.run."
 STARTED: Final = "signal.run.started"
 BOX: Final = "signal.run.box"
+INSTALLING: Final = "signal.run.installing"
 PROVISIONED: Final = "signal.run.provisioned"
 RUNNER: Final = "signal.run.runner"
 HEARTBEAT: Final = "signal.run.heartbeat"
@@ -483,6 +484,11 @@ def box_found(
     if isolation is not None:
         payload["isolation"] = isolation
     return payload
+
+
+def installing(*, run: str, what: str, ms: int | None) -> dict[str, Any]:
+    """Something that this machine did not have yet is being brought to it; with `ms`, it is there."""
+    return {"type": INSTALLING, "run": run, "what": what, **({} if ms is None else {"ms": ms})}
 
 
 def provisioned(*, run: str, agent: str, version: str | None, ms: int, session: str) -> dict[str, Any]:

@@ -50,7 +50,8 @@ export class Timeline {
 
   doing(now) {
     if (!this.run || this.run.status) return "";
-    return `${STAGES[this.run.stage] ?? "working"} · ${duration(Math.floor(Math.max(0, now - this.run.began) / 1000) * 1000)}`;
+    const doing = this.run.installing ? `installing ${this.run.installing}` : STAGES[this.run.stage] ?? "working";
+    return `${doing} · ${duration(Math.floor(Math.max(0, now - this.run.began) / 1000) * 1000)}`;
   }
 
   take(entry) {
@@ -94,7 +95,10 @@ export class Timeline {
       run.boxTook = number(payload.ms);
       run.stage = "box";
       if (run.box) this.boxes.add(run.box);
+    } else if (name === "installing") {
+      run.installing = number(payload.ms) === null ? firstLine(payload.what) : "";
     } else if (name === "provisioned") {
+      run.installing = "";
       run.session = text(payload.session);
       run.version = firstLine(payload.version);
       run.stage = "provisioned";
@@ -117,7 +121,7 @@ export class Timeline {
     if (!run) {
       run = {
         id, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
-        session: "", boxTook: null, stage: "started", status: "", cost: null, announced: false, interrupted: false,
+        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, announced: false, interrupted: false,
       };
       this.runs.set(id, run);
       this.run = run;
