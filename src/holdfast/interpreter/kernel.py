@@ -500,8 +500,10 @@ class Context:
         on_output: Printed | None = None,
         id: str | None = None,
         limit: int = OUTPUT_LIMIT,
+        env: Mapping[str, str] | None = None,
     ) -> Execution:
-        """Run code to its end. `timeout` counts while the code computes, not while the host works for it.
+        """Run code to its end. `timeout` counts while the code computes, not while the host works for it. `env` is
+        added to its environment for that time.
 
         What the code does wrong is in the result. Raises `KernelLost`, `KernelUnreachable`, and `shipping.Unshippable`
         for variables that cannot be sent.
@@ -514,7 +516,8 @@ class Context:
             self._waiting[id] = done
             self._running = running
             try:
-                await self._send({"t": "execute", "id": id, "code": code, "limit": limit}, body)
+                asked = {"t": "execute", "id": id, "code": code, "limit": limit}
+                await self._send({**asked, "env": dict(env)} if env else asked, body)
                 document, content = await self._watch(running, timeout)
             except asyncio.CancelledError:
                 await self._stop(running)

@@ -195,11 +195,15 @@ class Context:
         self.output.begin(id, document.get("limit", 8000), folder)
         result: dict[str, Any] = {"t": "done", "id": id, "error": None, "text": None}
         value = None
+        environment = document.get("env", {})
+        os.environ.update(environment)
         began = time.monotonic()
         try:
             value = self._run(document["code"], body, result)
         finally:
             self.execution = ""
+            for name in environment:
+                os.environ.pop(name, None)
         result["seconds"] = time.monotonic() - began
         artifacts = self.output.end()
         artifacts += take_figures(folder)

@@ -1,0 +1,112 @@
+"""One trace spans the host, the box, and the host again. Without OpenTelemetry nothing is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.results import CodeError, Execution
+from holdfast.interpreter.tracing import trace_call, trace_execution
+from holdfast.providers.local import LocalProvider
+
+
+@pytest.fixture(scope="session")
+def exporter() -> InMemorySpanExporter:
+    provider = TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
+    exporter.clear()
+    yield exporter
+    exporter.clear()
+
+
+def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+def test_calls_are_under_the_box_and_the_box_under_the_execution(spans: InMemorySpanExporter) -> None:
+    with trace_execution("x-1", thread="t-1", box="b-1") as execution:
+        with trace_call("c-1", "llm_query", "x-1") as call:
+            usage = {"input_tokens": 3, "output_tokens": 1, "model": "main/m", "cost": 0.1, "calls": 1}
+            call.ended("ok", usage=usage)
+        execution.ended(Execution("x-1", compute_seconds=0.5))
+    found = by_name(spans)
+    outer, box, called = found["interpreter.execute"], found["interpreter.box"], found["interpreter.call llm_query"]
+    assert outer.parent is None
+    assert box.parent is not None
+    assert called.parent is not None
+    assert (box.parent.span_id, called.parent.span_id) == (outer.context.span_id, box.context.span_id)
+    assert {span.context.trace_id for span in found.values()} == {outer.context.trace_id}
+    about = dict(outer.attributes or {})
+    assert (about["holdfast.thread"], about["holdfast.box"], about["holdfast.ok"]) == ("t-1", "b-1", True)
+    assert dict(called.attributes or {})["gen_ai.usage.input_tokens"] == 3
+    told = execution.environment["TRACEPARENT"].split("-")
+    assert told[1:3] == [f"{box.context.trace_id:032x}", f"{box.context.span_id:016x}"]
+
+
+def test_what_goes_wrong_is_told(spans: InMemorySpanExporter) -> None:
+    with trace_execution("x-2") as execution:
+        with trace_call("c-2", "look", "x-2") as call:
+            call.ended("failed", told="nothing there")
+        execution.ended(Execution("x-2", error=CodeError("KeyError", "'a'", "")))
+    with pytest.raises(RuntimeError), trace_execution("x-3"):
+        raise RuntimeError("the box is gone")
+    failed = [span for span in spans.get_finished_spans() if span.status.status_code is StatusCode.ERROR]
+    assert len(failed) == len(spans.get_finished_spans()) == 5
+    assert failed[0].status.description == "nothing there"
+    assert dict(failed[2].attributes or {})["error.type"] == "KeyError"
+
+
+@pytest.mark.anyio
+async def test_code_in_a_box_and_what_it_starts_can_go_on_with_the_trace(
+    spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    async with LocalProvider(tmp_path / "home") as provider:
+        box = await provider.create(BoxSpec(), id="b-traced")
+        kernels = await Kernels.start(box)
+        try:
+            context = await kernels.context()
+            with trace_execution("x-1", box=box.id) as traced:
+                code = "import os; os.popen('echo $TRACEPARENT').read().strip()"
+                done = await context.execute(code, env=traced.environment)
+                traced.ended(done)
+            assert done.value == traced.environment["TRACEPARENT"]
+            assert by_name(spans)["interpreter.box"].context.span_id == int(done.value.split("-")[2], 16)
+            assert (await context.execute("'TRACEPARENT' in os.environ")).value is False
+        finally:
+            await kernels.close()
+            await box.delete()
+
+
+def test_without_opentelemetry_nothing_is_loaded() -> None:
+    program = """
+import sys
+from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.results import Execution
+from holdfast.interpreter.tracing import trace_call, trace_execution
+with trace_execution("x-1") as execution:
+    with trace_call("c-1", "llm_query", "x-1") as call:
+        call.ended("ok")
+    execution.ended(Execution("x-1"))
+assert execution.environment == {}
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
