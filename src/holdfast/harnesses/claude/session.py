@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import io
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-_Line = dict[str, Any]
+from holdfast.harnesses.writing import iso, written
+
+_Line = tuple[bytes, str | None, tuple[str, ...]]
+"""A line behind its first brace, but for what depends on the others; its id, and more ids that mean it."""
 
 
 def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, bytes] | None:
@@ -25,25 +27,25 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
         if kind == "compaction":
             lines = _compacted(payload, entry["ts"], lines)
             continue
-        line = _line(kind, payload, entry["ts"])
-        if line is not None:
-            lines.append(line)
+        told = _line(kind, payload, entry["ts"])
+        if told is not None:
+            lines.append(told)
     if not lines:
         return None
     # An id of its own for each history: an older file of the session may still be there.
     digest = hashlib.blake2b(f"{workspace}\0{last}\0{len(lines)}".encode(), digest_size=16).digest()
     session = str(uuid.UUID(bytes=digest, version=4))
     common = {"isSidechain": False, "userType": "external", "cwd": workspace, "sessionId": session}
-    parent: str | None = None
-    written = []
-    for number, line in enumerate(lines):
-        ident = line.get("uuid")
+    head = orjson.dumps(common)[1:-1]
+    parent = b"null"
+    file = io.BytesIO()
+    for number, (line, ident, _) in enumerate(lines):
         if ident is None:
             ident = str(uuid.UUID(int=int.from_bytes(digest, "big") ^ number, version=4))
-        line.pop("uuids", None)
-        written.append(_written({"parentUuid": parent, **common, **line, "uuid": ident}))
-        parent = ident
-    return session, b"\n".join((*written, b""))
+            line = b'%b,"uuid":%b}' % (line[:-1], written(ident))
+        file.write(b'{"parentUuid":%b,%b,%b\n' % (parent, head, line))
+        parent = written(ident)
+    return session, file.getvalue()
 
 
 def _line(kind: str, payload: Mapping[str, Any], ts: int) -> _Line | None:
@@ -70,18 +72,21 @@ def _line(kind: str, payload: Mapping[str, Any], ts: int) -> _Line | None:
 
 def _of_record(record: Mapping[str, Any], role: str, ts: int) -> _Line:
     timestamp = record.get("timestamp")
-    line: _Line = {
+    line: dict[str, Any] = {
         "type": role,
         "message": record["message"],
-        "timestamp": timestamp if isinstance(timestamp, str) else _iso(ts),
+        "timestamp": timestamp if isinstance(timestamp, str) else iso(ts),
     }
-    if isinstance(record.get("uuid"), str):
-        line["uuid"] = record["uuid"]
-    if isinstance(record.get("uuids"), list):
-        line["uuids"] = [ident for ident in record["uuids"] if isinstance(ident, str)]
+    ident, also = record.get("uuid"), record.get("uuids")
+    if isinstance(ident, str):
+        line["uuid"] = ident
     if "tool_use_result" in record:
         line["toolUseResult"] = record["tool_use_result"]
-    return line
+    return (
+        written(line)[1:],
+        ident if isinstance(ident, str) else None,
+        tuple(each for each in also if isinstance(each, str)) if isinstance(also, list) else (),
+    )
 
 
 def _can_be_written(message: Mapping[str, Any]) -> bool:
@@ -93,8 +98,8 @@ def _can_be_written(message: Mapping[str, Any]) -> bool:
     )
 
 
-def _made(message: Mapping[str, Any], ts: int) -> _Line:
-    return {"type": "user", "message": dict(message), "timestamp": _iso(ts)}
+def _made(message: Mapping[str, Any], ts: int, **more: Any) -> _Line:
+    return written({"type": "user", "message": message, "timestamp": iso(ts), **more})[1:], None, ()
 
 
 def _compacted(payload: Mapping[str, Any], ts: int, lines: list[_Line]) -> list[_Line]:
@@ -105,17 +110,5 @@ def _compacted(payload: Mapping[str, Any], ts: int, lines: list[_Line]) -> list[
     preserved = metadata.get("preserved_messages") if isinstance(metadata, dict) else None
     uuids = preserved.get("all_uuids") or preserved.get("uuids") if isinstance(preserved, dict) else None
     kept = {ident for ident in uuids if isinstance(ident, str)} if isinstance(uuids, list) else set()
-    summary = _made({"role": "user", "content": str(payload.get("summary") or "")}, ts)
-    summary["isCompactSummary"] = True
-    return [summary, *(line for line in lines if kept.intersection((line.get("uuid"), *(line.get("uuids") or ()))))]
-
-
-def _written(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # a number that is too large, or half of a surrogate pair
-        return json.dumps(value).encode()
-
-
-def _iso(ts: int) -> str:
-    return datetime.fromtimestamp(ts / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    summary = _made({"role": "user", "content": str(payload.get("summary") or "")}, ts, isCompactSummary=True)
+    return [summary, *(line for line in lines if kept.intersection((line[1], *line[2])))]

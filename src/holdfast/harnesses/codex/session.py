@@ -6,16 +6,15 @@ call that was left open the answer "aborted" by itself.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
 from holdfast.harnesses.codex.reader import is_context
+from holdfast.harnesses.writing import iso
 
 VERSION: Final = "0.166.0"
 
@@ -31,7 +30,7 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
     for entry in entries:
         payload = entry["payload"]
         kind = payload["type"].rpartition(".")[2]
-        time = _iso(entry["ts"])
+        time = iso(entry["ts"])
         first, last = first or time, entry["id"]
         count += 1
         if kind == "compaction":
@@ -60,7 +59,7 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
         "cli_version": VERSION,
         "source": "exec",
     }
-    return session, b"\n".join((_line(first, "session_meta", about), *lines, b""))
+    return session, b"".join((_line(first, "session_meta", about), *lines))
 
 
 def _items(kind: str, payload: Mapping[str, Any]) -> list[_Item]:
@@ -110,14 +109,4 @@ def _compacted(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line(time: str, kind: str, payload: Mapping[str, Any]) -> bytes:
-    return orjson.dumps({"timestamp": time, "type": kind, "payload": payload})
-
-
-def _iso(ts: int) -> str:
-    seconds, milliseconds = divmod(ts, 1000)
-    return f"{_second(seconds)}.{milliseconds:03}Z"
-
-
-@functools.lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return orjson.dumps({"timestamp": time, "type": kind, "payload": payload}) + b"\n"

@@ -7,7 +7,9 @@ new, since the old session may still be in the database that this one is loaded 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -19,7 +21,32 @@ _LONG_AGO: Final = 366 * 24 * 3_600_000
 """Milliseconds: further than clocks are apart."""
 _NO_TOKENS: Final = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
 
+_SESSION, _MESSAGE, _PART, _POINTER, _TIME = (bytes((number,)) for number in range(5))
+"""What is left open in what is written: JSON has these bytes nowhere else, as in strings they are escaped."""
+_OPEN_INFO: Final = {
+    "id": orjson.Fragment(_MESSAGE),
+    "sessionID": orjson.Fragment(_SESSION),
+    "time": orjson.Fragment(_TIME),
+}
+_OPEN_PART: Final = {
+    "id": orjson.Fragment(_PART),
+    "messageID": orjson.Fragment(_MESSAGE),
+    "sessionID": orjson.Fragment(_SESSION),
+}
+_OPEN_POINTER: Final = orjson.Fragment(_POINTER)
+
 _Record = dict[str, Any]
+_Part = tuple[bytes, str | None]
+"""A part as it is written behind a comma, its ids left open, and the message that it points to."""
+
+
+@dataclass(slots=True)
+class _Message:
+    info: bytes
+    """As it is written behind its first brace, its ids and times left open."""
+    times: Any
+    parent: str
+    parts: dict[str, _Part]
 
 
 def rebuild(
@@ -45,15 +72,19 @@ def rebuild(
         "version": VERSION,
         "time": {"created": first, "updated": last},
     }
-    return session, orjson.dumps({"info": info, "messages": history.renamed(session)})
+    file = io.BytesIO()
+    file.write(b'{"info":%b,"messages":[' % orjson.dumps(info))
+    for number, message in enumerate(history.renamed(session)):
+        file.write(b",%b" % message if number else message)
+    file.write(b"]}")
+    return session, file.getvalue()
 
 
 class _History:
     """The messages that the model is shown, by id, oldest first."""
 
     def __init__(self, workspace: str, provider: str, model: str) -> None:
-        self.messages: dict[str, _Record] = {}
-        """Each `{"info", "parts": {id: part}}`."""
+        self.messages: dict[str, _Message] = {}
         self._workspace = workspace
         self._provider = provider
         self._model = model
@@ -74,42 +105,37 @@ class _History:
             elif kind == "assistant" and payload.get("text"):
                 self._say("assistant", payload["text"], ts)
 
-    def renamed(self, session: str) -> list[_Record]:
+    def renamed(self, session: str) -> Iterator[bytes]:
         """The messages with ids of their own, and in the order of the thread, all before whatever is to come.
 
         OpenCode orders messages by their times and ids, and asks the model again and again while its answers are not
         behind the prompt. The times on a thread are of several clocks, any of which may be ahead of the box's.
         """
-        end = session[-14:]
-        names = {ident: f"msg_{number:012x}{end}" for number, ident in enumerate(self.messages, 1)}
-        gone = f"msg_{0:012x}{end}"
-        told, latest, count = [], 0, 0
+        end = session[-14:].encode()
+        names = {ident: b'"msg_%012x%b"' % (number, end) for number, ident in enumerate(self.messages, 1)}
+        gone = b'"msg_%012x%b"' % (0, end)
+        latest, count = 0, 0
         for ident, message in self.messages.items():
-            info = {**message["info"], "id": names[ident], "sessionID": session}
-            if "parentID" in info:
-                info["parentID"] = names.get(str(info["parentID"]), gone)
-            latest, info["time"] = _before(latest, info.get("time"))
+            latest, times = _before(latest, message.times)
+            info = message.info.replace(_TIME, orjson.dumps(times)).replace(_POINTER, names.get(message.parent, gone))
             parts = []
-            for _, part in sorted(message["parts"].items()):
+            for _, (part, pointer) in sorted(message.parts.items()):
                 count += 1
-                new = {**part, "id": f"prt_{count:012x}{end}", "messageID": info["id"], "sessionID": session}
-                if isinstance(part.get("tail_start_id"), str):
-                    new["tail_start_id"] = names.get(part["tail_start_id"], gone)
-                parts.append(new)
-            told.append({"info": info, "parts": parts})
-        return told
+                part = part.replace(_PART, b'"prt_%012x%b"' % (count, end))
+                parts.append(part if pointer is None else part.replace(_POINTER, names.get(pointer, gone)))
+            whole = b'{"info":{%b,"parts":[%b]}' % (info, b"".join(parts)[1:])
+            yield whole.replace(_MESSAGE, names[ident]).replace(_SESSION, b'"%b"' % session.encode())
 
     def _take_record(self, record: _Record) -> bool:
         info, parts = record.get("info"), record.get("parts")
         if not isinstance(info, dict) or not isinstance(parts, list) or not _is_id(info.get("id"), "msg_"):
             return False
-        message = self.messages.setdefault(info["id"], {"info": info, "parts": {}})
-        message["info"] = info
+        message = self._put(info)
         if info.get("role") == "user":
             self._user = info["id"]
         for part in parts:
             if isinstance(part, dict) and _is_id(part.get("id"), "prt_") and isinstance(part.get("type"), str):
-                message["parts"][part["id"]] = part
+                message.parts[part["id"]] = _part(part)
         return True
 
     def _take_tool(self, record: _Record, payload: Mapping[str, Any], ts: int) -> None:
@@ -129,7 +155,7 @@ class _History:
         message = self.messages.get(str(record.get("messageID")))
         if message is None:
             message = self._add("assistant", ts)
-        message["parts"][record["id"]] = record
+        message.parts[record["id"]] = _part(record)
 
     def _compact(self, record: _Record, payload: Mapping[str, Any], ts: int) -> None:
         """All before the summary goes, but for what OpenCode says that it kept as it was."""
@@ -147,9 +173,9 @@ class _History:
 
     def _say(self, role: str, text: str, ts: int) -> None:
         part = {"id": self._id("prt_", ts), "type": "text", "text": text}
-        self._add(role, ts)["parts"][part["id"]] = part
+        self._add(role, ts).parts[part["id"]] = _part(part)
 
-    def _add(self, role: str, ts: int) -> _Record:
+    def _add(self, role: str, ts: int) -> _Message:
         """A message whose record was lost."""
         ident = self._id("msg_", ts)
         model = {"providerID": self._provider, "modelID": self._model}
@@ -161,7 +187,20 @@ class _History:
             info |= {**model, "parentID": self._user or ident, "mode": "build", "cost": 0, "tokens": _NO_TOKENS}
             info |= {"path": {"cwd": self._workspace, "root": "/"}, "time": {"created": ts, "completed": ts}}
             info["finish"] = "stop"
-        message = self.messages[ident] = {"info": info, "parts": {}}
+        return self._put(info)
+
+    def _put(self, info: _Record) -> _Message:
+        """A message as it is told now, with the parts that were told of it before."""
+        open = {**info, **_OPEN_INFO}
+        if "parentID" in info:
+            open["parentID"] = _OPEN_POINTER
+        known = self.messages.get(info["id"])
+        message = self.messages[info["id"]] = _Message(
+            orjson.dumps(open)[1:],
+            info.get("time"),
+            str(info.get("parentID")),
+            {} if known is None else known.parts,
+        )
         return message
 
     def _id(self, prefix: str, ts: int) -> str:
@@ -169,6 +208,13 @@ class _History:
         self._made += 1
         digits = (ts * 0x1000 + self._made % 0x1000) & 0xFFFFFFFFFFFF
         return f"{prefix}{digits:012x}{self._made:014d}"
+
+
+def _part(part: _Record) -> _Part:
+    pointer = part.get("tail_start_id")
+    if not isinstance(pointer, str):
+        return b"," + orjson.dumps({**part, **_OPEN_PART}), None
+    return b"," + orjson.dumps({**part, **_OPEN_PART, "tail_start_id": _OPEN_POINTER}), pointer
 
 
 def _before(latest: int, times: Any) -> tuple[int, _Record]:

@@ -6,15 +6,16 @@ messages that ended in an error or were aborted: both are written as pi would ha
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import io
 import json
 import uuid
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+
+from holdfast.harnesses.writing import iso, written
 
 _ROLES: Final = frozenset(("system", "user", "assistant", "toolResult", "custom", "bashExecution", "branchSummary"))
 _NO_USAGE: Final = {
@@ -25,9 +26,12 @@ _NO_USAGE: Final = {
     "totalTokens": 0,
     "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0},
 }
+_END: Final = b"}\n"
 _CUT_POINTS: Final = frozenset(("user", "assistant", "custom", "bashExecution", "branchSummary"))
 
 _Message = dict[str, Any]
+_Line = tuple[int, str, bytes]
+"""When a message was told, its role, and the message as it is written, to the end of its line."""
 
 
 def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str, kept_tokens: int) -> tuple[str, bytes] | None:
@@ -36,8 +40,8 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str, kept_tokens: i
     `kept_tokens` is what a compaction leaves of the end of a conversation: pi tells which entry of its file it kept
     first, but not which message that is.
     """
-    before: list[tuple[int, _Message]] = []
-    messages: list[tuple[int, _Message]] = []
+    before: list[_Line] = []
+    messages: list[_Line] = []
     results: dict[str, int] = {}
     compaction: tuple[int, Mapping[str, Any]] | None = None
     last = ""
@@ -55,16 +59,18 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str, kept_tokens: i
         message = _message(kind, payload, ts)
         if message is None or not _can_be_written(message):
             continue
-        if message["role"] == "assistant":
+        role = message["role"]
+        line = (ts, role, written(message) + _END)
+        if role == "assistant":
             results = {}  # some models count their calls anew in each answer
-        elif message["role"] == "toolResult":
+        elif role == "toolResult":
             known = results.get(message["toolCallId"])
             if known is not None:
-                messages[known] = (ts, message)
+                messages[known] = line
                 continue
             results[message["toolCallId"]] = len(messages)
-        messages.append((ts, message))
-    if compaction is None and not any(message["role"] != "system" for _, message in messages):
+        messages.append(line)
+    if compaction is None and all(role == "system" for _, role, _ in messages):
         return None
     return _file(before, compaction, messages, workspace, last)
 
@@ -139,17 +145,17 @@ def _whole_assistant(record: _Message) -> _Message:
     }
 
 
-def _kept(messages: list[tuple[int, _Message]], kept_tokens: int) -> list[tuple[int, _Message]]:
+def _kept(messages: Sequence[_Line], kept_tokens: int) -> list[_Line]:
     """The end of a conversation that a compaction kept, found as pi finds it."""
     tokens = 0
     for index in range(len(messages) - 1, -1, -1):
-        tokens += _tokens(messages[index][1])
+        tokens += _tokens(json.loads(messages[index][2][: -len(_END)]))
         if tokens >= kept_tokens:
-            points = [at for at in range(index, len(messages)) if messages[at][1]["role"] in _CUT_POINTS]
+            points = [at for at in range(index, len(messages)) if messages[at][1] in _CUT_POINTS]
             if not points:  # the results at the end are larger than all that is kept: their call is kept with them
-                points = [at for at in range(index, -1, -1) if messages[at][1]["role"] in _CUT_POINTS]
-            return [item for item in messages[points[0] if points else index :] if item[1]["role"] != "system"]
-    return [item for item in messages if item[1]["role"] != "system"]
+                points = [at for at in range(index, -1, -1) if messages[at][1] in _CUT_POINTS]
+            return [line for line in messages[points[0] if points else index :] if line[1] != "system"]
+    return [line for line in messages if line[1] != "system"]
 
 
 def _tokens(message: _Message) -> int:
@@ -167,38 +173,38 @@ def _tokens(message: _Message) -> int:
             case "thinking":
                 characters += len(block["thinking"])
             case "toolCall":
-                characters += len(block["name"]) + len(_written(block.get("arguments")))
+                characters += len(block["name"]) + len(written(block.get("arguments")))
             case "image":
                 characters += 4800
     return (characters + 3) // 4
 
 
 def _file(
-    before: list[tuple[int, _Message]],
+    before: list[_Line],
     compaction: tuple[int, Mapping[str, Any]] | None,
-    messages: list[tuple[int, _Message]],
+    messages: list[_Line],
     workspace: str,
     last: str,
 ) -> tuple[str, bytes]:
-    first_ts = (before or messages or [(compaction[0] if compaction else 0, {})])[0][0]
+    first_ts = (before or messages or [(compaction[0] if compaction else 0, "", b"")])[0][0]
     # An id of its own for each history: an older file of the session may still be there.
     digest = hashlib.blake2b(f"{workspace}\0{last}\0{len(before)}\0{len(messages)}".encode(), digest_size=16)
     session = str(uuid.UUID(bytes=digest.digest(), version=4))
-    lines = [
-        orjson.dumps({"type": "session", "version": 3, "id": session, "timestamp": _iso(first_ts), "cwd": workspace})
-    ]
-    parent = b"null"
+    about = {"type": "session", "version": 3, "id": session, "timestamp": iso(first_ts), "cwd": workspace}
+    file = io.BytesIO()
+    file.write(orjson.dumps(about) + b"\n")
+    count, parent = 0, "null"
 
-    def add(ts: int, kind: bytes, name: bytes, value: Any, more: bytes = b"") -> None:
-        # Put together by hand: there may be a hundred thousand of them.
-        nonlocal parent
-        ident = b'"%08x"' % len(lines)
-        head = b'{"type":"%b","id":%b,"parentId":%b,"timestamp":"%b"' % (kind, ident, parent, _iso(ts).encode())
-        lines.append(b'%b,"%b":%b%b}' % (head, name, _written(value), more))
+    def add(ts: int, kind: str, name: str, value: bytes) -> None:
+        nonlocal count, parent
+        count += 1
+        ident = f'"{count:08x}"'
+        head = f'{{"type":"{kind}","id":{ident},"parentId":{parent},"timestamp":"{iso(ts)}","{name}":'
+        file.write(head.encode() + value)
         parent = ident
 
-    for ts, message in before:
-        add(ts, b"message", b"message", message)
+    for ts, _, message in before:
+        add(ts, "message", "message", message)
     if compaction is not None:
         ts, payload = compaction
         record = payload.get("record")
@@ -207,24 +213,7 @@ def _file(
         tokens = result["tokensBefore"] if isinstance(result.get("tokensBefore"), int) else 0
         # What was kept begins at the first entry; a compaction that kept nothing names itself.
         more = b',"firstKeptEntryId":"%08x","tokensBefore":%d' % (1, tokens)
-        add(ts, b"compaction", b"summary", str(payload.get("summary") or ""), more)
-    for ts, message in messages:
-        add(ts, b"message", b"message", message)
-    return session, b"\n".join((*lines, b""))
-
-
-def _written(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # a number that is too large, or half of a surrogate pair
-        return json.dumps(value).encode()
-
-
-def _iso(ts: int) -> str:
-    seconds, milliseconds = divmod(ts, 1000)
-    return f"{_iso_seconds(seconds)}.{milliseconds:03d}Z"
-
-
-@functools.lru_cache(maxsize=64)
-def _iso_seconds(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        add(ts, "compaction", "summary", written(str(payload.get("summary") or "")) + more + _END)
+    for ts, _, message in messages:
+        add(ts, "message", "message", message)
+    return session, file.getvalue()
