@@ -7,6 +7,7 @@ What is read and rebuilt is what a launch in a fresh box reads and rebuilds. doc
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from report import Goal, Result, Row
 
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.registry import find
+from holdfast.runs.launching import rebuild
 from holdfast.runs.log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.ids import now_ms
@@ -29,6 +31,7 @@ from holdfast.threads.sqlite.rows import SqliteRows
 _BATCH: Final = 1000
 _SAID: Final = "word " * 50
 _RESULT: Final = "line\n" * 60
+_TOLD: Final = tuple(json.dumps(text)[1:-1].encode() for text in (_SAID, _RESULT))
 
 
 def pi(n: int) -> Iterator[dict[str, Any]]:
@@ -105,15 +108,13 @@ async def measure(entries: int, rounds: int, only: list[str], folder: Path) -> l
                 await log.append(f"t-{name}", *batch)
                 batch = []
     for name in in_rounds(names, rounds):
-        harness = find(name)
-        began = time.perf_counter()
-        found = [entry async for entry in log.entries(f"t-{name}") if entry["payload"]["type"].startswith(f"{name}.")]
-        read = time.perf_counter()
-        rebuilt = harness.rebuild(found, task)
-        took = time.perf_counter()
+        began, at_work = time.perf_counter(), time.process_time()
+        rebuilt = await rebuild(log, f"t-{name}", "r-next", find(name), task)
+        took, worked = time.perf_counter() - began, time.process_time() - at_work
         assert rebuilt is not None
-        assert len(found) == entries
-        samples.add(name, "holdfast", (took - began) * 1000, read=(read - began) * 1000)
+        (file,) = rebuilt.files.values()
+        assert all(file.count(text) == entries // 2 for text in _TOLD)
+        samples.add(name, "holdfast", took * 1000, cpu=worked * 1000)
     await projection.close()
     await store.close()
     return samples.results(ROWS)

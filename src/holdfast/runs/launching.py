@@ -10,7 +10,7 @@ import json
 import logging
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
@@ -27,7 +27,7 @@ from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import ModelNotSpoken
-from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Task
+from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.packing import boot_argv, stdin_of
 from holdfast.runs.errors import LaunchFailed, RunOver
 from holdfast.runs.heard import Heard
@@ -334,8 +334,7 @@ class Launching:
         how, session, files = plan.how, plan.session, dict[str, bytes]()
         commands: tuple[tuple[str, ...], ...] = ()
         if how is SessionHow.REBUILT:
-            entries = [entry async for entry in self._of_agent(launch, harness.name)]
-            rebuilt = await asyncio.to_thread(harness.rebuild, entries, task)
+            rebuilt = await rebuild(self._log, launch.thread, launch.run, harness, task)
             if rebuilt is None:
                 how = SessionHow.HANDED_OVER if plan.others else SessionHow.NEW
             else:
@@ -357,32 +356,29 @@ class Launching:
                 )
         return how, task, command
 
-    async def _of_agent(self, launch: Launch, agent: str) -> AsyncIterator[Mapping[str, Any]]:
-        """What this agent was told, said and did before this run; live text left out."""
-        heard = Heard(agent, but=launch.run)
-        async for entry in self._log.entries(launch.thread):
-            for each in heard.take(entry):
-                yield each
-
     async def _transcript(self, launch: Launch, agent: str, plan: SessionPlan) -> str | None:
         """What others said and did since this agent last was at work."""
         if not plan.others:
             return None
-        entries: list[dict[str, Any]] = []
         last = launch.before.sessions.get(agent)
-        async for entry in self._log.entries(launch.thread):
-            payload = entry["payload"]
-            if payload["type"] == "signal.run.started" and payload.get("run") == launch.run:
-                break
-            if last is not None and payload["type"] == "signal.run.finished" and payload.get("run") == last.run:
-                entries.clear()
-                continue
-            if not payload["type"].endswith(DELTA):
-                entries.append(entry)
-        # The prompt of this run was appended with its claim, right before it.
-        while entries and entries[-1]["payload"]["type"] == "chat":
-            entries.pop()
-        return transcript(entries)
+
+        def tell(thread: Iterable[dict[str, Any]]) -> str:
+            entries: list[dict[str, Any]] = []
+            for entry in thread:
+                payload = entry["payload"]
+                if payload["type"] == "signal.run.started" and payload.get("run") == launch.run:
+                    break
+                if last is not None and payload["type"] == "signal.run.finished" and payload.get("run") == last.run:
+                    entries.clear()
+                    continue
+                if not payload["type"].endswith(DELTA):
+                    entries.append(entry)
+            # The prompt of this run was appended with its claim, right before it.
+            while entries and entries[-1]["payload"]["type"] == "chat":
+                entries.pop()
+            return transcript(entries)
+
+        return await self._log.make_of(launch.thread, tell)
 
     async def _write(self, box: Box, files: Mapping[str, bytes]) -> None:
         room = asyncio.Semaphore(_AT_ONCE)
@@ -436,6 +432,14 @@ class Launching:
 
     async def _tell(self, launch: Launch, payload: dict[str, Any]) -> None:
         await self._log.append(launch.thread, self._log.entry(payload))
+
+
+async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Task) -> Rebuilt | None:
+    """The session of an agent, of what it was told, said and did on a thread before a run; live text left out."""
+    heard = Heard(harness.name, but=run)
+    return await log.make_of(
+        thread, lambda entries: harness.rebuild((each for entry in entries for each in heard.take(entry)), task)
+    )
 
 
 async def _end(booting: asyncio.Task[Process]) -> None:

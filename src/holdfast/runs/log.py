@@ -6,25 +6,28 @@ that anybody took before that reading: somebody who was quicker makes the append
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StaleEpoch, StoreUnavailable
-from holdfast.threads.framing import as_array, parse_json
+from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.runs import PRODUCER, ThreadRuns
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import Appended, AppendRequest, Producer
+from holdfast.threads.streams import Appended, AppendRequest, Producer, Slice
 from holdfast.threads.surface import THREADS
 
 _TRIES: Final = 20
 _READ_BYTES: Final = 1024 * 1024
 _REMEMBERED: Final = 10_000
 
+Made = TypeVar("Made")
 Compose = Callable[[int, ThreadRuns], Sequence[Entry]]
 """The entries of a claim, by its epoch and by the runs as they stand. Raises where it should not be made."""
 
@@ -94,3 +97,30 @@ class RunLog:
             position = piece.end
             if piece.up_to_date:
                 return
+
+    async def make_of(self, thread: str, make: Callable[[Iterator[dict[str, Any]]], Made]) -> Made:
+        """What `make` makes of all entries, the oldest first: in a worker thread, as that may take a second or two.
+
+        One entry is parsed at a time, and gone when the next is taken: a thread that is longer than memory can be read,
+        the garbage collector has nothing to look at, and the event loop never waits long for its turn.
+        """
+        loop = asyncio.get_running_loop()
+        given_up = False
+
+        def read(position: int) -> Future[Slice]:
+            return asyncio.run_coroutine_threadsafe(self._store.read(THREADS + thread, position, _READ_BYTES), loop)
+
+        def entries() -> Iterator[dict[str, Any]]:
+            piece = read(0).result()
+            while not piece.up_to_date:
+                following = read(piece.end)
+                yield from map(parse_json, split_messages(piece.data))
+                if given_up:
+                    raise asyncio.CancelledError
+                piece = following.result()
+            yield from map(parse_json, split_messages(piece.data))
+
+        try:
+            return await asyncio.to_thread(make, entries())
+        finally:
+            given_up = True

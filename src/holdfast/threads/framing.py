@@ -76,7 +76,7 @@ def as_array(framed: bytes) -> bytes:
 
 
 def split_messages(framed: bytes) -> list[bytes]:
-    return framed[:-2].split(SEPARATOR) if framed else []
+    return framed.split(SEPARATOR)[:-1]
 
 
 def skip_messages(framed: bytes, count: int) -> int | None:
