@@ -27,6 +27,7 @@ from holdfast.interpreter.host import Completion, Record
 from holdfast.interpreter.kernel import Call, Submission, ToolName
 from holdfast.interpreter.showing import show
 from holdfast.interpreter.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
+from holdfast.interpreter.tracing import CallTrace, trace_call
 
 SUBMIT: Final = "SUBMIT"
 LLM_AT_ONCE: Final = 8
@@ -292,6 +293,11 @@ class Bridge:
         return await carried.result()
 
     async def _carry_out(self, called: _Called) -> Any:
+        call = called.call
+        with trace_call(call.id, call.name, call.execution) as traced:
+            return await self._carry_out_traced(called, traced)
+
+    async def _carry_out_traced(self, called: _Called, traced: CallTrace) -> Any:
         began = self._clock()
         _CALLED.set(called)
         status, result, told = "cancelled", None, ""
@@ -306,6 +312,7 @@ class Bridge:
             raise raised from None
         finally:
             self._remember(called)
+            traced.ended(status, usage=called.usage, told=told)
             await self._note(called, status, result, told, self._clock() - began)
 
     async def _perform(self, called: _Called) -> Any:
