@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,11 @@ class Mirror:
 
         class Answer(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def handle(self) -> None:
+                # Who has seen enough hangs up, in the middle of an answer too: a mirror takes no notice of that.
+                with contextlib.suppress(ConnectionError):
+                    super().handle()
 
             def do_GET(self) -> None:
                 mirror.asked.append((self.path, self.headers.get("Range")))
