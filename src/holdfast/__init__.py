@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.client import Client, SyncClient
+    from holdfast.interpreter.interpreter import Interpreter
+    from holdfast.interpreter.sync import SyncInterpreter
     from holdfast.threads.entries import Entry
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Entry", "SyncClient", "__version__"]
+__all__ = ["Client", "Entry", "Interpreter", "SyncClient", "SyncInterpreter", "__version__"]
 
 _HOMES = {
     "Client": "holdfast.client",
     "SyncClient": "holdfast.client",
     "Entry": "holdfast.threads.entries",
+    "Interpreter": "holdfast.interpreter.interpreter",
+    "SyncInterpreter": "holdfast.interpreter.sync",
 }
 
 

@@ -36,6 +36,10 @@ class LoopThread:
             future.cancel()
             raise
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """End the loop. Closing twice does nothing."""
         with self._lock:

@@ -1,1 +1,1 @@
-"""A persistent Python in a box, with callbacks to the host."""
+"""A persistent Python in a box, with callbacks to the host. `holdfast.Interpreter` is its facade."""

@@ -171,7 +171,7 @@ class Bridge:
         self.turns = 0
         """That it has had."""
         self._complete = complete
-        self._delegate = delegate
+        self.delegate = delegate
         self._fields = fields_of(output_fields)
         self._clock = clock
         self._bound: dict[str, BoundTool] = {}
@@ -206,7 +206,7 @@ class Bridge:
         own: dict[str, Tool] = {}
         if self._complete is not None:
             own |= {"llm_query": self.llm_query, "llm_query_batched": self.llm_query_batched}
-        if self._delegate is not None:
+        if self.delegate is not None:
             own |= {"sub_rlm": self.sub_rlm, "sub_rlm_batched": self.sub_rlm_batched}
         given = dict(self.tools)
         if SUBMIT in given:
@@ -485,7 +485,7 @@ class Bridge:
         ]
 
     async def _run_child(self, delegation: Delegation) -> Any:
-        delegate = self._delegate
+        delegate = self.delegate
         assert delegate is not None
         async with self._delegating:
             return await self._within(self.budget.limits.child_seconds, "the child", lambda _: delegate(delegation))

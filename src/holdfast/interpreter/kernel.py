@@ -694,7 +694,7 @@ def _killed(message: str, *, lost: bool) -> dict[str, Any]:
 
 def _ended_by(code: object) -> str:
     if code == _KILLED:
-        return "was killed: out of memory, most likely"
+        return "was killed"
     return "is not there" if code is None else f"has ended (exit code {code})"
 
 

@@ -1,0 +1,533 @@
+"""The interpreter: a persistent Python in a box, with callbacks to this process, and a thread that tells what happened.
+
+    async with Interpreter(template="data", model="main") as py:
+        await py.execute("import pandas as pd; df = pd.read_csv('context/sales.csv')")
+        answer = await py.execute("SUBMIT(total=df.amount.sum())")
+
+What the code does wrong is a result. What keeps it from running at all raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError
+from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter.bridge import Bridge, Delegate
+from holdfast.interpreter.budget import Budget, Limits
+from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, KernelLost, KernelUnreachable, NoPython
+from holdfast.interpreter.events import Events
+from holdfast.interpreter.fields import Given as GivenField
+from holdfast.interpreter.fields import OutputField
+from holdfast.interpreter.host import Host, Record
+from holdfast.interpreter.kernel import Context, Kernels, Printed
+from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
+from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution
+from holdfast.interpreter.tools import Tool, ToolSignature
+from holdfast.interpreter.tracing import trace_execution
+from holdfast.interpreter.workspace import Kind, Transition, Workspace, WorkspaceConfig
+from holdfast.threads.ids import new_id
+
+EXECUTION_SECONDS: Final = 900.0
+_NOTE: Final = "/tmp/.holdfast-kernel.json"
+"""Where a box keeps how its kernel is reached."""
+_SHOWN_IMAGE: Final = 4 << 20
+"""Bytes of a figure that comes along with its result."""
+_CODE_NOTED: Final = 100_000
+
+
+class Interpreter:
+    """Owns its box, unless it was given an id: then the box, and what it has in memory, is found again by that."""
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,
+        template: str | None = None,
+        model: str | None = None,
+        host: Host | None = None,
+        spec: BoxSpec | None = None,
+        tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
+        output_fields: Sequence[GivenField] | Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        budget: Budget | None = None,
+        timeout: float | None = EXECUTION_SECONDS,
+        output_limit: int = OUTPUT_LIMIT,
+        memory: int | None = None,
+        python: Sequence[str] | None = None,
+        repo_url: str | Path | None = None,
+        ref: str | None = None,
+        context_paths: Sequence[str | Path] | None = None,
+        volume: str | None = None,
+        thread: str | None = None,
+        delegate: Delegate | None = None,
+        depth: int = 0,
+        iterations: int | None = None,
+        keep: bool | None = None,
+        roots: Sequence[Path] | None = None,
+    ) -> None:
+        """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
+        where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
+        bounds each context, in bytes. `keep`: the box outlives this; it does where an id was given."""
+        if budget is not None and limits is not None:
+            raise InvalidInterpreter("a budget has its limits", hint="give limits or a budget, not both")
+        self.id = id or new_id("i")
+        self.template = template
+        self.model = model
+        self.timeout = timeout
+        self.output_limit = output_limit
+        self.keep = id is not None if keep is None else keep
+        self.events = Events()
+        self._host = host
+        self._owns_host = host is None
+        self._spec = spec or BoxSpec()
+        self._memory = memory
+        self._python = python
+        self._wanted = WorkspaceConfig(repo_url, ref, context_paths, volume)
+        self._thread = thread
+        self._roots = roots
+        self._budget = budget or Budget(limits)
+        self._bridge = Bridge(
+            budget=self._budget,
+            complete=self._complete,
+            model=model,
+            delegate=delegate,
+            tools=tools,
+            output_fields=output_fields,
+            depth=depth,
+            iterations=iterations,
+        )
+        self._record: Record | None = None
+        self._workspace: Workspace | None = None
+        self._kernels: Kernels | None = None
+        self._context: Context | None = None
+        self._transition: Transition | None = None
+        self._parent: Interpreter | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self._executions = 0
+
+    # --- what it is ---
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """Functions that code in the box can call. May be changed between executions."""
+        return self._bridge.tools
+
+    @property
+    def tool_signatures(self) -> tuple[ToolSignature, ...]:
+        """What a model is to be told of all that it can call."""
+        return self._bridge.signatures()
+
+    @property
+    def output_fields(self) -> tuple[OutputField, ...]:
+        """What SUBMIT takes."""
+        return self._bridge.output_fields
+
+    @output_fields.setter
+    def output_fields(self, given: Sequence[GivenField] | Mapping[str, Any] | None) -> None:
+        self._bridge.output_fields = given
+
+    @property
+    def budget(self) -> Budget:
+        return self._budget
+
+    @property
+    def box(self) -> Box:
+        """Raises where it is not started."""
+        if self._workspace is None or self._workspace.box is None:
+            raise InvalidInterpreter("this interpreter is not started", hint="await its start(), or use `async with`")
+        return self._workspace.box
+
+    @property
+    def thread(self) -> str:
+        """The id of its thread."""
+        return self._record.thread if self._record is not None else self._thread or f"t-{self.id}"
+
+    @property
+    def is_branch(self) -> bool:
+        """It was forked off another, and ends with that."""
+        return self._parent is not None
+
+    def runtime_metadata(self) -> dict[str, Any]:
+        """Where it runs, on what, and what it has used so far."""
+        box = self._workspace.box if self._workspace is not None else None
+        transition, spent = self._transition, self._budget.spent
+        return {
+            "id": self.id,
+            "thread": self.thread,
+            "started": self._context is not None,
+            "template": self.template,
+            "model": self.model,
+            "box": None if box is None else box.id,
+            "provider": self._spec.provider,
+            "image": self._spec.image,
+            "volume": None if self._workspace is None else self._workspace.config.volume,
+            "workdir": self._spec.workdir,
+            "context": None if self._context is None else self._context.id,
+            "python": None if self._context is None else self._context.python,
+            "transition": None if transition is None else {"kind": transition.kind.value, "reason": transition.reason},
+            "executions": self._executions,
+            "calls": spent.calls,
+            "tokens": spent.tokens,
+            "cost": spent.cost,
+        }
+
+    # --- from start to end ---
+
+    async def start(self) -> Self:
+        """Have a box with a Python in it. Starting one that is started does nothing."""
+        async with self._starting:
+            if self._closed:
+                raise InvalidInterpreter("this interpreter is shut down", hint="make a new one; with its id it goes on")
+            if self._context is None:
+                await self._open(self._wanted)
+        return self
+
+    async def shutdown(self, *, delete: bool | None = None) -> None:
+        """Let go of everything. The box is deleted unless it is to be kept. Doing it twice is fine."""
+        async with self._starting:
+            if self._closed:
+                return
+            self._closed = True
+            await self._bridge.close()
+            if self._parent is not None:
+                await self._end_branch()
+                return
+            gone = not self.keep if delete is None else delete
+            if self._kernels is not None:
+                await self._kernels.close()
+            if self._record is not None:
+                self._note({"type": ENDED, "id": self.id, "deleted": gone})
+            try:
+                await self._let_go(delete=gone)
+            finally:
+                self._context, self._kernels = None, None
+                self.events.close()
+                if self._host is not None and self._owns_host:
+                    await self._host.close()
+
+    async def _let_go(self, *, delete: bool) -> None:
+        workspace, self._workspace = self._workspace, None
+        box = workspace.box if workspace is not None else None
+        try:
+            if box is not None and delete and self._host is not None:
+                await self._host.delete(box)
+        finally:
+            if workspace is not None:
+                with suppress(BoxError):
+                    await workspace.close()
+            if self._record is not None:
+                await self._record.flush()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.start()
+        except BaseException:
+            await self.shutdown()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def _open(self, wanted: WorkspaceConfig) -> Transition:
+        host = await self._ready_host()
+        if self._record is None:
+            self._record = await host.record(
+                self._thread or f"t-{self.id}", title=f"Interpreter {self.id}", labels={"interpreter": self.id}
+            )
+            self._bridge.record = self._record
+        if self._workspace is None:
+            spec = self._spec
+            if self.template is not None:
+                spec = replace(spec, image=await self._image_of(host, self.template))
+            self._spec = spec.with_labels({"interpreter": self.id})
+            self._workspace = Workspace(host, f"interpreter/{self.id}", self._spec, self._set_up, self._roots)
+        transition = await self._workspace.configure(wanted)
+        self._transition = transition
+        self._note({"type": WORKSPACE, "transition": transition.kind.value, "reason": transition.reason,
+                    "changed": list(transition.changed)})  # fmt: skip
+        if self._context is None:
+            await self._start_kernel(transition)
+        return transition
+
+    async def _ready_host(self) -> Host:
+        if self._host is None:
+            from holdfast.interpreter.client_host import ClientHost
+
+            self._host = await ClientHost.default()
+        return self._host
+
+    async def _image_of(self, host: Host, template: str) -> str:
+        from holdfast.interpreter.templates import resolve
+
+        return await resolve(host, template)
+
+    async def _set_up(self, box: Box) -> None:
+        """What runs in the box finds the workspace, however that was changed. Its memory stays."""
+        if self._context is not None and self._kernels is not None and self._kernels.box.id == box.id:
+            with suppress(KernelLost, KernelUnreachable):
+                await self._context.configure(cwd=self._spec.workdir)
+                return
+        self._context, self._kernels = None, None
+
+    # --- its kernel ---
+
+    async def _start_kernel(self, transition: Transition) -> None:
+        found = None
+        if transition.kind in (Kind.RESUMED, Kind.REUSED):
+            found = await self._find_kernel()
+        kernels = found or await self._new_kernel()
+        self._context = await kernels.context("main", handler=self._bridge.handle)
+        self._kernels = kernels
+        self._note(
+            {
+                "type": STARTED,
+                "id": self.id,
+                "box": self.box.id,
+                "provider": self._spec.provider,
+                "image": self._spec.image,
+                "python": self._context.python,
+                "memory_kept": found is not None,
+                "process": kernels.process,
+                "model": self.model,
+            }
+        )
+
+    async def _find_kernel(self) -> Kernels | None:
+        """The one that an earlier process started in this box, with all that it has in memory."""
+        try:
+            told = json.loads(await self.box.files.read(_NOTE))
+            return await Kernels.attach(self.box, str(told["process"]), str(told["token"]))
+        except (BoxError, KernelLost, KernelUnreachable, NoPython, ValueError, KeyError, TypeError):
+            return None
+
+    async def _new_kernel(self) -> Kernels:
+        box, workdir = self.box, self._spec.workdir
+        if self._python is None and self._spec.image is not None:
+            # The Python of the image has its packages.
+            with suppress(NoPython):
+                return await self._noted(await Kernels.start(box, python=["python3"], cwd=workdir, memory=self._memory))
+        return await self._noted(await Kernels.start(box, python=self._python, cwd=workdir, memory=self._memory))
+
+    async def _noted(self, kernels: Kernels) -> Kernels:
+        if self.keep:
+            told = json.dumps({"process": kernels.process, "token": kernels.token}).encode()
+            await self.box.files.write(_NOTE, told, mode=0o600)
+        return kernels
+
+    # --- executing ---
+
+    async def execute(
+        self,
+        code: str,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_output: Printed | None = None,
+        id: str | None = None,
+    ) -> Execution:
+        """Run code to its end. `variables` become globals before. `timeout` (seconds) counts while the code computes,
+        not while this process works for it; `on_output` is given what is printed as it comes.
+
+        What the code does wrong, a kill included, is in the result. Raises `KernelUnreachable` where nobody can say.
+        """
+        await self.start()
+        context, record = self._context, self._record
+        assert context is not None
+        assert record is not None
+        id = id or f"x-{secrets.token_hex(8)}"
+        self._note({"type": EXECUTION, "id": id, "code": code[:_CODE_NOTED], "variables": sorted(variables or ())})
+        async with self._bridge.turn(id):
+            with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
+                try:
+                    await context.define(self._bridge.names())
+                    done = await context.execute(
+                        code,
+                        variables=variables,
+                        timeout=self.timeout if timeout is None else timeout,
+                        on_output=self.events.listening(id, on_output),
+                        id=id,
+                        limit=self.output_limit,
+                        env=trace.environment,
+                    )
+                except KernelLost as lost:
+                    done = await self._lost(id, lost)
+                if done.state_lost:
+                    await self._begin_anew(done)
+                trace.ended(done)
+        self._executions += 1
+        done = await self._with_images(done)
+        self._note(_told(done, code))
+        return done
+
+    async def interrupt(self) -> None:
+        """KeyboardInterrupt in the code that runs, if any does."""
+        if self._context is not None:
+            await self._context.interrupt()
+
+    async def _lost(self, id: str, lost: KernelLost) -> Execution:
+        why = lost.message
+        with suppress(BoxError):
+            if self._workspace is not None and (await self.box.activity()).out_of_memory:
+                why = f"{why} (the box ran out of memory)"
+        told = f"{why}. What it had in memory is lost; a new one is there"
+        return Execution(id, error=CodeError("KernelKilled", told, told), state_lost=True)
+
+    async def _begin_anew(self, done: Execution) -> None:
+        """A new context in the place of the lost one: in the same box, or in whatever box there is then."""
+        assert done.error is not None
+        self._note({"type": STATE, "what": "lost", "execution": done.id, "reason": done.error.message})
+        assert self._context is not None
+        try:
+            await self._context.restart()
+        except (KernelLost, KernelUnreachable):
+            self._context, self._kernels = None, None
+            if self._parent is None:
+                await self._open(WorkspaceConfig())
+
+    async def _with_images(self, done: Execution) -> Execution:
+        """Figures come along; other files are read where somebody wants them."""
+        if not any(each.media_type == "image/png" for each in done.artifacts):
+            return done
+        found: list[Artifact] = []
+        for each in done.artifacts:
+            if each.media_type == "image/png" and each.size <= _SHOWN_IMAGE:
+                with suppress(BoxError):
+                    each = replace(each, data=await self.box.files.read(each.path))
+            found.append(each)
+        return replace(done, artifacts=tuple(found))
+
+    async def read_artifact(self, artifact: Artifact) -> bytes:
+        """All of it."""
+        return artifact.data if artifact.data is not None else await self.box.files.read(artifact.path)
+
+    # --- workspace ---
+
+    async def configure_workspace(
+        self,
+        repo_url: str | Path | None = None,
+        ref: str | None = None,
+        context_paths: Sequence[str | Path] | None = None,
+        volume: str | None = None,
+        force_new: bool = False,
+    ) -> Transition:
+        """Change what it works on, in place: what is in memory stays, unless the box has to be another one."""
+        wanted = WorkspaceConfig(repo_url, ref, context_paths, volume, force_new)
+        async with self._starting:
+            if self._closed:
+                raise InvalidInterpreter("this interpreter is shut down", hint="make a new one")
+            before = self._context
+            transition = await self._open(wanted if before is not None else wanted.over(self._wanted))
+            if before is not None and self._context is not before:
+                self._note({"type": STATE, "what": "lost", "reason": transition.reason})
+            return transition
+
+    # --- branches ---
+
+    async def fork(self, count: int = 1) -> list[Interpreter]:
+        """Branches in the same box that begin with all that this one has in memory, and share it until it changes.
+
+        Threads and open event loops do not go along. Each is shut down by itself; all end with this one.
+        """
+        await self.start()
+        assert self._context is not None
+        if not 1 <= count <= 64:
+            raise InvalidInterpreter(f"{count} branches", hint="1 to 64 at a time")
+        contexts = await self._context.fork(count)
+        self._note({"type": STATE, "what": "forked", "contexts": [each.id for each in contexts]})
+        return [self._branch(each) for each in contexts]
+
+    def _branch(self, context: Context) -> Interpreter:
+        made = Interpreter(
+            id=self.id,
+            template=self.template,
+            model=self.model,
+            host=self._host,
+            spec=self._spec,
+            tools=self.tools,
+            output_fields=list(self.output_fields),
+            budget=self._budget,
+            timeout=self.timeout,
+            output_limit=self.output_limit,
+            delegate=self._bridge.delegate,
+            depth=self._bridge.depth,
+            iterations=self._bridge.iterations,
+        )
+        made._parent = self
+        made._record = made._bridge.record = self._record
+        made._workspace, made._kernels, made._context = self._workspace, self._kernels, context
+        made._transition = self._transition
+        context.handler = made._bridge.handle
+        return made
+
+    async def _end_branch(self) -> None:
+        context, self._context = self._context, None
+        self._workspace, self._kernels = None, None
+        self.events.close()
+        if context is not None:
+            with suppress(InterpreterError):
+                await context.kill()
+            await context.close()
+
+    # --- the rest ---
+
+    async def flush(self) -> None:
+        """Until all that happened is on the thread, on disk."""
+        if self._record is not None:
+            await self._record.flush()
+
+    async def history(self) -> AsyncIterator[Mapping[str, Any]]:
+        """The entries of its thread."""
+        await self.start()
+        assert self._record is not None
+        await self._record.flush()
+        async for entry in self._record.entries():
+            yield entry
+
+    def _note(self, payload: Mapping[str, Any]) -> None:
+        if self._record is not None:
+            self._record.note(payload)
+        self.events.tell(payload)
+
+    async def _complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Any:
+        return await (await self._ready_host()).complete(model, messages, timeout=timeout)
+
+
+def _told(done: Execution, code: str) -> dict[str, Any]:
+    from holdfast.interpreter.showing import show
+
+    told: dict[str, Any] = {
+        "type": EXECUTION,
+        "id": done.id,
+        "code": code[:_CODE_NOTED],
+        "ok": done.ok,
+        "stdout": done.stdout,
+        "stderr": done.stderr,
+        "value_text": None if done.value_text is None else done.value_text[:OUTPUT_LIMIT],
+        "seconds": done.seconds,
+        "compute_seconds": done.compute_seconds,
+    }
+    if done.error is not None:
+        told["error"] = {"kind": done.error.kind, "message": done.error.message, "traceback": done.error.traceback}
+    if done.submitted is not None:
+        told["submitted"] = show(done.submitted)
+    if done.artifacts:
+        told["artifacts"] = [
+            {"name": each.name, "media_type": each.media_type, "path": each.path, "size": each.size}
+            for each in done.artifacts
+        ]
+    if done.state_lost:
+        told["state_lost"] = True
+    return told

@@ -1,0 +1,138 @@
+"""The interpreter for code without an event loop, or inside one that it must not block on: scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.interpreter.budget import Budget
+from holdfast.interpreter.fields import Given as GivenField
+from holdfast.interpreter.fields import OutputField
+from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.kernel import Printed
+from holdfast.interpreter.results import Artifact, Execution
+from holdfast.interpreter.tools import Tool, ToolSignature
+from holdfast.interpreter.workspace import Transition
+from holdfast.loop_thread import LoopThread
+
+
+class SyncInterpreter:
+    """`Interpreter` on an event loop of its own. Takes what that takes; each method waits for its end."""
+
+    def __init__(self, **options: Any) -> None:
+        self._loop = LoopThread()
+        self._interpreter = self._loop.run(_make(options))
+
+    @classmethod
+    def _of(cls, loop: LoopThread, interpreter: Interpreter) -> Self:
+        made = cls.__new__(cls)
+        made._loop = loop
+        made._interpreter = interpreter
+        return made
+
+    @property
+    def id(self) -> str:
+        return self._interpreter.id
+
+    @property
+    def thread(self) -> str:
+        return self._interpreter.thread
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        return self._interpreter.tools
+
+    @property
+    def tool_signatures(self) -> tuple[ToolSignature, ...]:
+        return self._interpreter.tool_signatures
+
+    @property
+    def output_fields(self) -> tuple[OutputField, ...]:
+        return self._interpreter.output_fields
+
+    @output_fields.setter
+    def output_fields(self, given: Sequence[GivenField] | Mapping[str, Any] | None) -> None:
+        self._interpreter.output_fields = given
+
+    @property
+    def budget(self) -> Budget:
+        return self._interpreter.budget
+
+    def runtime_metadata(self) -> dict[str, Any]:
+        return self._interpreter.runtime_metadata()
+
+    def start(self) -> Self:
+        self._loop.run(self._interpreter.start())
+        return self
+
+    def shutdown(self, *, delete: bool | None = None) -> None:
+        """Doing it twice is fine."""
+        branch = self._interpreter.is_branch
+        try:
+            self._loop.run(self._interpreter.shutdown(delete=delete))
+        except RuntimeError:
+            if not self._loop.closed:
+                raise
+        finally:
+            if not branch:
+                self._loop.close()
+
+    def execute(
+        self,
+        code: str,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_output: Printed | None = None,
+        id: str | None = None,
+    ) -> Execution:
+        """`on_output` is called on the interpreter's own thread. Interrupted (Ctrl-C), the code is interrupted too."""
+        work = self._interpreter.execute(code, variables, timeout=timeout, on_output=on_output, id=id)
+        return self._loop.run(work)
+
+    def interrupt(self) -> None:
+        self._loop.run(self._interpreter.interrupt())
+
+    def configure_workspace(
+        self,
+        repo_url: str | Path | None = None,
+        ref: str | None = None,
+        context_paths: Sequence[str | Path] | None = None,
+        volume: str | None = None,
+        force_new: bool = False,
+    ) -> Transition:
+        work = self._interpreter.configure_workspace(repo_url, ref, context_paths, volume, force_new)
+        return self._loop.run(work)
+
+    def fork(self, count: int = 1) -> list[SyncInterpreter]:
+        return [self._of(self._loop, each) for each in self._loop.run(self._interpreter.fork(count))]
+
+    def read_artifact(self, artifact: Artifact) -> bytes:
+        return self._loop.run(self._interpreter.read_artifact(artifact))
+
+    def flush(self) -> None:
+        self._loop.run(self._interpreter.flush())
+
+    def history(self) -> Iterator[Mapping[str, Any]]:
+        async def gather() -> list[Mapping[str, Any]]:
+            return [entry async for entry in self._interpreter.history()]
+
+        return iter(self._loop.run(gather()))
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+async def _make(options: dict[str, Any]) -> Interpreter:
+    return Interpreter(**options)
