@@ -1,0 +1,219 @@
+"""Context of an interpreter: files and folders of this machine, copied into the box under `.holdfast/context`.
+
+By content, never by mount: what the box does to them stays there. Looked at before anything is copied, so that what
+cannot be staged is refused whole, by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import posixpath
+import secrets
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import FileMissing, FileProblem
+from holdfast.boxes.files import FileKind
+from holdfast.interpreter.checkout import OURS
+from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.interpreter.repositories import allowed, printable
+
+CONTEXT: Final = f"{OURS}/context"
+SHORT: Final = "context"
+"""A link to it in the workdir, where nothing else has that name."""
+MOST_FILES: Final = 100_000
+MOST_BYTES: Final = 8 << 30
+_MOST_PATHS: Final = 1000
+_DEEPEST: Final = 100
+_LONGEST_NAME: Final = 255
+_MARK: Final = f"{OURS}/context.json"
+_LARGEST_MARK: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is to be staged, as it was when it was looked at."""
+
+    digest: str
+    """Of all names, modes and contents."""
+    items: Mapping[str, Path] = field(default_factory=dict)
+    """Names in the context, and where each comes from."""
+    files: int = 0
+    size: int = 0
+
+
+Digests = dict[tuple[int, ...], bytes]
+"""Of files, by what changes with them: those that are looked at again need not be read again."""
+
+
+async def survey(paths: Sequence[str | Path], roots: Sequence[Path] | None, known: Digests) -> Survey:
+    """Look at what is to be staged. `roots` are the folders that it may come from; None: all of this machine."""
+    if len(paths) > _MOST_PATHS:
+        raise InvalidInterpreter(f"{len(paths)} context paths, and {_MOST_PATHS} at most", hint="give their folder")
+    return await asyncio.to_thread(lambda: _look(_named(paths, roots), known))
+
+
+def _named(paths: Sequence[str | Path], roots: Sequence[Path] | None) -> dict[str, Path]:
+    items: dict[str, Path] = {}
+    for path in paths:
+        name = Path(path).expanduser().absolute().name
+        name = allowed(Path(path), roots).name if name in ("", "..") else name
+        if not name or len(os.fsencode(name)) > _LONGEST_NAME or not name.isprintable():
+            raise InvalidInterpreter(
+                f"{printable(str(path))} has no name that it could be staged under",
+                hint="rename it, or give the folder that it is in",
+            )
+        if name in items:
+            raise InvalidInterpreter(
+                f"two context paths are called {printable(name)}: {items[name]} and {path}", hint="rename one of them"
+            )
+        # The user named it: a link stands for what it leads to. Links below it are the folder's.
+        items[name] = allowed(Path(path), roots)
+    return items
+
+
+def _look(items: Mapping[str, Path], known: Digests) -> Survey:
+    whole, files, size = hashlib.sha256(), 0, 0
+    for name, path in sorted(items.items()):
+        for inner, found, status in _walk(path):
+            if not stat.S_ISDIR(status.st_mode):
+                files, size = files + 1, size + status.st_size
+            if files > MOST_FILES or size > MOST_BYTES:
+                raise InvalidInterpreter(
+                    f"the context is too large: more than {MOST_FILES:,} files, or {MOST_BYTES >> 30} GB",
+                    hint="name the parts that are needed, or put it on the volume",
+                )
+            told = (os.fsencode(name), os.fsencode(inner), b"%o" % status.st_mode, _content(found, status, known))
+            for each in told:
+                whole.update(b"%d:" % len(each) + each)
+    return Survey(whole.hexdigest(), items, files, size)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
+    """A file, or a folder and all below it, in an order of its own. Raises for what is neither."""
+    waiting = [("", root, 0)]
+    while waiting:
+        inner, path, depth = waiting.pop()
+        try:
+            status = path.lstat()
+            below = sorted((each.name for each in path.iterdir()), reverse=True) if stat.S_ISDIR(status.st_mode) else []
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            raise InvalidInterpreter(
+                f"{printable(str(path))} is neither a file nor a folder", hint="name the files that are needed"
+            )
+        if stat.S_ISLNK(status.st_mode) and _leads_out(inner, path):
+            raise InvalidInterpreter(
+                f"{printable(str(path))} is a link that leads out of {printable(str(root))}",
+                hint="name what it leads to beside it, or replace the link with a copy",
+            )
+        if depth > _DEEPEST:
+            raise InvalidInterpreter(f"{printable(str(path))} is more than {_DEEPEST} folders deep")
+        yield inner, path, status
+        waiting += [(posixpath.join(inner, name), path / name, depth + 1) for name in below]
+
+
+def _leads_out(inner: str, link: Path) -> bool:
+    """Links are copied as links: the box has what is in the folder, and nothing else of this machine."""
+    try:
+        target = str(link.readlink())
+    except OSError:
+        return True
+    return target.startswith("/") or posixpath.normpath(posixpath.join(inner, "..", target)).split("/")[0] == ".."
+
+
+def _content(path: Path, status: os.stat_result, known: Digests) -> bytes:
+    if stat.S_ISDIR(status.st_mode):
+        return b""
+    try:
+        if stat.S_ISLNK(status.st_mode):
+            return os.fsencode(path.readlink())
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if key not in known:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                known[key] = hashlib.file_digest(file, "sha256").digest()
+        return known[key]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidInterpreter:
+    why = (error.strerror or str(error)).lower()
+    return InvalidInterpreter(f"{printable(str(path))} cannot be read: {why}", hint="make it readable, or leave it out")
+
+
+# --- in the box ---
+
+
+async def staged(box: Box, workdir: str) -> str | None:
+    """The digest of what was staged last, where it is still there."""
+    try:
+        if (await box.files.stat(posixpath.join(workdir, CONTEXT))).kind is not FileKind.FOLDER:
+            return None
+        mark: Any = json.loads(await box.files.read(posixpath.join(workdir, _MARK), length=_LARGEST_MARK))
+    except (FileProblem, ValueError, RecursionError):
+        return None
+    digest = mark.get("digest") if isinstance(mark, dict) else None
+    return digest if isinstance(digest, str) else None
+
+
+async def stage(box: Box, workdir: str, wanted: Survey) -> None:
+    """Clear the context, and put these files there. Code in the box sees the old ones, or the new ones, whole."""
+    target, mark = posixpath.join(workdir, CONTEXT), posixpath.join(workdir, _MARK)
+    await own_folder(box, workdir)
+    incoming = posixpath.join(workdir, f"{OURS}/incoming-{secrets.token_hex(6)}")
+    await box.files.mkdir(incoming)
+    try:
+        for name, path in wanted.items.items():
+            await box.files.upload(path, posixpath.join(incoming, name))
+        await _remove(box, mark)
+        await _remove(box, target)
+        await box.files.move(incoming, target)
+    except BaseException:
+        await _remove(box, incoming)
+        raise
+    await box.files.write(mark, json.dumps({"digest": wanted.digest}).encode())
+
+
+async def link(box: Box, workdir: str) -> None:
+    """`context` leads to the staged files, where the checkout has nothing of that name."""
+    path = posixpath.join(workdir, SHORT)
+    if await box.files.exists(posixpath.join(workdir, CONTEXT)) and not await box.files.exists(path):
+        await box.exec(("ln", "-s", "--", CONTEXT, path), timeout=30)
+
+
+async def unlink(box: Box, workdir: str) -> None:
+    """Take our link away, before a checkout that may have a `context` of its own."""
+    path = posixpath.join(workdir, SHORT)
+    try:
+        found = await box.files.stat(path)
+    except FileProblem:
+        return
+    if found.kind is FileKind.LINK and found.target == CONTEXT:
+        await box.files.delete(path)
+
+
+async def own_folder(box: Box, workdir: str) -> None:
+    """Ours, and a folder: a link that code in the box put there would lead elsewhere, and is removed."""
+    path = posixpath.join(workdir, OURS)
+    try:
+        if (await box.files.stat(path)).kind is not FileKind.FOLDER:
+            await box.files.delete(path)
+    except FileMissing:
+        pass
+    await box.files.mkdir(path)
+
+
+async def _remove(box: Box, path: str) -> None:
+    with contextlib.suppress(FileMissing):
+        await box.files.delete(path, recursive=True)
