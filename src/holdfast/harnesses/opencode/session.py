@@ -114,6 +114,7 @@ class _History:
         end = session[-14:].encode()
         names = {ident: b'"msg_%012x%b"' % (number, end) for number, ident in enumerate(self.messages, 1)}
         gone = b'"msg_%012x%b"' % (0, end)
+        of_session = b'"%b"' % session.encode()
         latest, count = 0, 0
         for ident, message in self.messages.items():
             latest, times = _before(latest, message.times)
@@ -124,7 +125,7 @@ class _History:
                 part = part.replace(_PART, b'"prt_%012x%b"' % (count, end))
                 parts.append(part if pointer is None else part.replace(_POINTER, names.get(pointer, gone)))
             whole = b'{"info":{%b,"parts":[%b]}' % (info, b"".join(parts)[1:])
-            yield whole.replace(_MESSAGE, names[ident]).replace(_SESSION, b'"%b"' % session.encode())
+            yield whole.replace(_MESSAGE, names[ident]).replace(_SESSION, of_session)
 
     def _take_record(self, record: _Record) -> bool:
         info, parts = record.get("info"), record.get("parts")
