@@ -17,10 +17,11 @@ from typing import Any, Final
 
 from holdfast.boxes import packing
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, CannotExecute, ConnectRefused
+from holdfast.boxes.errors import BoxConflict, BoxError, CannotExecute, ConnectRefused, Unsupported
 from holdfast.boxes.process import Connection, Process, ProcessState, Stream
 from holdfast.guest.kernel import shipping
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
+from holdfast.interpreter.broker import Broker
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
 
@@ -92,6 +93,8 @@ class Kernels:
         self._process = process
         self._port = port
         self._contexts: dict[str, Context] = {}
+        self._broker: Broker | None = None
+        """For a box that can only be asked."""
 
     @classmethod
     async def start(
@@ -117,8 +120,9 @@ class Kernels:
         try:
             config = {"token": token, "cwd": cwd, "memory": memory, "forget": list(_HUGE_PAGES)}
             archive = await asyncio.to_thread(packing.pack, [_ENTRY])
-            await process.write(packing.stdin_of(archive, config))
-            await process.close_stdin()
+            with contextlib.suppress(BoxConflict):  # it has ended: what it says tells why
+                await process.write(packing.stdin_of(archive, config))
+                await process.close_stdin()
             port = await _port_of(process)
         except BaseException:
             with contextlib.suppress(BoxError):
@@ -180,6 +184,10 @@ class Kernels:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self.box.connect(self._port)
+        except Unsupported:
+            if self._broker is None:
+                self._broker = Broker(self.box, self._port, self.token)
+            return self._broker.connect()
         except ConnectRefused:
             raise KernelLost(f"the kernel of box {self.box.id} has ended") from None
         except (BoxError, TimeoutError) as error:
