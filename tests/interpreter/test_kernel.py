@@ -411,7 +411,7 @@ async def test_garbage_of_a_context_ends_its_connection_and_harms_nobody(
 ) -> None:
     await context.execute(_SOCKETS)
     send = f"for each in sockets():\n    try: each.sendall({garbage!r})\n    except OSError: pass"
-    with pytest.raises((KernelUnreachable, KernelLost)):
+    with pytest.raises(KernelLost, match="makes no sense"):
         await context.execute(send + "\nwhile True: pass")
     other = await kernels.context("neighbour")
     assert (await other.execute("1 + 1")).value == 2

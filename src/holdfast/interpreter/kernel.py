@@ -280,6 +280,8 @@ class Context:
         self.handler = handler
         self._connection: Connection | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._finder: asyncio.Task[None] | None = None
+        """Makes a broken connection again."""
         self._ready: asyncio.Future[Mapping[str, Any]] | None = None
         self._turn = asyncio.Lock()
         self._running: _Running | None = None
@@ -319,9 +321,14 @@ class Context:
         self.python = str(greeting["python"])
 
     async def _hang_up(self) -> None:
+        finder = self._finder
+        if finder is not None and finder is not asyncio.current_task():
+            self._finder = None
+            finder.cancel()
+            await asyncio.gather(finder, return_exceptions=True)
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
-        if reader is not None and reader is not asyncio.current_task():
+        if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
         if connection is not None:
@@ -375,20 +382,19 @@ class Context:
         if self._connection is connection:
             self._connection = None
             if not self._closed:
-                self._reader = asyncio.create_task(self._find_again(why), name=f"context {self.id}")
+                self._finder = asyncio.create_task(self._find_again(why), name=f"context {self.id}, again")
 
     async def _find_again(self, why: Exception | None) -> None:
         """The connection broke while we did not want it to: the context has ended, or only the way to it."""
         if why is not None:
-            self._fail(why)
+            with contextlib.suppress(KernelUnreachable):
+                await self.kill()
+            self._fail(KernelLost(f"{why}; so it was killed"))
             return
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             try:
-                self._reader = None
                 await self.connect()
-                if self._tools:
-                    await self._send({"t": "define", "tools": [{"name": t.name, "doc": t.doc} for t in self._tools]})
                 return
             except KernelLost as error:
                 self._fail(error)
@@ -426,6 +432,8 @@ class Context:
         task.add_done_callback(_take_note)
 
     async def _send(self, document: dict[str, Any], body: bytes = b"") -> None:
+        if self._connection is None and self._lost is None and self._finder is not None:
+            await asyncio.wait([self._finder])
         connection = self._connection
         if connection is None:
             raise self._lost or KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
