@@ -33,6 +33,9 @@ ENDED: Final = "interpreter.ended"
 GAP: Final = "interpreter.gap"
 """`count` entries are not on the thread: it could not be written for so long that no more could be held."""
 
+SETTINGS: Final = "interpreter.settings"
+"""What an interpreter of a server was made with."""
+
 ALL: Final = "interpreter.*"
 
 _BATCH: Final = 500
@@ -296,6 +299,8 @@ class Replay:
     """The latest start."""
     ended: Mapping[str, Any] | None = None
     """Its end, where it has not been started again since."""
+    settings: Mapping[str, Any] | None = None
+    """What it was made with, where it lives in a server."""
     starts: int = 0
     executions: tuple[ReplayedExecution, ...] = ()
     """In the order in which they began, as far as the thread tells."""
@@ -333,7 +338,8 @@ def replay(entries: Iterable[Mapping[str, Any]]) -> Replay:
     calls: dict[str, list[ReplayedCall]] = {}
     workspaces: list[Mapping[str, Any]] = []
     states: list[Mapping[str, Any]] = []
-    given = said = 0
+    settings: Mapping[str, Any] | None = None
+    read = said = 0
     cost = 0.0
     for entry in entries:
         payload = entry.get("payload")
@@ -348,11 +354,15 @@ def replay(entries: Iterable[Mapping[str, Any]]) -> Replay:
                 workspaces.append(payload)
             case "interpreter.state":
                 states.append(payload)
+            case "interpreter.settings":
+                settings = given if isinstance(given := payload.get("settings"), Mapping) else settings
             case "interpreter.gap":
                 missing += int(_number(payload.get("count")))
             case "interpreter.execution":
                 id = str(payload.get("id"))
-                executions[id] = int(_number(entry.get("ts"))), payload
+                # Once when it begins, and once when it has ended.
+                at = executions[id][0] if id in executions else int(_number(entry.get("ts")))
+                executions[id] = at, {**(executions[id][1] if id in executions else {}), **payload}
                 calls.setdefault(id, [])
             case "interpreter.call":
                 calls.setdefault(str(payload.get("execution")), []).append(
@@ -366,18 +376,19 @@ def replay(entries: Iterable[Mapping[str, Any]]) -> Replay:
                 )
                 usage = payload.get("usage")
                 if isinstance(usage, Mapping):
-                    given += int(_number(usage.get("input_tokens")))
+                    read += int(_number(usage.get("input_tokens")))
                     said += int(_number(usage.get("output_tokens")))
                     cost += _number(usage.get("cost"))
     return Replay(
         started=started,
         ended=ended,
+        settings=settings,
         starts=starts,
         executions=tuple(_execution(id, made, executions.get(id)) for id, made in calls.items()),
         workspace=workspaces[-1] if workspaces else None,
         workspaces=tuple(workspaces),
         states=tuple(states),
-        input_tokens=given,
+        input_tokens=read,
         output_tokens=said,
         cost=cost,
         missing=missing,

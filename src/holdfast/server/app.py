@@ -15,6 +15,7 @@ from starlette.routing import Route
 import holdfast
 from holdfast.boxes.errors import BoxError
 from holdfast.harnesses.errors import HarnessError
+from holdfast.interpreter.errors import InterpreterError
 from holdfast.server import (
     agents,
     box_files,
@@ -24,9 +25,11 @@ from holdfast.server import (
     boxes,
     egress,
     images,
+    interpreters,
     model_routes,
     page,
     runs,
+    runtime_tests,
 )
 from holdfast.server.box_routes import ClientLeft
 from holdfast.server.envelope import Envelope, error_answer, refusal
@@ -219,9 +222,11 @@ _ROUTERS = (
     box_snapshots.router,
     egress.router,
     images.router,
+    interpreters.router,
     model_routes.router,
     page.router,
     runs.router,
+    runtime_tests.router,
 )
 
 
@@ -257,6 +262,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(StreamError, _refuse)
     app.add_exception_handler(BoxError, _refuse_told)
     app.add_exception_handler(HarnessError, _refuse_told)
+    app.add_exception_handler(InterpreterError, _refuse_interpreter)
     app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_http)
@@ -272,6 +278,11 @@ async def _refuse(_: Request, error: Exception) -> Response:
 async def _refuse_told(_: Request, error: Exception) -> Response:
     assert isinstance(error, BoxError | HarnessError)
     return error_answer(error.status, error.code, error.message, error.hint)
+
+
+async def _refuse_interpreter(_: Request, error: Exception) -> Response:
+    assert isinstance(error, InterpreterError)
+    return error_answer(interpreters.STATUSES.get(error.code, 409), error.code, error.message, error.hint)
 
 
 async def _refuse_left(_: Request, __: Exception) -> Response:

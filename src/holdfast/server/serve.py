@@ -27,6 +27,7 @@ from holdfast.server.front import Front
 from holdfast.server.home import Home
 from holdfast.server.late import LateApp
 from holdfast.server.late_boxes import LateBoxes
+from holdfast.server.late_interpreters import LateInterpreters
 from holdfast.server.late_models import LateModels
 from holdfast.server.late_runs import FindAgent, LateRuns
 from holdfast.server.metrics import Metrics
@@ -216,6 +217,8 @@ async def _serve(
         stack.push_async_callback(models.close)
         runs = LateRuns(store, threads, projection, access, boxes, models, door, home, clocks, find_agent)
         stack.push_async_callback(runs.close)
+        interpreters = LateInterpreters(boxes, store, threads, models)
+        stack.push_async_callback(interpreters.close)
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)
 
@@ -234,6 +237,7 @@ async def _serve(
                 previews,
                 runs,
                 models,
+                interpreters,
             )
             return create_app(services)
 

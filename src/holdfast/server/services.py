@@ -15,6 +15,7 @@ from holdfast.boxes.service import Boxes
 from holdfast.egress.models import Models
 from holdfast.runs.service import Runs
 from holdfast.server.late_boxes import LateBoxes
+from holdfast.server.late_interpreters import LateInterpreters
 from holdfast.server.late_models import LateModels
 from holdfast.server.late_runs import LateRuns
 from holdfast.server.metrics import Metrics
@@ -42,6 +43,7 @@ class Services:
     previews: Previews
     runs: LateRuns
     models: LateModels
+    interpreters: LateInterpreters
 
 
 def services_of(connection: HTTPConnection) -> Services:

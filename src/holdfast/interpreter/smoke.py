@@ -1,0 +1,297 @@
+"""Does all of it work here? A box, a clone, a kernel, two executions that prove its state, the clean-up: each timed.
+
+A failure is a result, with its category: whose turn it is to do something about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, CannotIsolate, ImageNotFound, InvalidSpec, Unsupported
+from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.client.errors import HoldfastError
+from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
+from holdfast.interpreter.host import Host
+from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.repositories import Remote, check_ref, locate
+from holdfast.interpreter.results import Execution
+from holdfast.interpreter.workspace import Workspace, WorkspaceConfig
+
+SECONDS: Final = 300.0
+_EXECUTE_SECONDS: Final = 60.0
+_QUESTION: Final = "Answer with the one word: ready"
+_SHOWN: Final = 500
+_SPEC: Final = BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=900)
+
+
+class Category(StrEnum):
+    """Whose turn it is."""
+
+    CONFIG = "config"
+    """What was asked for makes no sense, or this installation cannot do it."""
+    SERVER = "server"
+    """It does not answer, or refuses."""
+    BOX = "box"
+    REPOSITORY = "repository"
+    DRIVER = "driver"
+    """The kernel in the box."""
+    EXECUTION = "execution"
+    STATE = "state"
+    """What one execution left was not there for the next."""
+    MODEL = "model"
+    TIMEOUT = "timeout"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    category: Category
+    code: str
+    message: str
+    hint: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"category": self.category.value, "code": self.code, "message": self.message, "hint": self.hint}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    name: str
+    seconds: float
+    detail: str = ""
+    problem: Problem | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.problem is None
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"name": self.name, "ok": self.ok, "seconds": round(self.seconds, 6), "detail": self.detail}
+        return told if self.problem is None else {**told, "error": self.problem.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    phases: tuple[Phase, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(each.ok for each in self.phases)
+
+    @property
+    def problem(self) -> Problem | None:
+        """The first."""
+        return next((each.problem for each in self.phases if each.problem is not None), None)
+
+    @property
+    def seconds(self) -> float:
+        return sum(each.seconds for each in self.phases)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "category": None if self.problem is None else self.problem.category.value,
+            "seconds": round(self.seconds, 6),
+            "phases": [each.to_json() for each in self.phases],
+        }
+
+
+class _Failed(Exception):
+    """A step that has nothing to say but its problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+_OF_PHASE: Final = {"clone": Category.REPOSITORY, "driver": Category.DRIVER, "model": Category.MODEL}
+
+
+def problem_of(error: BaseException, phase: str) -> Problem:
+    """What went wrong in a phase, and whose turn it is."""
+    if isinstance(error, _Failed):
+        return error.problem
+    code = str(getattr(error, "code", type(error).__name__))
+    message = (str(getattr(error, "message", "")) or str(error) or type(error).__name__)[:_SHOWN]
+    hint = getattr(error, "hint", None)
+    return Problem(_category(error, phase), code, message, hint)
+
+
+def _category(error: BaseException, phase: str) -> Category:
+    if isinstance(error, TimeoutError):
+        return Category.TIMEOUT
+    if isinstance(error, InvalidInterpreter | InvalidSpec | Unsupported | CannotIsolate | ImageNotFound):
+        return Category.CONFIG
+    if isinstance(error, CompletionFailed):
+        return Category.MODEL
+    if isinstance(error, HoldfastError) or getattr(error, "code", "") == "no_server":
+        return Category.SERVER
+    if isinstance(error, BoxError) and phase not in _OF_PHASE:
+        return Category.BOX
+    if isinstance(error, InterpreterError | BoxError):
+        return _OF_PHASE.get(phase, Category.EXECUTION)
+    return Category.INTERNAL
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Phases, one after the other, each within what is left of the time."""
+
+    deadline: float
+    phases: list[Phase] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(each.ok for each in self.phases)
+
+    @asynccontextmanager
+    async def phase(self, name: str, *, seconds: float | None = None) -> AsyncIterator[None]:
+        """What is raised inside ends the phase, and is its problem. Cancellation goes on."""
+        self.details.clear()
+        began = time.monotonic()
+        problem = None
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + (seconds or self._left())):
+                yield
+        except TimeoutError as error:
+            said = str(error) or f"it was not done in {time.monotonic() - began:.0f} s"
+            problem = Problem(Category.TIMEOUT, "timeout", said)
+        except Exception as error:  # a failure is a result here
+            problem = problem_of(error, name)
+        self.phases.append(Phase(name, time.monotonic() - began, "; ".join(self.details)[:_SHOWN], problem))
+
+    def _left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+
+async def smoke(
+    open_host: Callable[[], Awaitable[Host]],
+    *,
+    repo: str | None = None,
+    ref: str | None = None,
+    spec: BoxSpec | None = None,
+    roots: Sequence[Path] | None = None,
+    timeout: float = SECONDS,
+) -> Report:
+    """Go all the way once, in a box of its own, which is deleted in the end whatever happens.
+
+    Where a repository is at a URL and the spec says nothing of the network, the box may reach that one host. `roots`
+    are the folders of this machine that the repository may be in; None: all.
+    """
+    steps = _Steps(time.monotonic() + timeout)
+    host: Host | None = None
+    wanted = spec or _SPEC
+    async with steps.phase("config"):
+        wanted = _with_way_out(wanted, repo, roots)
+        check_ref(ref)
+        if ref is not None and repo is None:
+            raise InvalidInterpreter("a ref without a repository", hint="give --repo, too")
+        host = await open_host()
+        steps.details.append(f"provider {wanted.provider}, image {wanted.image or 'default'}")
+    if host is not None:
+        try:
+            workspace = Workspace(host, f"smoke-{secrets.token_hex(8)}", wanted, roots=roots)
+            await _in_a_box(workspace, repo, ref, steps)
+        finally:
+            await host.close()
+    return Report(tuple(steps.phases))
+
+
+async def _in_a_box(workspace: Workspace, repo: str | None, ref: str | None, steps: _Steps) -> None:
+    kernels: Kernels | None = None
+    try:
+        async with steps.phase("box"):
+            made = await workspace.configure(WorkspaceConfig())
+            assert workspace.box is not None
+            steps.details.append(f"{workspace.box.id} {made.kind}")
+        if steps.ok and repo is not None:
+            async with steps.phase("clone"):
+                cloned = await workspace.configure(WorkspaceConfig(repo_url=repo, ref=ref))
+                steps.details += cloned.changed
+        box = workspace.box
+        if steps.ok and box is not None:
+            async with steps.phase("driver"):
+                kernels = await Kernels.start(box, cwd=workspace.workdir)
+                context = await kernels.context()
+                steps.details.append(f"Python {context.python}")
+            if steps.ok and kernels is not None:
+                await _prove_state(kernels, steps)
+    finally:
+        async with steps.phase("cleanup", seconds=60.0):
+            if kernels is not None:
+                await kernels.close()
+            await _clean_up(workspace, steps)
+
+
+async def _prove_state(kernels: Kernels, steps: _Steps) -> None:
+    token = secrets.token_hex(8)
+    context = await kernels.context()
+    async with steps.phase("execute"):
+        done = await context.execute(
+            "import os\nkept = {'token': token, 'pid': os.getpid()}\nlen(os.listdir('.'))",
+            variables={"token": token},
+            timeout=_EXECUTE_SECONDS,
+        )
+        _expect_ok(done)
+        steps.details.append(f"{done.value} files in the workspace")
+    if not steps.ok:
+        return
+    async with steps.phase("execute again"):
+        done = await context.execute("[kept['token'], kept['pid'] == os.getpid()]", timeout=_EXECUTE_SECONDS)
+        _expect_ok(done)
+        if done.value != [token, True]:
+            told = f"the second execution found {str(done.value)[:_SHOWN]} of what the first one left"
+            raise _Failed(Problem(Category.STATE, "state_lost", told))
+        steps.details.append("state kept")
+
+
+def _expect_ok(done: Execution) -> None:
+    if done.error is not None:
+        kind, message = done.error.kind, done.error.message
+        category = Category.STATE if kind == "NameError" else Category.EXECUTION
+        raise _Failed(Problem(category, "code_error", f"{kind}: {message}"[:_SHOWN]))
+
+
+async def _clean_up(workspace: Workspace, steps: _Steps) -> None:
+    box: Box | None = workspace.box
+    if box is None:
+        steps.details.append("nothing was made")
+        return
+    await workspace.close()
+    await workspace.host.delete(box)
+    steps.details.append(f"{box.id} deleted")
+
+
+def _with_way_out(spec: BoxSpec, repo: str | None, roots: Sequence[Path] | None) -> BoxSpec:
+    """The box may reach where the repository is, if nothing is said of what it may reach."""
+    if repo is None:
+        return spec
+    found = locate(repo, roots)
+    if not isinstance(found, Remote) or spec.network != NetworkPolicy():
+        return spec
+    parts = urlsplit(found.url)
+    host = parts.hostname or ""
+    rule = f"[{host}]" if ":" in host else host
+    rule += f":{parts.port}" if parts.port else ""
+    return replace(spec, network=NetworkPolicy(Network.ALLOW, (rule,)))
+
+
+async def smoke_model(host: Host, model: str | None, *, timeout: float = 60.0) -> Report:
+    """Ask a model one small question, by the way that an interpreter goes."""
+    steps = _Steps(time.monotonic() + timeout + 5.0)
+    async with steps.phase("model"):
+        said = await host.complete(model, [{"role": "user", "content": _QUESTION}], timeout=timeout)
+        steps.details.append(f"{said.model} said {said.text.strip()[:80]!r}")
+    return Report(tuple(steps.phases))

@@ -1,0 +1,384 @@
+"""Interpreters that live in the server: made over HTTP, and found again by their threads and boxes on first use.
+
+Nothing of one is only here. What it was made with is an entry on its thread; what it has in memory is in its box, which
+outlives the server. An execution goes on when who asked for it leaves: who asks with its id again gets the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.boxes.process import Stream
+from holdfast.boxes.rows import BoxFilter
+from holdfast.interpreter.budget import Limits
+from holdfast.interpreter.errors import InterpreterError
+from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
+from holdfast.interpreter.record import ALL, SETTINGS, Replay, replay
+from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
+from holdfast.interpreter.workspace import Transition
+from holdfast.server.interpreter_host import ServerHost
+from holdfast.threads.errors import StreamNotFound
+from holdfast.threads.ids import new_id
+from holdfast.threads.rows import RowFilter, ThreadRow
+
+if TYPE_CHECKING:
+    from holdfast.boxes.spec import BoxSpec
+    from holdfast.server.late_boxes import LateBoxes
+    from holdfast.server.late_models import LateModels
+    from holdfast.threads.service import ThreadPage, Threads
+    from holdfast.threads.store import StreamStore
+
+log = logging.getLogger(__name__)
+
+LABEL: Final = "interpreter"
+"""Of their threads."""
+_MOST_LIVE: Final = 256
+_HELD_BYTES: Final = 4 << 20
+"""Output of an execution that is held for who follows it."""
+_HELD_CHUNKS: Final = 4096
+_KEPT_EXECUTIONS: Final = 16
+
+
+class InterpreterNotFound(InterpreterError):
+    code = "interpreter_not_found"
+
+
+class InterpreterElsewhere(InterpreterError):
+    """It lives in the process that made it."""
+
+    code = "interpreter_elsewhere"
+
+
+class InterpreterDeleted(InterpreterError):
+    code = "interpreter_deleted"
+
+
+class TooManyInterpreters(InterpreterError):
+    code = "too_many_interpreters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What an interpreter was made with. As on its thread, but for the box, which is read with care."""
+
+    document: Mapping[str, Any]
+    """As it is written down."""
+    spec: BoxSpec
+    template: str | None = None
+    model: str | None = None
+    repo_url: str | None = None
+    ref: str | None = None
+    volume: str | None = None
+    output_fields: list[dict[str, str]] | None = None
+    timeout: float = EXECUTION_SECONDS
+    output_limit: int = OUTPUT_LIMIT
+    memory: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+ReadMade = Callable[[Mapping[str, Any]], Made]
+"""Settings of a thread, which anybody may have written who can write there. Raises ValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Output that was not held for one who was too slow, or came late."""
+
+    chunks: int
+
+
+class Underway:
+    """One execution, and its output for whoever follows it."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.task: asyncio.Task[Execution] | None = None
+        self._chunks: deque[tuple[Stream, bytes]] = deque()
+        self._first = 0
+        self._held = 0
+        self._moved = asyncio.Event()
+
+    def took(self, stream: Stream, data: bytes) -> None:
+        self._chunks.append((stream, data))
+        self._held += len(data)
+        while self._held > _HELD_BYTES or len(self._chunks) > _HELD_CHUNKS:
+            self._held -= len(self._chunks.popleft()[1])
+            self._first += 1
+        self._move()
+
+    def begin(self, task: asyncio.Task[Execution]) -> None:
+        self.task = task
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Execution]) -> None:
+        if not task.cancelled():
+            task.exception()  # which is told to who follows it, if anybody does
+        self._move()
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def follow(self) -> AsyncIterator[tuple[Stream, bytes] | Missed | Execution]:
+        """Its output from the beginning, as far as it is held, then what came of it. Raises what that raised."""
+        assert self.task is not None
+        at = 0
+        while True:
+            moved = self._moved
+            if at < self._first:
+                yield Missed(self._first - at)
+                at = self._first
+            elif at < self._first + len(self._chunks):
+                chunk = self._chunks[at - self._first]
+                at += 1
+                yield chunk
+            elif self.task.done():
+                yield await self.task
+                return
+            else:
+                await moved.wait()
+
+
+@dataclass(slots=True)
+class _Live:
+    interpreter: Interpreter
+    host: ServerHost
+    made: Made
+    executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(each.task is not None and not each.task.done() for each in self.executions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    row: ThreadRow
+    told: Replay
+    metadata: Mapping[str, Any] | None
+    """What it says itself, where it is live here."""
+
+
+class LiveInterpreters:
+    """Owns the interpreters that are live here, until `close`. Their boxes, and what runs in them, go on."""
+
+    def __init__(
+        self, boxes: LateBoxes, store: StreamStore, threads: Threads, models: LateModels, *, most: int = _MOST_LIVE
+    ) -> None:
+        self._boxes = boxes
+        self._store = store
+        self._threads = threads
+        self._models = models
+        self._most = most
+        self._live: OrderedDict[str, _Live] = OrderedDict()
+        """Those that were used last come last."""
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def new_host(self) -> ServerHost:
+        """Closed by who asked for it."""
+        return ServerHost(self._boxes, self._store, self._threads, self._models)
+
+    async def close(self) -> None:
+        live, self._live = list(self._live.values()), OrderedDict()
+        await asyncio.gather(*(self._let_go(each) for each in live))
+
+    # --- which there are ---
+
+    async def create(self, made: Made, *, title: str | None, labels: Mapping[str, str]) -> str:
+        """Make one, with a box and a Python in it."""
+        id = new_id("i")
+        await self._write_down(id, made, title or f"Interpreter {id}", labels)
+        async with self._turn(id):
+            live = await self._open(id, made)
+            try:
+                await live.interpreter.start()
+            except BaseException:
+                await self._remove(id, live)
+                raise
+        return id
+
+    async def page(self, wanted: RowFilter) -> ThreadPage:
+        return await self._threads.list(wanted)
+
+    def is_live(self, id: str) -> bool:
+        return id in self._live
+
+    async def describe(self, id: str) -> Description:
+        """Raises `InterpreterNotFound`."""
+        row = await self._row(id)
+        live = self._live.get(id)
+        if live is not None:
+            await live.interpreter.flush()
+        told = replay(await self._entries(row.id, (ALL,)))
+        return Description(row, told, None if live is None else live.interpreter.runtime_metadata())
+
+    # --- what is done with one ---
+
+    async def execute(
+        self, id: str, code: str, variables: Mapping[str, Any], timeout: float | None, execution: str, read: ReadMade
+    ) -> Underway:
+        """Begin an execution; one with an id that is known is followed again instead."""
+        live = await self._get(id, read)
+        underway = live.executions.get(execution)
+        if underway is not None:
+            return underway
+        underway = live.executions[execution] = Underway(execution)
+        ended = [key for key, each in live.executions.items() if each.task is not None and each.task.done()]
+        for key in ended[: max(0, len(live.executions) - _KEPT_EXECUTIONS)]:
+            del live.executions[key]
+        running = live.interpreter.execute(
+            code, variables or None, timeout=timeout, on_output=underway.took, id=execution
+        )
+        underway.begin(asyncio.create_task(running, name=f"execution {execution}"))
+        return underway
+
+    async def interrupt(self, id: str, read: ReadMade) -> None:
+        await (await self._get(id, read)).interpreter.interrupt()
+
+    async def configure(
+        self, id: str, made: Made, force_new: bool, changed: Mapping[str, Any], read: ReadMade
+    ) -> Transition:
+        """Change its workspace. `made` is what it is made with from then on."""
+        live = await self._get(id, read)
+        transition = await live.interpreter.configure_workspace(**changed, force_new=force_new)
+        live.made = made
+        await self._write_down(id, made, "", {})
+        return transition
+
+    async def made(self, id: str, read: ReadMade) -> Made:
+        return (await self._get(id, read)).made
+
+    async def interpreter(self, id: str, read: ReadMade) -> Interpreter:
+        """Started. It stays ours."""
+        found = (await self._get(id, read)).interpreter
+        return await found.start()
+
+    async def delete(self, id: str) -> None:
+        """Its box goes with all that is in it. Its thread stays, archived; so does its volume."""
+        row = await self._row(id)
+        async with self._turn(id):
+            live = self._live.get(id)
+            if live is not None:
+                await self._remove(id, live)
+            else:
+                boxes = await self._boxes.get()
+                for box in (await boxes.list(BoxFilter(key=f"interpreter/{id}"))).rows:
+                    await boxes.delete(box.id)
+        if not row.archived:
+            await self._threads.archive(row.id, True)
+
+    # --- finding one again ---
+
+    async def _get(self, id: str, read: ReadMade) -> _Live:
+        async with self._turn(id):
+            live = self._live.get(id)
+            if live is None:
+                live = await self._open(id, await self._read_made(id, read))
+            self._live.move_to_end(id)
+            return live
+
+    async def _open(self, id: str, made: Made) -> _Live:
+        await self._make_room()
+        host = self.new_host()
+        interpreter = Interpreter(
+            id=id,
+            host=host,
+            template=made.template,
+            model=made.model,
+            spec=made.spec,
+            repo_url=made.repo_url,
+            ref=made.ref,
+            volume=made.volume,
+            output_fields=made.output_fields,
+            limits=made.limits,
+            timeout=made.timeout,
+            output_limit=made.output_limit,
+            memory=made.memory,
+            keep=True,
+            roots=(),
+        )
+        live = self._live[id] = _Live(interpreter, host, made)
+        return live
+
+    async def _make_room(self) -> None:
+        while len(self._live) >= self._most:
+            idle = next((id for id, each in self._live.items() if not each.is_busy), None)
+            if idle is None:
+                raise TooManyInterpreters(
+                    f"{self._most} interpreters are at work here", hint="wait until one of them is done"
+                )
+            await self._let_go(self._live.pop(idle))
+
+    async def _read_made(self, id: str, read: ReadMade) -> Made:
+        row = await self._row(id)
+        if row.archived:
+            raise InterpreterDeleted(f"interpreter {id} is deleted", hint="its thread tells what it did")
+        entries = await self._entries(row.id, (SETTINGS,))
+        if not entries:
+            raise InterpreterElsewhere(
+                f"interpreter {id} lives in the process that made it", hint="holdfast interpreter show tells of it"
+            )
+        try:
+            return read(entries[-1]["payload"]["settings"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InterpreterNotFound(f"nobody can read what interpreter {id} was made with: {error}") from None
+
+    async def _row(self, id: str) -> ThreadRow:
+        try:
+            row = await self._threads.get(f"t-{id}")
+        except StreamNotFound:
+            row = None
+        if row is None or row.labels.get(LABEL) != id:
+            raise InterpreterNotFound(
+                f"there is no interpreter {id}", hint="holdfast interpreter list shows those there are"
+            )
+        return row
+
+    async def _entries(self, thread: str, types: tuple[str, ...]) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        since, is_whole = 0, False
+        while not is_whole:
+            page = await self._threads.entries(thread, types=types, since=since, limit=1000)
+            found += page.entries
+            since, is_whole = page.position, page.up_to_date
+        return found
+
+    async def _write_down(self, id: str, made: Made, title: str, labels: Mapping[str, str]) -> None:
+        host = self.new_host()
+        try:
+            record = await host.record(f"t-{id}", title=title, labels={**labels, LABEL: id})
+            record.note({"type": SETTINGS, "settings": dict(made.document)})
+            await record.flush()
+        finally:
+            await host.close()
+
+    # --- letting go ---
+
+    async def _let_go(self, live: _Live) -> None:
+        try:
+            await live.interpreter.shutdown(delete=False)
+        except Exception:  # one that cannot be let go of must not keep others
+            log.exception("interpreter %s was not let go of as it should be", live.interpreter.id)
+        await self._forget(live)
+
+    async def _remove(self, id: str, live: _Live) -> None:
+        self._live.pop(id, None)
+        try:
+            await live.interpreter.shutdown(delete=True)
+        finally:
+            await self._forget(live)
+
+    async def _forget(self, live: _Live) -> None:
+        tasks = [each.task for each in live.executions.values() if each.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await live.host.close()
+
+    def _turn(self, id: str) -> asyncio.Lock:
+        if len(self._turns) > 4 * self._most:
+            self._turns = {key: lock for key, lock in self._turns.items() if lock.locked()}
+        return self._turns.setdefault(id, asyncio.Lock())

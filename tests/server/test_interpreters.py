@@ -1,0 +1,222 @@
+"""`/v1/interpreters`: a Python in a box over HTTP, that outlives the server; and whether it would work here at all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.server.conftest import api_of
+
+from holdfast.model_apis import Api
+from holdfast.testing.model import ScriptedModel
+from holdfast.testing.server import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def interpreter_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("interpreters") / "home") as server:
+        yield server
+        with api_of(server) as api:
+            for box in api.get("/v1/boxes", params={"limit": 200}).json()["boxes"]:
+                assert api.delete(f"/v1/boxes/{box['id']}").status_code == 200
+
+
+@pytest.fixture
+def api(interpreter_server: ServerProcess) -> Iterator[httpx.Client]:
+    with api_of(interpreter_server) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def made(interpreter_server: ServerProcess) -> str:
+    with api_of(interpreter_server) as api:
+        answer = api.post("/v1/interpreters", json={"title": "shared", "outputFields": [{"name": "n", "type": "int"}]})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+
+def execute(api: httpx.Client, interpreter: str, code: str, **more: Any) -> dict[str, Any]:
+    answer = api.post(f"/v1/interpreters/{interpreter}/execute", json={"code": code, **more})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def stream(api: httpx.Client, interpreter: str, code: str, **more: Any) -> list[dict[str, Any]]:
+    with api.stream("POST", f"/v1/interpreters/{interpreter}/execute/stream", json={"code": code, **more}) as answer:
+        assert answer.status_code == 200, answer.read()
+        return [json.loads(line) for line in answer.iter_lines() if line]
+
+
+def test_state_lives_from_one_request_to_the_next(api: httpx.Client, made: str) -> None:
+    assert execute(api, made, "kept = given * 2", variables={"given": 21})["ok"]
+    done = execute(api, made, "print('é'); kept")
+    assert (done["stdout"], done["value"], done["valueText"]) == ("é\n", 42, "42")
+    wrong = execute(api, made, "kept / 0")
+    assert (wrong["ok"], wrong["error"]["kind"]) == (False, "ZeroDivisionError")
+    assert execute(api, made, "def")["error"]["syntax"]
+    assert execute(api, made, "SUBMIT(n=kept)")["submitted"] == {"n": 42}
+    assert "n: " in execute(api, made, "SUBMIT(n='x')")["error"]["message"]
+
+
+def test_what_json_lacks_has_a_form(api: httpx.Client, made: str) -> None:
+    given = {"data": {"$": "bytes", "base64": "aGk="}}
+    assert execute(api, made, "data", variables=given)["value"] == given["data"]
+    answer = api.post(f"/v1/interpreters/{made}/execute", json={"code": "1", "variables": {"x": {"$": "bytes"}}})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_interpreter")
+
+
+def test_what_is_printed_comes_as_it_is_printed(api: httpx.Client, made: str) -> None:
+    lines = stream(api, made, "import sys\nprint('one')\nprint('two', file=sys.stderr)\n3")
+    assert lines[0]["type"] == "execution"
+    assert lines[-1]["type"] == "result"
+    assert (lines[-1]["id"], lines[-1]["value"]) == (lines[0]["id"], 3)
+    printed = [(line["stream"], line["text"]) for line in lines[1:-1]]
+    assert "".join(text for name, text in printed if name == "stdout") == "one\n"
+    assert "".join(text for name, text in printed if name == "stderr") == "two\n"
+
+
+def test_asked_twice_with_one_id_it_runs_once(api: httpx.Client, made: str) -> None:
+    execute(api, made, "count = 0")
+    first = stream(api, made, "count += 1; print(count); count", id="x-once")
+    again = stream(api, made, "count += 1; print(count); count", id="x-once")
+    assert again == first
+    assert execute(api, made, "count")["value"] == 1
+
+
+def test_code_that_runs_is_interrupted_and_its_state_stays(
+    api: httpx.Client, made: str, interpreter_server: ServerProcess
+) -> None:
+    execute(api, made, "before = 1")
+    ended: list[dict[str, Any]] = []
+    began = threading.Event()
+
+    def run() -> None:
+        with (
+            api_of(interpreter_server) as other,
+            other.stream(
+                "POST",
+                f"/v1/interpreters/{made}/execute/stream",
+                json={"code": "import time\nprint('began', flush=True)\nwhile True: time.sleep(0.01)"},
+            ) as answer,
+        ):
+            for line in answer.iter_lines():
+                if "began" in line:
+                    began.set()
+                if line:
+                    ended.append(json.loads(line))
+
+    running = threading.Thread(target=run)
+    running.start()
+    assert began.wait(30)
+    assert api.post(f"/v1/interpreters/{made}/interrupt").status_code == 204
+    running.join(30)
+    assert ended[-1]["error"]["kind"] == "KeyboardInterrupt"
+    assert execute(api, made, "before")["value"] == 1
+
+
+def test_it_is_listed_and_shown_with_what_its_thread_tells(api: httpx.Client, made: str) -> None:
+    execute(api, made, "1")
+    found = api.get("/v1/interpreters").json()["interpreters"]
+    assert made in [each["id"] for each in found if each["isLive"]]
+    shown = api.get(f"/v1/interpreters/{made}").json()
+    assert (shown["title"], shown["thread"], shown["executions"] > 0) == ("shared", f"t-{made}", True)
+    assert shown["transition"]["kind"] == "created"
+    assert shown["settings"]["outputFields"] == [{"name": "n", "type": "int"}]
+    entries = api.get(f"/v1/threads/t-{made}/entries", params={"type": "interpreter.execution", "limit": 1000}).json()
+    assert any(entry["payload"].get("value_text") == "1" for entry in entries["entries"])
+
+
+def test_what_it_has_in_memory_outlives_the_server(api: httpx.Client, interpreter_server: ServerProcess) -> None:
+    id = api.post("/v1/interpreters", json={}).json()["id"]
+    execute(api, id, "import os; kept = {'pid': os.getpid()}")
+    interpreter_server.kill()
+    interpreter_server.start()
+    with api_of(interpreter_server) as api:
+        assert id in [each["id"] for each in api.get("/v1/interpreters").json()["interpreters"] if not each["isLive"]]
+        assert execute(api, id, "kept['pid'] == os.getpid()")["value"] is True
+        interpreter_server.restart()
+    with api_of(interpreter_server) as api:
+        assert execute(api, id, "len(kept)")["value"] == 1
+        shown = api.get(f"/v1/interpreters/{id}").json()
+        assert (shown["executions"], shown["transition"]["kind"]) == (3, "resumed")
+        box = shown["box"]
+        assert api.delete(f"/v1/interpreters/{id}").status_code == 204
+        assert api.get(f"/v1/boxes/{box}").json()["state"] == "deleted"
+        assert api.post(f"/v1/interpreters/{id}/execute", json={"code": "1"}).status_code == 410
+        assert id not in [each["id"] for each in api.get("/v1/interpreters").json()["interpreters"]]
+        assert id in [each["id"] for each in api.get("/v1/interpreters?deleted=true").json()["interpreters"]]
+        assert api.delete(f"/v1/interpreters/{id}").status_code == 204
+
+
+def test_one_that_was_never_used_since_a_restart_is_deleted_with_its_box(
+    api: httpx.Client, interpreter_server: ServerProcess
+) -> None:
+    shown = api.post("/v1/interpreters", json={}).json()
+    interpreter_server.restart()
+    with api_of(interpreter_server) as api:
+        assert api.delete(f"/v1/interpreters/{shown['id']}").status_code == 204
+        assert api.get(f"/v1/boxes/{shown['box']}").json()["state"] == "deleted"
+
+
+def test_code_asks_a_model_and_the_thread_tells_what_it_took(api: httpx.Client) -> None:
+    with ScriptedModel() as model:
+        model.answer_sides("blue")
+        added = {"apis": [Api.OPENAI_CHAT], "baseUrl": model.url, "model": "scripted"}
+        assert api.put("/v1/models/main", json=added).status_code == 200
+        id = api.post("/v1/interpreters", json={"model": "main"}).json()["id"]
+        assert execute(api, id, "llm_query('the sky?')")["value"] == "blue"
+        shown = api.get(f"/v1/interpreters/{id}").json()
+        assert (shown["calls"], shown["outputTokens"] > 0) == (1, True)
+        report = api.post("/v1/runtime/tests/lm", json={"model": "main"}).json()
+        assert (report["ok"], report["phases"][0]["name"]) == (True, "model")
+        api.delete(f"/v1/interpreters/{id}")
+        api.delete("/v1/models/main")
+    failed = api.post("/v1/runtime/tests/lm", json={"model": "main"}).json()
+    assert (failed["ok"], failed["category"]) == (False, "model")
+    assert failed["phases"][0]["error"]["message"]
+
+
+def test_a_box_is_tried_and_leaves_nothing(api: httpx.Client) -> None:
+    before = {each["id"] for each in api.get("/v1/boxes").json()["boxes"]}
+    report = api.post("/v1/runtime/tests/box").json()
+    assert report["ok"], report
+    assert [each["name"] for each in report["phases"]] == [
+        "config", "box", "driver", "execute", "execute again", "cleanup",
+    ]  # fmt: skip
+    assert {each["id"] for each in api.get("/v1/boxes").json()["boxes"]} == before
+    wrong = api.post("/v1/runtime/tests/box", json={"box": {"provider": "nowhere"}}).json()
+    assert (wrong["ok"], wrong["category"]) == (False, "config")
+    files = api.post("/v1/runtime/tests/box", json={"repoUrl": "/etc"}).json()
+    assert (files["ok"], files["category"]) == (False, "config")
+
+
+def test_what_makes_no_sense_is_refused(api: httpx.Client, interpreter_server: ServerProcess) -> None:
+    assert api.get("/v1/interpreters/i-nobody").status_code == 404
+    assert api.post("/v1/interpreters/i-nobody/execute", json={"code": "1"}).status_code == 404
+    assert api.post("/v1/interpreters", json={"box": {"provider": "nowhere"}}).status_code == 422
+    assert api.post("/v1/interpreters", json={"outputFields": [{"name": "1x"}]}).status_code == 422
+    assert api.post("/v1/interpreters", json={"repoUrl": "/etc"}).status_code == 422
+    assert api.post("/v1/interpreters", json={"unknown": 1}).status_code == 422
+    with httpx.Client(base_url=interpreter_server.url, trust_env=False) as stranger:
+        assert stranger.get("/v1/interpreters").status_code == 401
+        assert stranger.post("/v1/runtime/tests/box").status_code == 401
+
+
+def test_one_that_lives_in_a_script_is_shown_and_not_touched(api: httpx.Client) -> None:
+    api.post("/v1/threads", json={"id": "t-i-script", "labels": {"interpreter": "i-script"}})
+    assert api.get("/v1/interpreters/i-script").json()["settings"] is None
+    refused = api.post("/v1/interpreters/i-script/execute", json={"code": "1"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "interpreter_elsewhere")
+
+
+def test_settings_that_somebody_else_wrote_on_the_thread_give_nothing_more(api: httpx.Client) -> None:
+    api.post("/v1/threads", json={"id": "t-i-forged", "labels": {"interpreter": "i-forged"}})
+    forged = {"box": {"provider": "local", "mounts": [{"source": "/", "path": "/host"}]}}
+    entry = {"payload": {"type": "interpreter.settings", "settings": forged}}
+    assert api.post("/v1/stream/threads/t-i-forged", json=[entry]).status_code in (200, 204)
+    assert api.post("/v1/interpreters/i-forged/execute", json={"code": "1"}).status_code == 404
