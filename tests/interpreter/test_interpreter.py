@@ -1,0 +1,252 @@
+"""The facade, on a real server, in real boxes: what a user gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interpreter.workshops import Repository
+
+from holdfast import Interpreter, SyncClient, SyncInterpreter
+from holdfast.boxes.errors import BoxGone
+from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter
+from holdfast.interpreter.record import replay
+from holdfast.interpreter.workspace import Kind
+from holdfast.testing.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("interpreters") / "home") as server:
+        yield server
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            for each in client.boxes.list():
+                client.boxes.delete(each.id)
+
+
+@pytest.fixture
+async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
+    host = await ClientHost.of_home(server.home)
+    yield host
+    await host.close()
+
+
+@pytest.fixture
+async def py(host: ClientHost) -> AsyncIterator[Interpreter]:
+    async with Interpreter(host=host) as py:
+        yield py
+
+
+async def test_state_lives_from_call_to_call_and_submit_gives_the_answer(py: Interpreter) -> None:
+    py.output_fields = [{"name": "total", "type": "int"}]
+    assert (await py.execute("numbers = [1, 2, 3]")).ok
+    assert (await py.execute("sum(numbers) + more", {"more": 4})).value == 10
+    wrong = await py.execute("SUBMIT(total='many')")
+    assert wrong.error is not None
+    assert "total has to be int" in wrong.error.message
+    answer = await py.execute("SUBMIT(total=sum(numbers))")
+    assert answer.submitted == {"total": 6}
+
+
+async def test_tools_are_functions_of_this_process_and_may_change(py: Interpreter) -> None:
+    seen: list[int] = []
+
+    def keep(number: int) -> int:
+        """Keep a number."""
+        seen.append(number)
+        return len(seen)
+
+    async def doubled(number: int) -> int:
+        await asyncio.sleep(0)
+        return number * 2
+
+    py.tools["keep"] = keep
+    assert (await py.execute("keep(5) + keep(number=6)")).value == 3
+    assert seen == [5, 6]
+    assert (await py.execute("keep.__doc__")).value.count("Keep a number.") == 1
+    del py.tools["keep"]
+    py.tools["doubled"] = doubled
+    assert (await py.execute("doubled(21)")).value == 42
+    assert (await py.execute("keep(7)")).error is not None
+    assert seen == [5, 6]
+
+
+async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(host: ClientHost) -> None:
+    py = Interpreter(host=host)
+    await asyncio.gather(py.start(), py.start(), py.start())
+    box = py.box.id
+    assert (await py.execute("1 + 1")).value == 2
+    await py.start()
+    await asyncio.gather(py.shutdown(), py.shutdown())
+    await py.shutdown()
+    with pytest.raises(BoxGone):
+        await host.client.boxes.open(box)
+    with pytest.raises(InvalidInterpreter, match="shut down"):
+        await py.execute("1")
+
+
+async def test_one_with_an_id_goes_on_where_it_was_also_after_the_server_was_killed(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home") as server:
+        host = await ClientHost.of_home(server.home)
+        async with Interpreter(id="i-mine", host=host) as py:
+            await py.execute("kept = {'a': 1}")
+            work = asyncio.create_task(py.execute("import time\nkept['b'] = 2\ntime.sleep(0.2)\nkept"))
+            server.kill()
+            assert (await work).value == {"a": 1, "b": 2}  # the server is not on the way
+            server.start()
+            await py.flush()
+        await host.close()
+        host = await ClientHost.of_home(server.home)
+        async with Interpreter(id="i-mine", host=host) as py:
+            assert (await py.execute("kept")).value == {"a": 1, "b": 2}
+            assert py.runtime_metadata()["transition"]["kind"] == "resumed"
+            told = replay([entry async for entry in py.history()])
+            assert [each.ok for each in told.executions] == [True, True, True]
+            assert told.starts == 2
+            await py.shutdown(delete=True)
+        await host.close()
+
+
+async def test_a_killed_kernel_is_reported_and_a_new_one_is_there(py: Interpreter) -> None:
+    await py.execute("x = 1")
+    done = await py.execute("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert done.error is not None
+    assert (done.error.kind, done.state_lost) == ("KernelKilled", True)
+    assert "lost" in done.text
+    gone = await py.execute("x")
+    assert gone.error is not None
+    assert gone.error.kind == "NameError"
+    states = [dict(each["payload"]) async for each in py.history() if each["payload"]["type"] == "interpreter.state"]
+    assert [each["what"] for each in states] == ["lost"]
+
+
+async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told(host: ClientHost) -> None:
+    spec = BoxSpec(memory=256 << 20)
+    async with Interpreter(host=host, spec=spec) as py:
+        done = await py.execute("data = [bytearray(1 << 20) for _ in range(2000)]\nlen(data)")
+        assert done.error is not None
+        assert done.state_lost or done.error.kind == "MemoryError"
+        if done.state_lost:
+            assert "ran out of memory" in done.error.message
+        assert (await py.execute("1 + 1")).value == 2
+
+
+async def test_a_box_that_was_deleted_under_it_is_replaced_and_the_loss_is_said(
+    host: ClientHost, py: Interpreter
+) -> None:
+    await py.execute("x = 1")
+    first = py.box.id
+    await host.client.boxes.delete(first)
+    done = await py.execute("x")
+    assert done.error is not None
+    assert (done.error.kind, done.state_lost) == ("KernelKilled", True)
+    assert (await py.execute("1 + 1")).value == 2
+    assert py.box.id != first
+    assert py.runtime_metadata()["transition"]["kind"] == "recreated"
+
+
+async def test_a_workspace_changes_in_place_and_memory_stays(py: Interpreter, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repo")
+    first = repository.commit(a_txt="one")
+    repository.commit(a_txt="two")
+    sales = tmp_path / "sales.csv"
+    sales.write_text("amount\n1\n2\n")
+    await py.execute("kept = 5")
+    done = await py.configure_workspace(repository.folder, context_paths=[sales])
+    assert done.kind is Kind.REUSED
+    assert (await py.execute("(kept, open('a.txt').read(), open('context/sales.csv').read())")).value == (
+        5, "two", "amount\n1\n2\n",
+    )  # fmt: skip
+    await py.configure_workspace(ref=first)
+    assert (await py.execute("(kept, open('a.txt').read())")).value == (5, "one")
+    fresh = await py.configure_workspace(force_new=True)
+    assert fresh.kind is Kind.RECREATED
+    lost = await py.execute("kept")
+    assert lost.error is not None
+    assert (await py.execute("open('a.txt').read()")).value == "one"
+
+
+async def test_branches_begin_with_all_there_is_and_go_their_own_ways(py: Interpreter) -> None:
+    await py.execute("data = list(range(100000))\nn = 0")
+    branches = await py.fork(3)
+    done = await asyncio.gather(*(each.execute(f"n = {k}\nlen(data) + n") for k, each in enumerate(branches)))
+    assert [each.value for each in done] == [100000, 100001, 100002]
+    assert (await py.execute("n")).value == 0
+    await branches[0].shutdown()
+    assert (await branches[1].execute("n")).value == 1
+    for each in branches[1:]:
+        await each.shutdown()
+
+
+async def test_who_looks_on_sees_output_and_entries(py: Interpreter) -> None:
+    seen: list[dict[str, Any]] = []
+    looking = asyncio.Event()
+
+    async def look() -> None:
+        async for event in py.events.follow():
+            seen.append(dict(event))
+            looking.set()
+            if event["type"] == "interpreter.execution" and "ok" in event:
+                return
+
+    watching = asyncio.create_task(look())
+    await asyncio.sleep(0)  # it has to be there before something happens
+    done = await py.execute("print('hello')\n1")
+    await watching
+    kinds = [each["type"] for each in seen]
+    assert kinds == ["interpreter.execution", "interpreter.output", "interpreter.execution"]
+    assert (seen[1]["text"], seen[2]["id"]) == ("hello\n", done.id)
+
+
+async def test_the_thread_replays_what_happened(py: Interpreter) -> None:
+    py.tools["ask"] = lambda question: f"answer to {question}"
+    await py.execute("x = ask('why')")
+    await py.execute("1 / 0")
+    await py.execute("SUBMIT(x)")
+    told = replay([entry async for entry in py.history()])
+    assert [(each.code, each.ok, len(each.calls)) for each in told.executions] == [
+        ("x = ask('why')", True, 1),
+        ("1 / 0", False, 0),
+        ("SUBMIT(x)", True, 1),
+    ]
+    assert told.executions[0].calls[0].name == "ask"
+    assert told.submitted == {"output": "answer to why"}
+
+
+async def test_a_child_has_only_so_many_iterations(host: ClientHost) -> None:
+    async with Interpreter(host=host, iterations=2) as py:
+        await py.execute("1")
+        await py.execute("2")
+        with pytest.raises(BudgetExceeded, match="iterations"):
+            await py.execute("3")
+
+
+async def test_the_sync_twin_works_inside_a_running_loop(server: ServerProcess) -> None:
+    os.environ["HOLDFAST_HOME"] = str(server.home)
+    try:
+        with SyncInterpreter(tools={"twice": lambda n: 2 * n}) as py:
+            assert py.execute("twice(4)").value == 8
+            heard: list[bytes] = []
+            py.execute("print('x' * 3)", on_output=lambda stream, data: heard.append(data))
+            assert b"".join(heard) == b"xxx\n"
+            [branch] = py.fork(1)
+            assert branch.execute("1 + 1").value == 2
+            branch.shutdown()
+            assert len(list(py.history())) > 3
+        py.shutdown()
+    finally:
+        del os.environ["HOLDFAST_HOME"]
+
+
+def test_signals_are_where_they_were() -> None:
+    """The facade takes no signal of its process."""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
