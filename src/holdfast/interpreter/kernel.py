@@ -17,7 +17,16 @@ from typing import Any, Final
 
 from holdfast.boxes import packing
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxConflict, BoxError, CannotExecute, ConnectRefused, Unsupported
+from holdfast.boxes.errors import (
+    BoxConflict,
+    BoxError,
+    BoxGone,
+    BoxNotFound,
+    BoxStopped,
+    CannotExecute,
+    ConnectRefused,
+    Unsupported,
+)
 from holdfast.boxes.process import Connection, Process, ProcessState, Stream
 from holdfast.guest.kernel import shipping
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
@@ -188,8 +197,8 @@ class Kernels:
             if self._broker is None:
                 self._broker = Broker(self.box, self._port, self.token)
             return self._broker.connect()
-        except ConnectRefused:
-            raise KernelLost(f"the kernel of box {self.box.id} has ended") from None
+        except (ConnectRefused, BoxGone, BoxNotFound, BoxStopped) as error:
+            raise KernelLost(f"the kernel of box {self.box.id} has ended: {error.message}") from None
         except (BoxError, TimeoutError) as error:
             raise KernelUnreachable(
                 f"the kernel of box {self.box.id} cannot be reached: {error}",
