@@ -67,6 +67,13 @@ def display_by(tell: "Callable[..., Any]") -> "Callable[..., None]":
     return display
 
 
+def set_up(names: "dict[str, Any]", tell: "Callable[..., Any]") -> None:
+    """What every notebook has."""
+    shell = Shell(names)
+    names["display"] = display_by(tell)
+    names["get_ipython"] = lambda: shell
+
+
 def complete(names: "dict[str, Any]", code: str) -> None:
     """What could stand at the end of the code: `{"matches": [...], "begun": characters that are there already}`."""
     begun = _NAME.search(code).group()  # type: ignore[union-attr]
@@ -83,13 +90,17 @@ def complete(names: "dict[str, Any]", code: str) -> None:
 
 def explain(names: "dict[str, Any]", name: str) -> None:
     """What is known of the thing of that name: `{"text": ...}`, or `{}`."""
+    text = describe(names, name)
+    _tell({} if text is None else {"text": text})
+
+
+def describe(names: "dict[str, Any]", name: str) -> "str | None":
     import inspect
 
     try:
         found = _look_up(names, name, strict=True)
     except LookupError:
-        _tell({})
-        return
+        return None
     lines = []
     if callable(found):
         try:
@@ -102,7 +113,104 @@ def explain(names: "dict[str, Any]", name: str) -> None:
     doc = inspect.getdoc(found)
     if doc:
         lines.append("Docstring:\n%s" % doc)
-    _tell({"text": "\n".join(lines)[:100_000]})
+    return "\n".join(lines)[:100_000] + "\n"
+
+
+class Shell:
+    """What `get_ipython()` gives: enough of IPython's for `!command`, and for the magics that notebooks use most."""
+
+    def __init__(self, names: "dict[str, Any]") -> None:
+        self._names = names
+
+    def system(self, command: str) -> None:
+        """`!command`"""
+        self._start(["/bin/sh", "-c", command])
+
+    def getoutput(self, command: str) -> "list[str]":
+        """`lines = !command`"""
+        import subprocess
+
+        done = subprocess.run(["/bin/sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        return done.stdout.decode("utf-8", "replace").splitlines()
+
+    def run_line_magic(self, name: str, line: str, *_: "Any") -> "Any":
+        """`%name line`"""
+        known = {
+            "cd": self._cd, "env": self._env, "matplotlib": self._nothing, "pinfo": self._pinfo, "pip": self._pip,
+            "pwd": self._pwd, "time": self._time, "timeit": self._timeit,
+        }  # fmt: skip
+        if name not in known:
+            raise NameError("there is no %%%s here: there are %s" % (name, ", ".join("%" + each for each in known)))
+        return known[name](line.strip())
+
+    def run_cell_magic(self, name: str, line: str, cell: str) -> "Any":
+        """`%%name line`, and all below it"""
+        if name in ("bash", "sh"):
+            return self._start(["/bin/" + name, "-c", cell])
+        if name == "time":
+            return self._time(cell)
+        raise NameError("there is no %%%%%s here: there are %%%%bash, %%%%sh, %%%%time" % name)
+
+    def _start(self, argv: "list[str]") -> None:
+        import subprocess
+
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        code = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False).returncode
+        self._names["_exit_code"] = code
+
+    def _cd(self, line: str) -> str:
+        import os
+
+        os.chdir(os.path.expanduser(line or "~"))
+        return os.getcwd()
+
+    def _pwd(self, _line: str) -> str:
+        import os
+
+        return os.getcwd()
+
+    def _env(self, line: str) -> "Any":
+        import os
+
+        name, given, value = line.partition("=")
+        if given:
+            os.environ[name.strip()] = value.strip()
+            return None
+        return os.environ.get(name) if name else dict(os.environ)
+
+    def _pip(self, line: str) -> None:
+        import shlex
+
+        self._start([sys.executable, "-m", "pip", *shlex.split(line)])
+
+    def _pinfo(self, line: str) -> None:
+        sys.stdout.write(describe(self._names, line) or "%s is not found\n" % line)
+
+    def _nothing(self, _line: str) -> None:
+        pass
+
+    def _time(self, code: str) -> "Any":
+        import time
+
+        began = time.perf_counter()
+        try:
+            try:
+                compiled = compile(code, "<timed>", "eval")
+            except SyntaxError:
+                exec(compile(code, "<timed>", "exec"), self._names)
+                return None
+            return eval(compiled, self._names)
+        finally:
+            sys.stdout.write("Wall time: %.3g s\n" % (time.perf_counter() - began))
+
+    def _timeit(self, code: str) -> None:
+        import timeit
+
+        timer = timeit.Timer(code, globals=self._names)
+        count, took = timer.autorange()
+        best = min([took, *timer.repeat(3, count)]) / count
+        sys.stdout.write("%.3g s per loop (best of 4, %d loops each)\n" % (best, count))
 
 
 def _tell(document: "Any") -> None:

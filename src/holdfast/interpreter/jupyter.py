@@ -1,0 +1,280 @@
+"""A Jupyter kernel whose notebooks run in a box. `holdfast interpreter jupyter install` makes it known to Jupyter.
+
+Jupyter starts this module as a program, one for each notebook. It speaks Jupyter's protocol by ipykernel, and has an
+interpreter of its own, whose box it deletes in the end. Cells run in the box alone, never in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import codecs
+import contextlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+from IPython.core.inputtransformer2 import TransformerManager
+from traitlets import Float, Unicode
+
+from holdfast import __version__
+from holdfast.boxes.errors import BoxError
+from holdfast.boxes.process import Stream
+from holdfast.client import HoldfastError
+from holdfast.guest.kernel import notebook
+from holdfast.guest.kernel.shipping import MARK
+from holdfast.interpreter.errors import InterpreterError
+from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.results import Artifact, CodeError, Execution
+
+_DISPLAY: Final = "_notebook_display"
+_MODULE: Final = "_holdfast_notebook"
+_GRACE_SECONDS: Final = 5.0
+"""How long an interrupted cell may take to end, before it is killed."""
+_PICTURES: Final = ("image/png", "image/jpeg")
+_SPECIAL: Final = re.compile(r"^\s*[!%?]|=\s*[!%]|\?\s*$", re.MULTILINE)
+_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_SET_UP: Final = """\
+import sys, types
+module = types.ModuleType(name)
+exec(compile(source, "holdfast/guest/kernel/notebook.py", "exec"), module.__dict__)
+sys.modules[name] = module
+module.set_up(names, names[tool])
+"""
+
+
+class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
+    """One notebook, one interpreter, one box."""
+
+    implementation = "holdfast"
+    implementation_version = __version__
+    banner = f"Holdfast {__version__}: Python in a box"
+    language_info = {  # noqa: RUF012
+        "name": "python",
+        "mimetype": "text/x-python",
+        "file_extension": ".py",
+        "pygments_lexer": "ipython3",
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "nbconvert_exporter": "python",
+        "version": ".".join(map(str, sys.version_info[:3])),
+    }
+
+    template = Unicode(help="What the box is made of.").tag(config=True)
+    model = Unicode(help="Which model llm_query asks.").tag(config=True)
+    timeout = Float(float("inf"), help="Seconds that a cell may compute.").tag(config=True)
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._interpreter: Interpreter | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That of the cells. Interrupts and the end come on another."""
+        self._working: asyncio.Task[Any] | None = None
+        self._is_set_up = False
+        self._cells = TransformerManager()
+
+    # --- cells ---
+
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: Mapping[str, str] | None = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Any = None,
+        cell_id: str | None = None,
+    ) -> dict[str, Any]:
+        publish = self._publisher(silent)
+        try:
+            done = await self._work(self._run(code, publish))
+        except asyncio.CancelledError:
+            done = Execution("", error=CodeError("KeyboardInterrupt", "", "KeyboardInterrupt"))
+        except (InterpreterError, BoxError, HoldfastError) as error:
+            hint = getattr(error, "hint", None)
+            said = f"{error}\n{hint}" if hint else str(error)
+            done = Execution("", error=CodeError(type(error).__name__, str(error), f"{type(error).__name__}: {said}"))
+        if done.error is not None:
+            told = _as_error(done.error)
+            publish("error", told)
+            return {"status": "error", "execution_count": self.execution_count, **told}
+        return {
+            "status": "ok",
+            "execution_count": self.execution_count,
+            "payload": [],
+            "user_expressions": {},
+        }
+
+    async def _run(self, code: str, publish: Callable[[str, Mapping[str, Any]], None]) -> Execution:
+        interpreter = await self._ready()
+        # Cut nowhere: a character may come in two pieces.
+        decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in ("stdout", "stderr")}
+
+        def on_output(stream: Stream, data: bytes) -> None:
+            if text := decoders[stream].decode(data):
+                publish("stream", {"name": stream, "text": text})
+
+        interpreter.tools[_DISPLAY] = lambda forms: publish("display_data", {"data": _checked(forms), "metadata": {}})
+        done = await interpreter.execute(self._translated(code), timeout=self.timeout, on_output=on_output)
+        for artifact in done.artifacts:
+            if artifact.media_type in _PICTURES:
+                publish("display_data", {"data": await self._picture(interpreter, artifact), "metadata": {}})
+        if done.error is None and done.value_text is not None:
+            shown = None if _is_plain(done.value) else await self._ask("show(names)")
+            forms = shown or {"text/plain": done.value_text}
+            result = {"execution_count": self.execution_count, "data": _checked(forms), "metadata": {}}
+            publish("execute_result", result)
+        if done.state_lost:
+            self._is_set_up = False
+        return done
+
+    def _translated(self, code: str) -> str:
+        """With `!commands` and magics as calls of `get_ipython()`. Python stays as it is."""
+        if not _SPECIAL.search(code):
+            return code
+        try:
+            return str(self._cells.transform_cell(code))
+        except SyntaxError:
+            return code  # whose error the box tells
+
+    @staticmethod
+    async def _picture(interpreter: Interpreter, artifact: Artifact) -> dict[str, str]:
+        data = await interpreter.read_artifact(artifact)
+        return {artifact.media_type: base64.b64encode(data).decode(), "text/plain": f"<{artifact.name}>"}
+
+    def _publisher(self, silent: bool) -> Callable[[str, Mapping[str, Any]], None]:
+        """What the cell that runs now has to say. It stays its own, whoever says it."""
+        session, socket, parent = self.session, self.iopub_socket, self.get_parent()
+
+        def publish(kind: str, content: Mapping[str, Any]) -> None:
+            if session is not None and not silent:
+                session.send(socket, kind, dict(content), parent=parent, ident=self._topic(kind))
+
+        return publish
+
+    async def _work(self, work: Any) -> Any:
+        """So that it can be interrupted, from wherever."""
+        self._loop = asyncio.get_running_loop()
+        self._working = asyncio.create_task(work)
+        try:
+            return await self._working
+        finally:
+            self._working = None
+
+    def make_interpreter(self) -> Interpreter:
+        return Interpreter(template=self.template or None, model=self.model or None, timeout=self.timeout)
+
+    async def _ready(self) -> Interpreter:
+        if self._interpreter is None:
+            self._interpreter = self.make_interpreter()
+            self._interpreter.tools[_DISPLAY] = lambda forms: None
+        await self._interpreter.start()
+        if not self._is_set_up:
+            source = inspect.getsource(notebook)
+            given = f"{{'name': {_MODULE!r}, 'source': {source!r}, 'tool': {_DISPLAY!r}, 'names': globals()}}"
+            done = await self._interpreter.execute(f"exec({_SET_UP!r}, {given});")
+            if done.error is not None:
+                raise InterpreterError(f"the box cannot serve a notebook: {done.error.message}")
+            self._is_set_up = True
+        return self._interpreter
+
+    # --- names ---
+
+    async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
+        told = await self._ask(f"complete(names, {code[:cursor_pos].rpartition(chr(10))[2]!r})")
+        begun = told.get("begun", 0) if told else 0
+        matches = told.get("matches", []) if told else []
+        return {
+            "status": "ok",
+            "matches": [each for each in matches if isinstance(each, str)],
+            "cursor_start": cursor_pos - (begun if isinstance(begun, int) else 0),
+            "cursor_end": cursor_pos,
+            "metadata": {},
+        }
+
+    async def do_inspect(
+        self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
+    ) -> dict[str, Any]:
+        name = next((each.group() for each in _NAME.finditer(code) if each.start() <= cursor_pos <= each.end()), "")
+        told = await self._ask(f"explain(names, {name!r})") if name else None
+        text = told.get("text") if told else None
+        data = {"text/plain": text} if isinstance(text, str) else {}
+        return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
+
+    async def do_is_complete(self, code: str) -> dict[str, Any]:
+        status, indent = self._cells.check_complete(code)
+        return {"status": status, **({"indent": " " * (indent or 0)} if status == "incomplete" else {})}
+
+    async def _ask(self, call: str) -> dict[str, Any] | None:
+        """What the helper in the box says; None where it does not answer. Nothing of it is seen in the notebook."""
+        interpreter = self._interpreter
+        if interpreter is None or not self._is_set_up:
+            return None
+        printed = bytearray()
+        code = f"exec({f'import {_MODULE}; {_MODULE}.{call}'!r}, {{'names': globals()}});"
+        with contextlib.suppress(InterpreterError, BoxError, HoldfastError, ValueError):
+            work = interpreter.execute(code, timeout=_GRACE_SECONDS, on_output=lambda _, data: printed.extend(data))
+            done = await self._work(work)
+            told = json.loads(printed) if done.ok else None
+            return told if isinstance(told, dict) else None
+        return None
+
+    # --- interrupts, and the end ---
+
+    async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Comes on a loop of its own, while a cell runs."""
+        loop = self._loop
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._interrupt(), loop)
+        if self.session is not None:
+            self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+
+    async def _interrupt(self) -> None:
+        """KeyboardInterrupt in the cell; one that goes on all the same is killed."""
+        working, interpreter = self._working, self._interpreter
+        if working is None:
+            return
+        if interpreter is not None:
+            with contextlib.suppress(InterpreterError, BoxError):
+                await interpreter.interrupt()
+                await asyncio.wait({working}, timeout=_GRACE_SECONDS)
+        working.cancel()
+
+    async def do_shutdown(self, restart: bool) -> dict[str, Any]:
+        loop, interpreter = self._loop, self._interpreter
+        self._interpreter = None
+        if interpreter is not None and loop is not None:
+            with contextlib.suppress(InterpreterError, BoxError, HoldfastError):
+                work = asyncio.run_coroutine_threadsafe(interpreter.shutdown(), loop)
+                await asyncio.wrap_future(work)
+        return {"status": "ok", "restart": restart}
+
+
+def _as_error(error: CodeError) -> dict[str, Any]:
+    return {"ename": error.kind, "evalue": error.message, "traceback": error.traceback.rstrip("\n").split("\n")}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether its text is all that there is to be seen of it."""
+    return isinstance(value, bool | int | float | str | list) or (isinstance(value, dict) and MARK not in value)
+
+
+def _checked(forms: Any) -> dict[str, str]:
+    """Forms of a value as a box gives them, and nothing else that it may give."""
+    if not isinstance(forms, Mapping):
+        return {"text/plain": str(forms)}
+    return {str(media): text for media, text in forms.items() if isinstance(text, str)}
+
+
+def main() -> None:
+    """One kernel, to its end. Jupyter says by arguments where it is to be reached."""
+    IPKernelApp.launch_instance(kernel_class=BoxKernel)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Notebooks in boxes: our kernel, driven by Jupyter's own client, on a real server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import KernelManager
+
+from holdfast import SyncClient
+from holdfast.interpreter.kernelspec import install, kernel_spec
+from holdfast.testing.server import ServerProcess
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.xdist_group("interpreter-jupyter"),
+]
+
+_WAIT: Final = 60.0
+_CHECKOUT: Final = Path(__file__).parents[2]
+
+
+@dataclass
+class Shown:
+    """What a cell shows."""
+
+    status: str
+    error: str = ""
+    streams: dict[str, str] = field(default_factory=dict)
+    result: dict[str, str] = field(default_factory=dict)
+    displayed: list[dict[str, str]] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+
+
+class Notebook:
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    def run(self, code: str, *, on_stream: Any = None) -> Shown:
+        shown = Shown("")
+
+        def hear(message: dict[str, Any]) -> None:
+            kind, content = message["msg_type"], message["content"]
+            shown.order.append(kind)
+            if kind == "stream":
+                shown.streams[content["name"]] = shown.streams.get(content["name"], "") + content["text"]
+                if on_stream is not None:
+                    on_stream(content["text"])
+            elif kind == "execute_result":
+                shown.result = content["data"]
+            elif kind == "display_data":
+                shown.displayed.append(content["data"])
+            elif kind == "error":
+                shown.error = "\n".join(content["traceback"])
+
+        reply = self.client.execute_interactive(code, timeout=_WAIT, output_hook=hear)
+        shown.status = reply["content"]["status"]
+        return shown
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("jupyter") / "home") as server:
+        yield server
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            assert [each.id for each in client.boxes.list()] == [], "a notebook's box goes with it"
+
+
+@pytest.fixture(scope="module")
+def notebook(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """With the kernel as it is installed, but for what its box has."""
+    prefix = tmp_path_factory.mktemp("prefix")
+    spec = kernel_spec(env={"HOLDFAST_HOME": str(server.home), "HOLDFAST_URL": "", "PYTHONPATH": str(_CHECKOUT)})
+    spec["argv"][spec["argv"].index("holdfast.interpreter.jupyter")] = "tests.interpreter.data_kernel"
+    install(spec, prefix=str(prefix))
+    known = KernelSpecManager(kernel_dirs=[str(prefix / "share" / "jupyter" / "kernels")])
+    # Not over TCP, where other programs of this machine could listen.
+    manager = KernelManager(kernel_name="holdfast", kernel_spec_manager=known, transport="ipc")
+    manager.connection_file = str(tmp_path_factory.mktemp("run") / "kernel.json")
+    manager.ip = str(tmp_path_factory.mktemp("ipc") / "kernel")
+    manager.start_kernel(cwd=str(_CHECKOUT))
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=_WAIT)
+        yield Notebook(manager, client)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+def test_cells_share_their_state_and_show_values(notebook: Notebook) -> None:
+    assert notebook.run("x = 20").result == {}
+    shown = notebook.run("print('out')\nimport sys\nprint('err', file=sys.stderr)\nx + 1")
+    assert shown.status == "ok"
+    assert shown.streams == {"stdout": "out\n", "stderr": "err\n"}
+    assert shown.result == {"text/plain": "21"}
+    assert notebook.run("_").result == {"text/plain": "21"}
+    assert notebook.run("import asyncio\nawait asyncio.sleep(0, 'äöü')").result == {"text/plain": "'äöü'"}
+
+
+def test_output_comes_while_the_cell_runs(notebook: Notebook) -> None:
+    """The cell waits for an answer that is given when its output was seen."""
+    heard: list[str] = []
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        if "waiting" in text:
+            notebook.manager.interrupt_kernel()
+
+    shown = notebook.run("import time\nprint('waiting', flush=True)\nwhile True: time.sleep(0.01)", on_stream=hear)
+    assert shown.status == "error"
+    assert "KeyboardInterrupt" in shown.error
+    assert heard == ["waiting\n"]
+    assert notebook.run("'still here'").result == {"text/plain": "'still here'"}
+
+
+def test_errors_are_told_by_the_lines_of_the_cell(notebook: Notebook) -> None:
+    shown = notebook.run("def broken():\n    return 1 / 0\n\nbroken()")
+    assert shown.status == "error"
+    assert "line 2, in broken" in shown.error
+    assert shown.error.endswith("ZeroDivisionError: division by zero")
+    assert "holdfast" not in shown.error
+    assert "SyntaxError" in notebook.run("1 +").error
+
+
+def test_a_figure_is_shown_as_a_picture(notebook: Notebook) -> None:
+    shown = notebook.run("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()")
+    [figure] = shown.displayed
+    assert base64.b64decode(figure["image/png"]).startswith(b"\x89PNG")
+    assert shown.streams == {}
+
+
+def test_a_table_is_shown_as_one(notebook: Notebook) -> None:
+    shown = notebook.run("import pandas as pd\ntable = pd.DataFrame({'a': [1, 2]})\ntable")
+    assert "<table" in shown.result["text/html"]
+    shown = notebook.run("print('before')\ndisplay(table, 'text')\nprint('after')")
+    assert ["text/html" in each for each in shown.displayed] == [True, False]
+    assert [each for each in shown.order if each in ("stream", "display_data")] == [
+        "stream", "display_data", "display_data", "stream"
+    ]  # fmt: skip
+
+
+def test_commands_and_magics_run_in_the_box(notebook: Notebook) -> None:
+    assert notebook.run("!echo hello && cat /etc/hostname-that-is-not").streams["stdout"] == "hello\n"
+    assert notebook.run("lines = !printf 'a\\nb'\nlines").result == {"text/plain": "['a', 'b']"}
+    assert notebook.run("%cd /tmp\n%pwd").result == {"text/plain": "'/tmp'"}
+    assert notebook.run("%%bash\nfor n in 1 2; do echo $n; done").streams["stdout"] == "1\n2\n"
+    assert "there is no %nonsense" in notebook.run("%nonsense").error
+
+
+def test_names_are_completed_and_explained(notebook: Notebook) -> None:
+    notebook.run("numbers = [1]\ndef counted(things: list) -> int:\n    'How many.'\n    return len(things)")
+    told = notebook.client.complete("print(numbers.app", reply=True, timeout=_WAIT)["content"]
+    assert (told["matches"], told["cursor_start"]) == (["numbers.append"], 6)
+    assert "numbers" in notebook.client.complete("numb", reply=True, timeout=_WAIT)["content"]["matches"]
+    told = notebook.client.inspect("counted(numbers)", 3, reply=True, timeout=_WAIT)["content"]
+    assert told["found"]
+    assert "counted(things: list) -> int" in told["data"]["text/plain"]
+    assert "How many." in told["data"]["text/plain"]
+    assert not notebook.client.inspect("nothing", reply=True, timeout=_WAIT)["content"]["found"]
+    assert notebook.run("_").status == "ok"
+
+
+def test_a_restart_begins_anew(notebook: Notebook) -> None:
+    notebook.run("gone = 1")
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=_WAIT)
+    assert "NameError" in notebook.run("gone").error
+    assert notebook.run("1 + 1").result == {"text/plain": "2"}
+
+
+def test_a_killed_process_is_said_to_be(notebook: Notebook) -> None:
+    shown = notebook.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert shown.status == "error"
+    assert "memory is lost" in shown.error
+    assert notebook.run("display(1)").status == "ok"
+
+
+def test_the_kernel_is_installed_by_a_command(tmp_path: Path) -> None:
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "interpreter", "jupyter", "install", "--prefix", str(tmp_path),
+         "--template", "data", "--home", str(tmp_path / "home"), "--json"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    [spec] = [json.loads(each.read_text()) for each in tmp_path.glob("share/jupyter/kernels/holdfast/kernel.json")]
+    assert told["spec"] == spec
+    assert spec["argv"][1:] == [
+        "-m", "holdfast.interpreter.jupyter", "-f", "{connection_file}", "--BoxKernel.template=data"
+    ]  # fmt: skip
+    assert spec["env"] == {"HOLDFAST_HOME": str(tmp_path / "home")}
