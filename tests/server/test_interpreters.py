@@ -186,7 +186,7 @@ def test_a_box_is_tried_and_leaves_nothing(api: httpx.Client) -> None:
     report = api.post("/v1/runtime/tests/box").json()
     assert report["ok"], report
     assert [each["name"] for each in report["phases"]] == [
-        "config", "box", "driver", "execute", "execute again", "cleanup",
+        "config", "box", "driver", "execute", "state", "cleanup",
     ]  # fmt: skip
     assert {each["id"] for each in api.get("/v1/boxes").json()["boxes"]} == before
     wrong = api.post("/v1/runtime/tests/box", json={"box": {"provider": "nowhere"}}).json()

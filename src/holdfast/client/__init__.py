@@ -27,6 +27,7 @@ from holdfast.client.errors import (
     Unauthorized,
     Unreachable,
 )
+from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
 from holdfast.client.model_store import ModelAnswer, ModelRecord, ModelStore, ModelTrial
 from holdfast.client.models import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
 from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs
@@ -60,6 +61,9 @@ __all__ = [
     "Forbidden",
     "Gone",
     "HoldfastError",
+    "InterpreterInfo",
+    "InterpreterPage",
+    "Interpreters",
     "InvalidRequest",
     "Key",
     "LastEntry",
@@ -76,6 +80,7 @@ __all__ = [
     "Pruned",
     "Refused",
     "RemoteBox",
+    "RemoteExecution",
     "RemoteProcess",
     "RetryNotice",
     "RunInfo",

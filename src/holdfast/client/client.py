@@ -12,6 +12,7 @@ from holdfast.client.boxes import Boxes
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection, FindAgain
 from holdfast.client.egress import Egress
 from holdfast.client.images import Images
+from holdfast.client.interpreters import Interpreters
 from holdfast.client.keys import Keys
 from holdfast.client.model_store import ModelStore
 from holdfast.client.models import Token
@@ -54,6 +55,7 @@ class Client:
         self.images = Images(self._connection)
         self.models = ModelStore(self._connection)
         self.runs = Runs(self._connection)
+        self.interpreters = Interpreters(self._connection)
 
     @property
     def url(self) -> str:

@@ -195,6 +195,7 @@ class Connection:
         *,
         parameters: Parameters = (),
         body: AsyncIterable[bytes] | bytes | None = None,
+        media_type: str = "application/octet-stream",
         silence: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Ask once, with a body that is sent as it comes, for an answer that is read as it comes.
@@ -208,7 +209,7 @@ class Connection:
             path,
             params=list(parameters),
             content=body,
-            headers={} if body is None else {"content-type": "application/octet-stream"},
+            headers={} if body is None else {"content-type": media_type},
             timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
         )
         try:

@@ -15,6 +15,7 @@ from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
 from holdfast.client.egress import SyncEgress
 from holdfast.client.images import SyncImages
+from holdfast.client.interpreters import SyncInterpreters
 from holdfast.client.keys import Keys
 from holdfast.client.model_store import SyncModelStore
 from holdfast.client.models import (
@@ -61,6 +62,7 @@ class SyncClient:
         self.images = SyncImages(self._client.images, self._loop)
         self.models = SyncModelStore(self._client.models, self._loop)
         self.runs = SyncRuns(self._client.runs, self._loop)
+        self.interpreters = SyncInterpreters(self._client.interpreters, self._loop)
 
     @property
     def url(self) -> str:

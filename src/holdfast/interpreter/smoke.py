@@ -248,7 +248,7 @@ async def _prove_state(kernels: Kernels, steps: _Steps) -> None:
         steps.details.append(f"{done.value} files in the workspace")
     if not steps.ok:
         return
-    async with steps.phase("execute again"):
+    async with steps.phase("state"):
         done = await context.execute("[kept['token'], kept['pid'] == os.getpid()]", timeout=_EXECUTE_SECONDS)
         _expect_ok(done)
         if done.value != [token, True]:

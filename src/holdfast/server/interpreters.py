@@ -457,8 +457,8 @@ async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[by
                 yield _line({"type": "missed", "chunks": event.chunks})
             else:
                 stream, data = event
-                if text := decoders[stream].decode(data):
-                    yield _line({"type": "output", "stream": stream, "text": text})
+                # Also where half a character is all there is: who comes again counts lines.
+                yield _line({"type": "output", "stream": stream, "text": decoders[stream].decode(data)})
     except (InterpreterError, BoxError, StreamError) as error:
         told = {"code": error.code, "message": error.message, "hint": error.hint}
         yield _line({"type": "error", "error": told})

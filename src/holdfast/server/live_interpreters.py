@@ -18,7 +18,7 @@ from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.budget import Limits
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
-from holdfast.interpreter.record import ALL, SETTINGS, Replay, replay
+from holdfast.interpreter.record import ALL, EXECUTION, SETTINGS, Replay, replay
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
@@ -42,6 +42,7 @@ _HELD_BYTES: Final = 4 << 20
 """Output of an execution that is held for who follows it."""
 _HELD_CHUNKS: Final = 4096
 _KEPT_EXECUTIONS: Final = 16
+_MOST_KNOWN: Final = 10_000
 
 
 class InterpreterNotFound(InterpreterError):
@@ -56,6 +57,12 @@ class InterpreterElsewhere(InterpreterError):
 
 class InterpreterDeleted(InterpreterError):
     code = "interpreter_deleted"
+
+
+class ExecutionKnown(InterpreterError):
+    """Nothing runs twice."""
+
+    code = "execution_known"
 
 
 class TooManyInterpreters(InterpreterError):
@@ -150,6 +157,13 @@ class _Live:
     host: ServerHost
     made: Made
     executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
+    known: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Ids of executions that were begun: each runs once, whoever asks again."""
+
+    def remember(self, execution: str) -> None:
+        self.known[execution] = None
+        while len(self.known) > _MOST_KNOWN:
+            self.known.popitem(last=False)
 
     @property
     def is_busy(self) -> bool:
@@ -227,7 +241,13 @@ class LiveInterpreters:
         underway = live.executions.get(execution)
         if underway is not None:
             return underway
+        if execution in live.known:
+            raise ExecutionKnown(
+                f"execution {execution} was begun before, and its result is not held any more",
+                hint=f"thread t-{id} has what is known of it",
+            )
         underway = live.executions[execution] = Underway(execution)
+        live.remember(execution)
         ended = [key for key, each in live.executions.items() if each.task is not None and each.task.done()]
         for key in ended[: max(0, len(live.executions) - _KEPT_EXECUTIONS)]:
             del live.executions[key]
@@ -278,7 +298,11 @@ class LiveInterpreters:
         async with self._turn(id):
             live = self._live.get(id)
             if live is None:
-                live = await self._open(id, await self._read_made(id, read))
+                made = await self._read_made(id, read)
+                begun = await self._entries(f"t-{id}", (EXECUTION,))
+                live = await self._open(id, made)
+                for entry in begun:
+                    live.remember(str(entry["payload"].get("id")))
             self._live.move_to_end(id)
             return live
 

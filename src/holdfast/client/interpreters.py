@@ -1,0 +1,368 @@
+"""Interpreters that live in a server: made, used and deleted over HTTP: `client.interpreters`.
+
+For one that lives in this process, with tools of yours, see `holdfast.Interpreter`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from holdfast.boxes.sync import SyncIterator
+from holdfast.client.box_connection import LONG_SECONDS, BoxConnection, box_error_of
+from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.errors import Unauthorized, Unreachable, error_of
+from holdfast.loop_thread import LoopThread
+from holdfast.threads.ids import new_id
+
+_PAGE: Final = 200
+_SILENCE: Final = 75.0
+"""The server says every 15 seconds that it is still there."""
+
+OnOutput = Callable[[Literal["stdout", "stderr"], str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterInfo:
+    """An interpreter as the server knew it when it was asked. Times are UTC milliseconds."""
+
+    id: str
+    thread: str
+    title: str | None
+    created_at: int
+    last_activity_at: int
+    is_live: bool
+    """It is in the server's memory now. Else it is found again when it is used."""
+    box: str | None = None
+    document: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
+    """Everything the server told."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> InterpreterInfo:
+        return cls(
+            value["id"],
+            value["thread"],
+            value["title"],
+            value["createdAt"],
+            value["lastActivityAt"],
+            value["isLive"],
+            value.get("box"),
+            value,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterPage:
+    interpreters: list[InterpreterInfo]
+    next_cursor: str | None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> InterpreterPage:
+        return cls([InterpreterInfo.from_json(each) for each in value["interpreters"]], value["nextCursor"])
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteExecution:
+    """What came of a piece of code. What it did wrong is in `error`."""
+
+    id: str
+    ok: bool
+    stdout: str
+    stderr: str
+    value: Any
+    """Of the last expression, as JSON; what JSON lacks is a document with `$`."""
+    value_text: str | None
+    error: Mapping[str, Any] | None
+    """kind, message, traceback, syntax."""
+    submitted: Mapping[str, Any] | None
+    artifacts: tuple[Mapping[str, Any], ...]
+    seconds: float
+    state_lost: bool
+    text: str
+    """What a model reads of it."""
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RemoteExecution:
+        return cls(
+            id=value["id"],
+            ok=value["ok"],
+            stdout=value["stdout"],
+            stderr=value["stderr"],
+            value=value["value"],
+            value_text=value["valueText"],
+            error=value["error"],
+            submitted=value["submitted"],
+            artifacts=tuple(value["artifacts"]),
+            seconds=value["seconds"],
+            state_lost=value["stateLost"],
+            text=value["text"],
+            document=value,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in self.document.items() if name != "type"}
+
+
+class Interpreters:
+    """All interpreters of one server: `client.interpreters`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._interpreters = BoxConnection(connection, "/v1/interpreters")
+
+    async def create(
+        self,
+        *,
+        template: str | None = None,
+        model: str | None = None,
+        box: Mapping[str, Any] | None = None,
+        repo_url: str | None = None,
+        ref: str | None = None,
+        volume: str | None = None,
+        output_fields: Sequence[Mapping[str, str]] | None = None,
+        timeout: float | None = None,
+        title: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> InterpreterInfo:
+        """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…"""
+        wanted = {
+            "template": template,
+            "model": model,
+            "box": None if box is None else dict(box),
+            "repoUrl": repo_url,
+            "ref": ref,
+            "volume": volume,
+            "outputFields": None if output_fields is None else [dict(each) for each in output_fields],
+            "timeoutSeconds": timeout,
+            "title": title,
+            "labels": None if labels is None else dict(labels),
+        }
+        given = {name: value for name, value in wanted.items() if value is not None}
+        answer = await self._interpreters.ask("POST", "", given, repeatable=False, timeout=LONG_SECONDS)
+        return answer.read(InterpreterInfo.from_json)
+
+    async def get(self, id: str) -> InterpreterInfo:
+        """With what its thread tells: executions, calls, tokens."""
+        return (await self._interpreters.below(id).ask("GET")).read(InterpreterInfo.from_json)
+
+    async def execute(
+        self,
+        id: str,
+        code: str,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        execution_id: str | None = None,
+    ) -> RemoteExecution:
+        """Run code to its end; `on_output` is given what it prints as it comes.
+
+        A connection that is lost is made again, and the code runs once all the same.
+        """
+        wanted: dict[str, Any] = {"code": code, "id": execution_id or new_id("x"), "variables": dict(variables or {})}
+        if timeout is not None:
+            wanted["timeoutSeconds"] = timeout
+        path = f"/v1/interpreters/{quote(id, safe='')}/execute/stream"
+        following = _Following(on_output)
+        connection = self._connection
+        deadline, attempt = time.monotonic() + connection.retry_seconds, 0
+        while True:
+            try:
+                return await self._follow(path, encode_json(wanted), following)
+            except (Unreachable, Unauthorized) as error:
+                if await connection.found_elsewhere(error):
+                    continue
+                if following.moved:
+                    deadline, attempt, following.moved = time.monotonic() + connection.retry_seconds, 0, False
+                delay = connection.backoff.delay(attempt)
+                if isinstance(error, Unauthorized) or time.monotonic() + delay >= deadline:
+                    raise
+                await connection.wait(error, delay, attempt + 1)
+                attempt += 1
+
+    async def _follow(self, path: str, body: bytes, following: _Following) -> RemoteExecution:
+        following.begin()
+        async with self._connection.exchange(
+            "POST", path, body=body, media_type="application/json", silence=_SILENCE
+        ) as response:
+            async for line in response.aiter_lines():
+                if line and (done := following.take(line)) is not None:
+                    return done
+        raise Unreachable(
+            f"{self._connection.url} hung up before the code had ended", hint="what it does goes on: ask its thread"
+        )
+
+    async def interrupt(self, id: str) -> None:
+        """KeyboardInterrupt in the code that runs, if any does."""
+        await self._interpreters.below(id).ask("POST", "/interrupt")
+
+    async def configure_workspace(
+        self,
+        id: str,
+        *,
+        repo_url: str | None = None,
+        ref: str | None = None,
+        volume: str | None = None,
+        force_new: bool = False,
+    ) -> dict[str, Any]:
+        """Change what it works on, in place. Says how: kind (created, reused, resumed, recreated), reason, changed."""
+        wanted: dict[str, Any] = {"repoUrl": repo_url, "ref": ref, "volume": volume, "forceNew": force_new}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        answer = await self._interpreters.below(id).ask("POST", "/workspace", given, timeout=LONG_SECONDS)
+        return answer.read(dict)
+
+    async def delete(self, id: str) -> None:
+        """Delete its box and all that it has in memory. Its thread stays."""
+        await self._interpreters.below(id).ask("DELETE", timeout=LONG_SECONDS)
+
+    async def page(self, *, deleted: bool = False, cursor: str | None = None, limit: int = 50) -> InterpreterPage:
+        """Up to `limit` interpreters at once (200 at most), and where the next ones are."""
+        parameters = [("limit", str(limit)), ("deleted", str(deleted).lower())]
+        if cursor is not None:
+            parameters.append(("cursor", cursor))
+        return (await self._interpreters.ask("GET", parameters=parameters)).read(InterpreterPage.from_json)
+
+    async def test_box(
+        self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
+    ) -> dict[str, Any]:
+        """Whether interpreters work here: each phase, timed, with what is wrong."""
+        wanted = {"box": None if box is None else dict(box), "repoUrl": repo_url, "ref": ref}
+        return await self._test("box", wanted)
+
+    async def test_model(self, *, model: str | None = None) -> dict[str, Any]:
+        """Whether a model answers."""
+        return await self._test("lm", {"model": model})
+
+    async def _test(self, what: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        body = encode_json({name: value for name, value in wanted.items() if value is not None})
+        answer = await self._connection.ask(
+            "POST", f"/v1/runtime/tests/{what}", body=body, repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(dict)
+
+    # Last, so that `list` means the builtin everywhere above.
+    async def list(self, *, deleted: bool = False, limit: int | None = None) -> AsyncIterator[InterpreterInfo]:
+        """All interpreters, those of scripts and notebooks too, or the first `limit`, the latest active first."""
+        left, cursor = limit, None
+        while left is None or left > 0:
+            page = await self.page(deleted=deleted, cursor=cursor, limit=_PAGE if left is None else min(left, _PAGE))
+            for info in page.interpreters:
+                yield info
+            left = None if left is None else left - len(page.interpreters)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+
+class _Following:
+    """The lines of an execution. Those that an earlier connection brought are passed over."""
+
+    def __init__(self, on_output: OnOutput | None) -> None:
+        self._on_output = on_output
+        self._seen = 0
+        self._at = 0
+        self.moved = False
+
+    def begin(self) -> None:
+        self._at = 0
+
+    def take(self, line: str) -> RemoteExecution | None:
+        try:
+            told = json.loads(line)
+            kind = told["type"]
+        except (ValueError, LookupError, TypeError):
+            raise not_understood(f"a line of an execution cannot be read: {line[:80]!r}") from None
+        self.moved = True
+        if kind == "result":
+            try:
+                return RemoteExecution.from_json(told)
+            except (LookupError, TypeError) as error:
+                raise not_understood(f"the result of an execution cannot be read: {error}") from None
+        if kind == "error":
+            problem = told.get("error") or {}
+            code, message, hint = str(problem.get("code")), str(problem.get("message")), problem.get("hint")
+            if code == "unavailable":
+                raise Unreachable(message, code=code, hint=hint)
+            raise box_error_of(code, message, hint) or error_of(409, {}, json.dumps(told).encode(), "an execution")
+        if kind == "missed":
+            self._at += int(told.get("chunks", 0))
+            self._seen = max(self._seen, self._at)
+        elif kind == "output":
+            self._at += 1
+            if self._at > self._seen:
+                self._seen = self._at
+                if self._on_output is not None and told["text"]:
+                    self._on_output(told["stream"], told["text"])
+        return None
+
+
+class SyncInterpreters:
+    """The same for code without `await`."""
+
+    def __init__(self, interpreters: Interpreters, loop: LoopThread) -> None:
+        self._interpreters = interpreters
+        self._loop = loop
+
+    def create(self, **options: Any) -> InterpreterInfo:
+        """Make one: takes what `Interpreters.create` takes."""
+        return self._loop.run(self._interpreters.create(**options))
+
+    def get(self, id: str) -> InterpreterInfo:
+        return self._loop.run(self._interpreters.get(id))
+
+    def execute(
+        self,
+        id: str,
+        code: str,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        execution_id: str | None = None,
+    ) -> RemoteExecution:
+        """Run code to its end; `on_output` is called on the client's own thread."""
+        running = self._interpreters.execute(
+            id, code, variables=variables, timeout=timeout, on_output=on_output, execution_id=execution_id
+        )
+        return self._loop.run(running)
+
+    def interrupt(self, id: str) -> None:
+        self._loop.run(self._interpreters.interrupt(id))
+
+    def configure_workspace(
+        self,
+        id: str,
+        *,
+        repo_url: str | None = None,
+        ref: str | None = None,
+        volume: str | None = None,
+        force_new: bool = False,
+    ) -> dict[str, Any]:
+        return self._loop.run(
+            self._interpreters.configure_workspace(id, repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
+        )
+
+    def delete(self, id: str) -> None:
+        self._loop.run(self._interpreters.delete(id))
+
+    def test_box(
+        self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
+    ) -> dict[str, Any]:
+        return self._loop.run(self._interpreters.test_box(box=box, repo_url=repo_url, ref=ref))
+
+    def test_model(self, *, model: str | None = None) -> dict[str, Any]:
+        return self._loop.run(self._interpreters.test_model(model=model))
+
+    def page(self, *, deleted: bool = False, cursor: str | None = None, limit: int = 50) -> InterpreterPage:
+        return self._loop.run(self._interpreters.page(deleted=deleted, cursor=cursor, limit=limit))
+
+    def list(self, *, deleted: bool = False, limit: int | None = None) -> SyncIterator[InterpreterInfo]:
+        return SyncIterator(self._interpreters.list(deleted=deleted, limit=limit), self._loop)
