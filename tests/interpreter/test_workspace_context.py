@@ -59,7 +59,7 @@ async def test_files_and_folders_are_staged_whole_and_replaced_when_they_change(
     assert await sh(workspace.box, "cat context/mine.txt") == "mine", "what did not change is left alone"
     table.write_text("amount\n2\n")
     changed = await workspace.configure(WorkspaceConfig(context_paths=[table]))
-    assert changed.changed == ("staged 1 context files",)
+    assert changed.changed == ("staged 1 context file",)
     assert await sh(workspace.box, "ls -A context; cat context/sales.csv") == "sales.csv\namount\n2"
     cleared = await workspace.configure(WorkspaceConfig(context_paths=[]))
     assert cleared.changed == ("cleared the context",)
@@ -178,7 +178,7 @@ async def test_what_a_box_puts_in_the_place_of_the_context_is_not_followed(
     ):
         await sh(workspace.box, planted)
         done = await workspace.configure(WorkspaceConfig(context_paths=[tmp_path / "new.txt"]))
-        assert done.changed == ("staged 1 context files",)
+        assert done.changed == ("staged 1 context file",)
         assert await sh(workspace.box, f"cat .holdfast/context/new.txt; cat {MEMORY}/memory/x; ls {MEMORY}/memory") == (
             "newprecious\nx"
         )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _RECIPE: Final = "image.toml"
 _LINES: Final = 40
-_DISTRIBUTION_KEYS: Final = ("debian-archive-keyring.gpg", "ubuntu-archive-keyring.gpg")
 
 RecipeArgument = Annotated[
     str,
@@ -112,7 +111,7 @@ def build(
                 cache = the_home(home) / "cache" / "packages"
                 return await _base(workshop, choice, name, package or [], cache, progress, again=no_cache)
         except StepFailed as error:
-            _show_output(error.output)
+            show_output(error.output)
             raise
 
     try:
@@ -149,17 +148,13 @@ class _Choice:
         return self._architecture or debian_architecture()
 
     def sources(self, apt: AptConfiguration, release: dict[str, str]) -> list[Source]:
+        from holdfast.images.debian.of_machine import own_sources
         from holdfast.images.debian.sources import given, of_distribution
         from holdfast.images.errors import NoSources
 
-        own = of_distribution(apt.sources, release)
         if self._mirror is None and not self._suites:
-            if not own:
-                raise NoSources(
-                    "this machine's apt does not say where its distribution comes from, or there is no apt",
-                    hint="name a mirror: --mirror URL --suite NAME --keyring FILE",
-                )
-            return own
+            return own_sources(apt)
+        own = of_distribution(apt.sources, release)
         codename = release.get("VERSION_CODENAME")
         suites = self._suites or ([codename] if codename else [])
         mirror = self._mirror or (own[0].url if own else None)
@@ -169,13 +164,13 @@ class _Choice:
         return [given(mirror, suite, components, self._keyrings) for suite in suites]
 
     def trust(self, apt: AptConfiguration) -> Trust:
-        from holdfast.images.debian.bootstrap import Signed, Unsigned
+        from holdfast.images.debian.bootstrap import Unsigned
+        from holdfast.images.debian.of_machine import own_trust
 
         if self._insecure:
             note("insecure", "signatures are not checked: whoever sits between here and the mirror can change packages")
             return Unsigned()
-        known = [Path("/usr/share/keyrings") / name for name in _DISTRIBUTION_KEYS]
-        return Signed([*apt.keyrings, *(path for path in known if path.is_file())])
+        return own_trust(apt)
 
 
 async def _base(
@@ -188,36 +183,23 @@ async def _base(
     *,
     again: bool,
 ) -> Image:
-    import httpx
-
-    from holdfast import __version__
     from holdfast.images.base import BASE, ENV, PACKAGES
-    from holdfast.images.debian.bootstrap import build_system, choose, is_current, utc_now
-    from holdfast.images.debian.download import Downloads
+    from holdfast.images.debian.of_machine import build_of_machine
     from holdfast.images.debian.sources import read_configuration, read_os_release
 
     apt = read_configuration()
-    sources, trust = choice.sources(apt, read_os_release()), choice.trust(apt)
-    name = name or BASE
-    # The proxy that apt uses, else what the environment says.
-    async with httpx.AsyncClient(proxy=apt.proxy, headers={"User-Agent": f"holdfast/{__version__}"}) as http:
-        downloads = Downloads(http, cache)
-        system = await choose(
-            downloads,
-            sources,
-            [*PACKAGES, *more],
-            trust=trust,
-            architecture=choice.architecture,
-            env=ENV,
-            now=utc_now if apt.check_valid_until else None,
-            progress=progress,
-        )
-        if not again and (image := await is_current(workshop, system, name)) is not None:
-            progress.skip("image", f"{name} is made of these very packages")
-            return image
-        image = await build_system(workshop, downloads, system, name, progress)
-        downloads.forget_old()
-        return image
+    return await build_of_machine(
+        workshop,
+        name or BASE,
+        [*PACKAGES, *more],
+        env=ENV,
+        cache=cache,
+        progress=progress,
+        sources=choice.sources(apt, read_os_release()),
+        trust=choice.trust(apt),
+        architecture=choice.architecture,
+        again=again,
+    )
 
 
 async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:
@@ -248,7 +230,7 @@ def _recipe_at(path: Path) -> Path:
     return path / _RECIPE if path.is_dir() else path
 
 
-def _show_output(output: bytes) -> None:
+def show_output(output: bytes) -> None:
     """The end of what a command printed before it failed."""
     lines = output.decode("utf-8", "replace").splitlines()
     if len(lines) > _LINES:

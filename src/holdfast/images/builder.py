@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Mapping
 from typing import Final
 
 from holdfast.boxes.box import Box
@@ -24,10 +25,20 @@ _STEP_SECONDS: Final = 4 * 3600.0
 
 
 async def build(
-    workshop: Workshop, plan: Plan, name: str, network: NetworkPolicy, progress: Progress, *, cache: bool = True
+    workshop: Workshop,
+    plan: Plan,
+    name: str,
+    network: NetworkPolicy,
+    progress: Progress,
+    *,
+    cache: bool = True,
+    labels: Mapping[str, str] | None = None,
 ) -> Image:
-    """The image, under this name. Without the cache every step is done, and its snapshot replaces the one there was."""
-    if cache and (image := await image_or_none(workshop, name)) and image.labels.get(BUILD) == plan.hash:
+    """The image, under this name. Without the cache every step is done, and its snapshot replaces the one there was.
+
+    `labels` are kept with the image beside the build's own.
+    """
+    if cache and (image := await image_or_none(workshop, name)) and _is_made_so(image, plan, labels or {}):
         for step in plan.steps:
             progress.skip(step.kind, step.what)
         return image
@@ -38,8 +49,8 @@ async def build(
     snapshot = known[plan.steps[done - 1].hash].id if done else None
     if snapshot is None or done < len(plan.steps):
         snapshot = await _work(workshop, plan, done, snapshot, name, network, progress)
-    labels = {BUILD: plan.hash, BUILD_OF: name}
-    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=labels)
+    told = {**(labels or {}), BUILD: plan.hash, BUILD_OF: name}
+    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=told)
     await forget(workshop, name, keep={step.hash for step in plan.steps}, latest=snapshot)
     return image
 
@@ -125,6 +136,11 @@ async def _run(
         ) from None
     if not done.ok:
         raise StepFailed(f"this ended with {done.exit_code}: {step.what}", output=output.data, hint=hint)
+
+
+def _is_made_so(image: Image, plan: Plan, labels: Mapping[str, str]) -> bool:
+    wanted = {**labels, BUILD: plan.hash}
+    return all(image.labels.get(name) == value for name, value in wanted.items())
 
 
 def _by_hash(snapshots: list[Snapshot]) -> dict[str, Snapshot]:

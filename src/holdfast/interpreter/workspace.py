@@ -291,7 +291,8 @@ class Workspace:
             changed += _told(checkout, repository)
         if survey is not None and survey.digest != await staging.staged(box, workdir):
             await staging.stage(box, workdir, survey)
-            changed.append(f"staged {survey.files} context files" if survey.items else "cleared the context")
+            files = f"{survey.files} context file{'s' if survey.files > 1 else ''}"
+            changed.append(f"staged {files}" if survey.items else "cleared the context")
             await staging.link(box, workdir)
         if self.set_up is not None:
             await self.set_up(box)

@@ -1,0 +1,303 @@
+"""Templates: what boxes of interpreters begin with. Each is an image, and what it is made of: it can be made again.
+
+A template says which Python packages it has, or names a recipe of an image. Where its image is missing, or is of what
+the template said before (inactive), it is built when it is wanted, and says so. A box keeps nothing in a template.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Self
+
+from holdfast.boxes.errors import ImageNotFound
+from holdfast.boxes.images import Image
+from holdfast.boxes.network import DEFAULT_LIST, Network, NetworkPolicy
+from holdfast.images.base import ENV
+from holdfast.images.builder import build
+from holdfast.images.debian.of_machine import build_of_machine
+from holdfast.images.plan import make_plan
+from holdfast.images.progress import Progress, Silent
+from holdfast.images.recipe import Group, Recipe, read_recipe
+from holdfast.images.workshop import Workshop, build_spec, for_a_while, image_or_none
+from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.interpreter.wheels import HostPip, NoWheels, check_requirement, python_in
+
+BASE: Final = "holdfast/interpreter"
+"""What templates of packages begin with: Python and git."""
+SYSTEM: Final = ("apt", "ca-certificates", "curl", "git", "procps", "python3", "python3-pip", "python3-venv")
+"""Packages of the distribution that it has, beside what every system has."""
+DECLARED: Final = "interpreter-template"
+"""Label of a template's image: the digest of what it was declared to be."""
+_FORMAT: Final = 1
+_WHEELS: Final = "/var/cache/holdfast/wheels"
+_NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+_LONGEST: Final = 60
+_LARGEST: Final = 1 << 20
+_MOST_PACKAGES: Final = 200
+_PIP: Final = ("python3", "-m", "pip", "install", "--no-input", "--no-cache-dir", "--disable-pip-version-check")
+_NETWORK: Final = NetworkPolicy(Network.ALLOW, (DEFAULT_LIST,))
+
+
+class Status(StrEnum):
+    READY = "ready"
+    MISSING = "missing"
+    """It has no image."""
+    INACTIVE = "inactive"
+    """Its image is of what it was declared to be before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    name: str
+    packages: tuple[str, ...] = ()
+    """Of Python."""
+    recipe: Path | None = None
+    """A recipe of an image, in the place of packages."""
+    built_in: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.name) > _LONGEST or not _NAME.fullmatch(self.name):
+            raise InvalidInterpreter(
+                f"{self.name[:80]!r} cannot name a template", hint="lower case, as in data or my-tools"
+            )
+        if self.recipe is not None and self.packages:
+            raise InvalidInterpreter("a template has packages or a recipe", hint="name the packages in the recipe")
+        if len(self.packages) > _MOST_PACKAGES:
+            raise InvalidInterpreter(f"a template has {_MOST_PACKAGES} packages at most", hint="use a recipe")
+        for each in self.packages:
+            check_requirement(each)
+
+    @property
+    def image(self) -> str:
+        return f"template/{self.name}"
+
+    def digest(self) -> str:
+        """Of what it is declared to be. Reads the recipe."""
+        told: dict[str, Any] = {
+            "format": _FORMAT,
+            "base": BASE,
+            "packages": sorted(map(check_requirement, self.packages)),
+        }
+        if self.recipe is not None:
+            read_recipe(self.recipe)
+            told = {"format": _FORMAT, "recipe": self.recipe.read_text()}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+
+    def to_json(self) -> dict[str, Any]:
+        if self.recipe is not None:
+            return {"name": self.name, "recipe": str(self.recipe)}
+        return {"name": self.name, "packages": list(self.packages)}
+
+
+BUILT_IN: Final = (
+    Template("python", built_in=True),
+    Template("data", ("numpy", "pandas", "matplotlib"), built_in=True),
+)
+
+
+def status_of(digest: str, image: Image | None) -> Status:
+    if image is None:
+        return Status.MISSING
+    return Status.READY if image.labels.get(DECLARED) == digest else Status.INACTIVE
+
+
+# --- declarations ---
+
+
+class Declared:
+    """Templates by name: the built-in ones, and those that are declared in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, name: str) -> Template:
+        found = self._read(self._folder / f"{name}.json") if _NAME.fullmatch(name) else None
+        found = found or next((each for each in BUILT_IN if each.name == name), None)
+        if found is None:
+            known = ", ".join(each.name for each in self.all())
+            raise InvalidInterpreter(
+                f"there is no template {name[:80]}",
+                hint=f"there are {known}; holdfast interpreter template build NAME --package PACKAGE makes one",
+            )
+        return found
+
+    def all(self) -> list[Template]:
+        """By name."""
+        own = {each.name: each for path in sorted(self._folder.glob("*.json")) if (each := self._read(path))}
+        return sorted(({each.name: each for each in BUILT_IN} | own).values(), key=lambda each: each.name)
+
+    def keep(self, template: Template) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        half = self._folder / f".{secrets.token_hex(8)}"
+        try:
+            half.write_text(json.dumps(template.to_json(), indent=2) + "\n")
+            half.replace(self._folder / f"{template.name}.json")
+        finally:
+            half.unlink(missing_ok=True)
+
+    def forget(self, name: str) -> None:
+        if _NAME.fullmatch(name):
+            (self._folder / f"{name}.json").unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> Template | None:
+        try:
+            with path.open("rb") as file:
+                document = json.loads(file.read(_LARGEST))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise _damaged(path, str(error)) from None
+        try:
+            recipe = document.get("recipe")
+            packages = tuple(document.get("packages", ()))
+            if document["name"] != path.stem or not all(isinstance(each, str) for each in packages):
+                raise ValueError("its name or packages make no sense")
+            return Template(path.stem, packages, None if recipe is None else Path(recipe))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, why: str) -> InvalidInterpreter:
+    return InvalidInterpreter(f"the template in {path} cannot be read: {why}", hint="mend the file, or remove it")
+
+
+# --- images ---
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    template: Template
+    status: Status
+    image: Image | None
+
+
+class Templates:
+    """Templates, and their images at one provider. Owns nothing: the workshop is the caller's.
+
+    `environment` are the variables that this machine's pip runs with; `cache` is where packages are kept.
+    """
+
+    def __init__(self, workshop: Workshop, declared: Declared, *, cache: Path, environment: Mapping[str, str]) -> None:
+        self.declared = declared
+        self._workshop = workshop
+        self._cache = cache
+        self._pip = HostPip(environment)
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    @classmethod
+    def of_home(cls, workshop: Workshop, home: Path, environment: Mapping[str, str]) -> Self:
+        """Declared in the home folder, where packages are kept, too."""
+        return cls(workshop, Declared(home / "templates"), cache=home / "cache", environment=environment)
+
+    async def look(self, template: Template) -> Known:
+        image = await image_or_none(self._workshop, template.image)
+        return Known(template, status_of(await asyncio.to_thread(template.digest), image), image)
+
+    async def list(self) -> tuple[Known, ...]:
+        return tuple([await self.look(each) for each in await asyncio.to_thread(self.declared.all)])
+
+    async def resolve(self, name: str, progress: Progress | None = None) -> str:
+        """The image for boxes of this template. Built first, where there is none of what the template says."""
+        template = await asyncio.to_thread(self.declared.get, name)
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            known = await self.look(template)
+            if known.status is not Status.READY:
+                told = progress or Silent()
+                told.begin("template", f"{name} is {known.status}: it is built now")
+                told.end()
+                await self.build(template, told)
+        return template.image
+
+    async def build(self, template: Template, progress: Progress, *, again: bool = False) -> Image:
+        """Build its image where there is none, or `again`: then packages are brought anew, in their latest versions."""
+        known = await self.look(template)
+        if known.image is not None and known.status is Status.READY and not again:
+            progress.skip("template", f"{template.name} is ready")
+            return known.image
+        digest = await asyncio.to_thread(template.digest)
+        if template.recipe is not None:
+            return await self._from_recipe(template, template.recipe, digest, progress, again=again)
+        base = await self._base(progress, again=again)
+        with tempfile.TemporaryDirectory(prefix="holdfast-template-") as folder:
+            recipe = await self._recipe(template, base, Path(folder), progress)
+            return await self._build(template, recipe, base, Path(folder), digest, progress, again=again)
+
+    async def remove(self, template: Template) -> None:
+        """Its image, and what was declared. A built-in one can be built again."""
+        await self._workshop.remove_image(template.image)
+        await asyncio.to_thread(self.declared.forget, template.name)
+
+    # --- how it is made ---
+
+    async def _from_recipe(
+        self, template: Template, path: Path, digest: str, progress: Progress, *, again: bool
+    ) -> Image:
+        recipe = await asyncio.to_thread(read_recipe, path)
+        base = await image_or_none(self._workshop, recipe.base)
+        if base is None and recipe.base == BASE:
+            base = await self._base(progress, again=False)
+        if base is None:
+            raise ImageNotFound(
+                f"there is no image {recipe.base} to begin with",
+                hint="holdfast image list shows those there are; holdfast image build base makes holdfast/base",
+            )
+        return await self._build(template, recipe, base, path.parent, digest, progress, again=again)
+
+    async def _build(
+        self,
+        template: Template,
+        recipe: Recipe,
+        base: Image,
+        folder: Path,
+        digest: str,
+        progress: Progress,
+        *,
+        again: bool,
+    ) -> Image:
+        plan = await asyncio.to_thread(make_plan, recipe, base, folder)
+        labels = {DECLARED: digest}
+        return await build(
+            self._workshop, plan, template.image, recipe.network, progress, cache=not again, labels=labels
+        )
+
+    async def _base(self, progress: Progress, *, again: bool) -> Image:
+        """Python and git, of this machine's distribution. Made where it is missing, and brought up to date `again`."""
+        there = await image_or_none(self._workshop, BASE)
+        if there is not None and not again:
+            return there
+        return await build_of_machine(
+            self._workshop, BASE, SYSTEM, env=ENV, cache=self._cache / "packages", progress=progress
+        )
+
+    async def _recipe(self, template: Template, base: Image, folder: Path, progress: Progress) -> Recipe:
+        """Packages by this machine's pip; by the box's, over its way out, where that does not do."""
+        if not template.packages:
+            return Recipe(base.name, (), network=NetworkPolicy(Network.NONE))
+        packages = tuple(map(check_requirement, template.packages))
+        wheels = folder / "wheels"
+        await asyncio.to_thread(wheels.mkdir)
+        async with for_a_while(
+            await self._workshop.create(build_spec(self._workshop, base.name, NetworkPolicy(), template.image))
+        ) as box:
+            python = await python_in(box)
+        progress.begin("wheels", " ".join(packages))
+        try:
+            await self._pip.download(packages, python, wheels, progress)
+        except NoWheels as error:
+            progress.end(f"{error}: the box brings them")
+            return Recipe(base.name, (Group(commands=((*_PIP, *packages),)),), network=_NETWORK)
+        count = len(await asyncio.to_thread(os.listdir, wheels))
+        progress.end(f"{count} wheel{'s' if count > 1 else ''}")
+        install = (*_PIP, "--no-index", "--find-links", _WHEELS, *packages)
+        group = Group(files={_WHEELS: "wheels"}, commands=(install,))
+        return Recipe(base.name, (group,), network=NetworkPolicy(Network.NONE))

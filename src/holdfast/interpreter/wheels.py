@@ -1,0 +1,153 @@
+"""Python packages for an image, as wheels, by this machine's own pip: from where it gets packages, whatever that is.
+
+A mirror, a folder, a login: what pip knows of them stays here, and the box that installs the wheels needs no network.
+Nothing of a package is run on this machine: only wheels are taken, and what has none is left to the box.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import CannotExecute
+from holdfast.images.progress import Progress
+from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
+
+_SECONDS: Final = 1800.0
+_LAST: Final = 64 * 1024
+_REQUIREMENT: Final = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"  # a name
+    r"(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?"  # extras
+    r"((===|==|>=|<=|~=|!=|<|>)[A-Za-z0-9.*+!_-]{1,60}(,(===|==|>=|<=|~=|!=|<|>)[A-Za-z0-9.*+!_-]{1,60}){0,9})?"
+)
+_OLD_NAMES: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_ASK: Final = """
+import json, os, platform, sys
+try:
+    libc = os.confstr("CS_GNU_LIBC_VERSION")
+except (ValueError, OSError):
+    libc = None
+print(json.dumps({"version": list(sys.version_info[:2]), "kind": sys.implementation.name,
+                  "machine": platform.machine(), "libc": libc}))
+"""
+
+
+class NoWheels(Exception):
+    """This machine cannot bring them. `output` is what pip said."""
+
+    def __init__(self, message: str, output: bytes = b"") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """What wheels have to fit to."""
+
+    version: tuple[int, int]
+    machine: str
+    """As in `x86_64`."""
+    glibc: int | None
+    """The minor version of glibc 2; None for another C library."""
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        if self.glibc is None:
+            return ()
+        newer = [f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc, 4, -1)]
+        older = [f"{name}_{self.machine}" for minor, name in _OLD_NAMES.items() if minor <= self.glibc]
+        return (*newer, *older, f"linux_{self.machine}")
+
+
+def check_requirement(text: str) -> str:
+    """A package, with extras and versions if need be. No URL, path or option: these are for recipes."""
+    plain = text.replace(" ", "")
+    if not _REQUIREMENT.fullmatch(plain):
+        raise InvalidInterpreter(
+            f"{text[:80]!r} names no Python package",
+            hint="as in pandas, 'pandas>=2,<3' or 'pandas[excel]'; else a recipe",
+        )
+    return plain
+
+
+async def python_in(box: Box) -> Python:
+    """The `python3` of a box."""
+    try:
+        done = await box.exec(("python3", "-I", "-c", _ASK), cwd="/", timeout=60, max_output=1 << 16)
+    except CannotExecute:
+        done = None
+    try:
+        told: Any = json.loads(done.stdout) if done is not None and done.ok else None
+        major, minor = (int(each) for each in told["version"])
+        machine, libc = told["machine"], told["libc"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise WorkspaceFailed(
+            f"the image {box.spec.image} has no python3 that could be asked", hint="begin with an image that has one"
+        ) from None
+    fits = isinstance(machine, str) and re.fullmatch(r"[a-z0-9_]{1,32}", machine)
+    found = re.fullmatch(r"glibc 2\.([0-9]{1,3})", libc) if isinstance(libc, str) else None
+    if not fits or not 0 < major < 10 or not 0 <= minor < 100:
+        raise WorkspaceFailed(f"the python3 of image {box.spec.image} says nonsense of itself")
+    return Python((major, minor), machine, int(found[1]) if found and told.get("kind") == "cpython" else None)
+
+
+class HostPip:
+    """pip of this machine, as it runs with these variables. Reads none of its own process's."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+
+    async def download(self, requirements: Sequence[str], python: Python, folder: Path, progress: Progress) -> None:
+        """Wheels of the packages and of all that they need, into a folder. Raises `NoWheels`."""
+        path = self._environment.get("PATH")
+        program = next((found for name in ("pip", "pip3") if (found := shutil.which(name, path=path))), None)
+        if program is None:
+            raise NoWheels("this machine has no pip")
+        if not python.platforms:
+            raise NoWheels("the image has a C library of another kind than this machine's packages")
+        platforms = [word for each in python.platforms for word in ("--platform", each)]
+        command = [
+            program, "download", "--no-input", "--disable-pip-version-check", "--progress-bar", "off",
+            "--only-binary=:all:", "--implementation", "cp", "--python-version", ".".join(map(str, python.version)),
+            *platforms, "--dest", str(folder), "--", *requirements,
+        ]  # fmt: skip
+        last = bytearray()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                cwd=folder,
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoWheels(f"{program} cannot be run: {error}") from None
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(_SECONDS):
+                while piece := await process.stdout.read(1 << 16):
+                    progress.output(piece)
+                    last += piece
+                    del last[:-_LAST]
+                await process.wait()
+        except TimeoutError:
+            raise NoWheels(f"pip did not end within {_SECONDS:g} s", bytes(last)) from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode:
+            raise NoWheels("pip could not bring wheels of all packages", bytes(last))

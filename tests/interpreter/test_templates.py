@@ -1,0 +1,373 @@
+"""Templates of interpreters: declared, built in real boxes by real pips, and built when they are wanted."""
+
+from __future__ import annotations
+
+import base64
+import ensurepip
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.images.kitchen import Steps, pieces
+from tests.providers.local.networking import networked
+
+from holdfast.boxes.images import Image
+from holdfast.boxes.spec import BoxSpec
+from holdfast.cli import interpreter_template
+from holdfast.cli.errors import CommandError
+from holdfast.images import build, make_plan, parse_recipe
+from holdfast.images.errors import InvalidRecipe, StepFailed
+from holdfast.images.workshop import ProviderWorkshop, Workshop
+from holdfast.interpreter import templates as interpreter_templates
+from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.interpreter.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
+from holdfast.interpreter.wheels import Python, check_requirement
+from holdfast.providers.local import LocalProvider
+from holdfast.testing.docker_engine import python_files
+from holdfast.testing.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+
+class Told(Steps):
+    """All that a build said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+
+    def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
+        self.all.append(f"{step} {detail}")
+
+    def skip(self, step: str, detail: str = "") -> None:
+        self.all.append(f"{step} {detail}")
+
+    def end(self, summary: str = "") -> None:
+        self.all.append(summary)
+
+
+needs_pip = pytest.mark.skipif(shutil.which("pip") is None, reason="this machine has no pip to bring wheels by")
+
+
+# --- what they say ---
+
+
+def test_packages_are_names_and_versions_and_nothing_else() -> None:
+    for text in ("pandas", "scikit-learn", "pandas>=2,<3", "a[b,c]==1.0.*", "ruamel.yaml", "x >= 1", "torch==2.1+cpu"):
+        assert check_requirement(text) == text.replace(" ", "")
+    for wrong in (
+        "",
+        "-r",
+        "--index-url=x",
+        "./x",
+        "/x",
+        "x @ https://e",
+        "https://e/x.whl",
+        "x;y",
+        "x\n",
+        "x==",
+        "$(x)",
+    ):
+        with pytest.raises(InvalidInterpreter):
+            check_requirement(wrong)
+
+
+def test_names_are_those_of_images() -> None:
+    assert Template("data-2.x").image == "template/data-2.x"
+    for wrong in ("", "Data", "../x", "a/b", "a:b", "-a", "x" * 80, "a--"):
+        with pytest.raises(InvalidInterpreter):
+            Template(wrong)
+    with pytest.raises(InvalidInterpreter, match="packages or a recipe"):
+        Template("x", ("six",), Path("x"))
+
+
+def test_wheels_fit_the_c_library_of_the_image() -> None:
+    python = Python((3, 11), "x86_64", 18)
+    assert python.platforms[:2] == ("manylinux_2_18_x86_64", "manylinux_2_17_x86_64")
+    assert python.platforms[-4:] == (
+        "manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"
+    )  # fmt: skip
+    assert Python((3, 11), "x86_64", None).platforms == ()
+
+
+def test_a_template_is_ready_where_its_image_is_of_what_it_says() -> None:
+    def image(**labels: str) -> Image:
+        return Image("template/x", "sha256:0", (), 0, 0, labels=labels)
+
+    digest = Template("x", ("a", "b")).digest()
+    assert digest == Template("other", ("b", "a")).digest()
+    assert digest != Template("x", ("a",)).digest()
+    assert status_of(digest, None) is Status.MISSING
+    assert status_of(digest, image()) is Status.INACTIVE
+    assert status_of(digest, image(**{DECLARED: "another"})) is Status.INACTIVE
+    assert status_of(digest, image(**{DECLARED: digest})) is Status.READY
+
+
+def test_declarations_are_kept_beside_the_built_in_ones(tmp_path: Path) -> None:
+    declared = Declared(tmp_path / "templates")
+    assert [each.name for each in declared.all()] == ["data", "python"]
+    assert declared.get("data").packages == ("numpy", "pandas", "matplotlib")
+    declared.keep(Template("mine", ("six",)))
+    declared.keep(Template("data", ("polars",)))
+    declared.keep(Template("recipe", recipe=tmp_path / "image.toml"))
+    assert [each.name for each in declared.all()] == ["data", "mine", "python", "recipe"]
+    assert declared.get("data") == Template("data", ("polars",))
+    assert declared.get("recipe").recipe == tmp_path / "image.toml"
+    declared.forget("data")
+    declared.forget("../../x")
+    assert declared.get("data").built_in
+    for name in ("nowhere", "../templates/mine", "mine.json", ""):
+        with pytest.raises(InvalidInterpreter, match="there is no template") as raised:
+            declared.get(name)
+        assert "data, mine, python, recipe" in (raised.value.hint or "")
+    for text in (
+        "{",
+        "[]",
+        '{"name": "other"}',
+        '{"name": "mine", "packages": [1]}',
+        '{"name": "mine", "packages": 1}',
+    ):
+        (tmp_path / "templates" / "mine.json").write_text(text)
+        with pytest.raises(InvalidInterpreter, match=r"mine\.json cannot be read"):
+            declared.get("mine")
+
+
+# --- images ---
+
+
+def a_wheel(folder: Path, name: str, version: str) -> None:
+    """A package of one module, which says its version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"version = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    digests = {path: hashlib.sha256(text.encode()).digest() for path, text in files.items()}
+    record = [
+        f"{path},sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()},{len(files[path])}"
+        for path, digest in digests.items()
+    ]
+    files[f"{info}/RECORD"] = "\n".join((*record, f"{info}/RECORD,,", ""))
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+def pip_with(folder: Path) -> dict[str, str]:
+    """Variables for a pip that knows this folder and nothing else."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+    }
+
+
+@pytest.fixture(scope="session")
+def python_and_pip() -> bytes:
+    """A root filesystem with Python and pip, in the place of a Debian that would take half a minute to make."""
+    bundled = sorted((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
+    if not bundled:
+        pytest.skip("this Python brings no pip along")
+    files = python_files()
+    with tarfile.open(fileobj=io.BytesIO(files)) as tar:
+        library = next(name for name in tar.getnames() if name.endswith("/os.py")).removesuffix("/os.py")
+    target = io.BytesIO(files)
+    with tarfile.open(fileobj=target, mode="a") as tar, zipfile.ZipFile(bundled[0]) as wheel:
+        for name in wheel.namelist():
+            member, data = tarfile.TarInfo(f"{library}/{name}"), wheel.read(name)
+            member.size, member.mode = len(data), 0o644
+            tar.addfile(member, io.BytesIO(data))
+    return target.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[str]:
+    """How often the base was made: no test reaches for the packages of a distribution."""
+    made: list[str] = []
+
+    async def make(workshop: Workshop, name: str, packages: Sequence[str], **more: object) -> Image:
+        made.append(name)
+        assert "python3" in packages
+        return await workshop.import_image(name, pieces(request.getfixturevalue("python_and_pip")))
+
+    monkeypatch.setattr(interpreter_templates, "build_of_machine", make)
+    return made
+
+
+@pytest.fixture(scope="module")
+async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalProvider]:
+    async with LocalProvider(tmp_path_factory.mktemp("templates") / "home") as provider:
+        yield provider
+        assert await provider.find() == [], "a build leaves no box behind"
+
+
+def templates(provider: LocalProvider, folder: Path) -> Templates:
+    return Templates(
+        ProviderWorkshop(provider),
+        Declared(folder / "declared"),
+        cache=folder / "cache",
+        environment=pip_with(folder / "wheels"),
+    )
+
+
+async def says(provider: LocalProvider, image: str, module: str) -> str:
+    box = await provider.create(BoxSpec(image=image), id="says")
+    try:
+        done = await box.exec(("python3", "-c", f"import {module}; print({module}.version)"), cwd="/")
+        assert done.ok, done.stderr.decode()
+        return done.text.strip()
+    finally:
+        await box.delete()
+
+
+@needs_pip
+async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_something_else(
+    provider: LocalProvider, tmp_path: Path, made: list[str]
+) -> None:
+    known, wheels = templates(provider, tmp_path), tmp_path / "wheels"
+    a_wheel(wheels, "tiny", "1.0")
+    known.declared.keep(Template("mine", ("tiny",)))
+    steps = Told()
+    assert await known.resolve("mine", steps) == "template/mine"
+    assert "mine is missing: it is built now" in str(steps.all)
+    assert "1 wheel" in steps.all
+    before = len(made)
+    assert await says(provider, "template/mine", "tiny") == "1.0"
+
+    steps = Told()
+    assert await known.resolve("mine", steps) == "template/mine"
+    assert steps.all == [], "what is ready is there at once"
+
+    a_wheel(wheels, "tiny", "2.0")
+    a_wheel(wheels, "other", "7.0")
+    assert await known.resolve("mine") == "template/mine"
+    assert await says(provider, "template/mine", "tiny") == "1.0", "nothing is upgraded behind anybody's back"
+    assert len(made) == before
+    await known.build(known.declared.get("mine"), Steps(), again=True)
+    assert made[before:] == [BASE], "what it begins with is brought up to date, too"
+    assert await says(provider, "template/mine", "tiny") == "2.0"
+
+    known.declared.keep(Template("mine", ("tiny<2", "other")))
+    assert (await known.look(known.declared.get("mine"))).status is Status.INACTIVE
+    steps = Told()
+    await known.resolve("mine", steps)
+    assert "mine is inactive: it is built now" in str(steps.all)
+    assert await says(provider, "template/mine", "tiny") == "1.0"
+    assert await says(provider, "template/mine", "other") == "7.0"
+
+    await known.remove(known.declared.get("mine"))
+    assert [each.template.name for each in await known.list()] == ["data", "python"]
+    with pytest.raises(InvalidInterpreter, match="there is no template mine"):
+        await known.resolve("mine")
+
+
+async def test_one_without_packages_is_the_base(provider: LocalProvider, tmp_path: Path) -> None:
+    known = templates(provider, tmp_path)
+    assert await known.resolve("python") == "template/python"
+    assert (await known.look(known.declared.get("python"))).status is Status.READY
+
+
+async def test_a_recipe_makes_one_too(provider: LocalProvider, tmp_path: Path) -> None:
+    known, recipe = templates(provider, tmp_path), tmp_path / "image.toml"
+    recipe.write_text(
+        f'base = "{BASE}"\nnetwork = "none"\ncommands = ["echo version = 5 > /mine.py"]\n[env]\nPYTHONPATH = "/"'
+    )
+    template = Template("by-recipe", recipe=recipe)
+    known.declared.keep(template)
+    await known.resolve("by-recipe", Steps())
+    assert await says(provider, "template/by-recipe", "mine") == "5"
+    recipe.write_text(recipe.read_text().replace("5", "6"))
+    assert (await known.look(template)).status is Status.INACTIVE
+    await known.resolve("by-recipe", Steps())
+    assert await says(provider, "template/by-recipe", "mine") == "6"
+    recipe.unlink()
+    with pytest.raises(InvalidRecipe, match="cannot be read"):
+        await known.resolve("by-recipe")
+
+
+@needs_pip
+async def test_what_has_no_wheel_is_left_to_the_box_and_its_failure_is_shown(
+    tmp_path: Path, python_and_pip: bytes
+) -> None:
+    async with networked(tmp_path) as net:
+        await net.provider.images.import_archive("raw", pieces(python_and_pip))
+        workshop = ProviderWorkshop(net.provider)
+        # Its pip asks nobody, which is quicker than a network that is closed.
+        recipe = parse_recipe('base = "raw"\nnetwork = "none"\n[env]\nPIP_NO_INDEX = "1"')
+        await build(workshop, make_plan(recipe, await workshop.image("raw"), tmp_path), BASE, recipe.network, Told())
+        known = templates(net.provider, tmp_path)
+        (tmp_path / "wheels").mkdir()
+        known.declared.keep(Template("missing", ("no-such-package-anywhere",)))
+        steps = Told()
+        with pytest.raises(StepFailed) as raised:
+            await known.resolve("missing", steps)
+        assert "the box brings them" in str(steps.all)
+        assert b"no-such-package-anywhere" in raised.value.output
+        assert (await known.look(known.declared.get("missing"))).status is Status.MISSING
+
+
+# --- the command ---
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with ServerProcess(tmp_path_factory.mktemp("server") / "home") as server:
+        yield server.home
+
+
+@pytest.fixture
+def command(home: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    root = typer.Typer(rich_markup_mode=None)
+    root.callback()(lambda: None)
+    root.add_typer(interpreter_template.app)
+
+    def run(*arguments: str) -> str:
+        capfd.readouterr()
+        root(args=["template", *arguments, "--home", str(home)], standalone_mode=False)
+        return capfd.readouterr().out
+
+    return run
+
+
+@needs_pip
+def test_the_command_builds_lists_shows_and_removes(
+    command: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "wheels"
+    a_wheel(wheels, "tiny", "1.0")
+    for name, value in pip_with(wheels).items():
+        if name.startswith("PIP_"):
+            monkeypatch.setenv(name, value)
+    assert command("build", "mine", "--package", "tiny>=1") == "template/mine\n"
+    shown = json.loads(command("show", "mine", "--json"))
+    assert (shown["status"], shown["packages"], shown["builtIn"]) == ("ready", ["tiny>=1"], False)
+    (tmp_path / "image.toml").write_text(f'base = "{BASE}"\nnetwork = "none"\ncommands = ["date +%N > /made"]')
+    assert command("build", "recipe", "--recipe", str(tmp_path)) == "template/recipe\n"
+    first = json.loads(command("show", "recipe", "--json"))["image"]["digest"]
+    assert command("build", "recipe") == "template/recipe\n", "it is known by its name now"
+    assert json.loads(command("show", "recipe", "--json"))["image"]["digest"] == first
+    assert command("refresh", "recipe") == "template/recipe\n"
+    assert json.loads(command("show", "recipe", "--json"))["image"]["digest"] != first
+    listed = {each["name"]: each["status"] for each in json.loads(command("list", "--json"))["templates"]}
+    assert listed == {"data": "missing", "mine": "ready", "python": "missing", "recipe": "ready"}
+    assert "numpy pandas matplotlib" in command("list")
+    with pytest.raises(CommandError, match="names no Python package"):
+        command("build", "mine", "--package", "--index-url=http://x")
+    assert json.loads(command("show", "mine", "--json"))["packages"] == ["tiny>=1"], "what failed takes no place"
+    command("remove", "mine")
+    with pytest.raises(CommandError, match="there is no template mine") as raised:
+        command("show", "mine")
+    assert raised.value.exit == 2
