@@ -4,6 +4,7 @@ The main thread runs the user's code and nothing else. A second one reads: answe
 and what subprocesses print. An interrupt is a signal, sent by the nursery.
 """
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import builtins
 import gc
@@ -22,6 +23,7 @@ from holdfast.guest.kernel.figures import take_figures
 from holdfast.guest.kernel.interrupts import Interrupts
 from holdfast.guest.kernel.line import Line
 from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output
+from holdfast.guest.kernel.pages import Pages
 from holdfast.guest.kernel.running import Runner, Submitted, describe
 
 TYPE_CHECKING = False
@@ -64,6 +66,7 @@ class Context:
         self.runner = Runner(self.namespace)
         self.tools: dict[str, Any] = {}
         self.count = 0
+        self.pages = Pages()
         self._graveyard: list[Any] = []
         self._settle(id, control)
 
@@ -132,11 +135,14 @@ class Context:
                 os.close(handle)
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 self.line.tell_nursery({"t": "ended", "pid": pid, "code": code})
+        if not self.children:
+            gc.unfreeze()  # nobody shares it any more
 
     # --- requests: the main thread ---
 
     def serve(self) -> None:
         while True:
+            self.pages.gather(lambda: not self.requests.empty())
             document, body = self.requests.get()
             kind = document["t"]
             try:
@@ -306,25 +312,38 @@ class Context:
     # --- forks ---
 
     def _fork(self, document: "dict[str, Any]") -> None:
-        """More contexts with all that this one has, in processes that share its memory."""
+        """More contexts with all that this one has, in processes that share its memory: all that were asked for, or
+        none."""
         gc.freeze()  # a collection would write to every object, and copy what is shared
-        made = []
+        made: list[dict[str, Any]] = []
         self.output.flush()
-        for id in document["ids"]:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            for id in document["ids"]:
+                pid = self._fork_one(id)
+                if pid == 0:
+                    return
+                made.append({"id": id, "pid": pid})
+        except OSError:
+            for each in made:
+                os.kill(each["pid"], _signal.SIGKILL)
+            raise
+        finally:
+            self.output.nudge()  # the thread that reads is to watch them
+        self._answer(document, {"forked": made})
+
+    def _fork_one(self, id: str) -> int:
+        """0 in the child."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
             with self.output.lock, self.line.sending:
                 pid = os.fork()
-                if pid == 0:
-                    ours.close()
-                    self._reborn(id, theirs)
-                    return
+            if pid == 0:
+                self._reborn(id, theirs)
+                return 0
             theirs.close()
             self.children[pid] = os.pidfd_open(pid)
             self.line.tell_nursery({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
-            ours.close()
-            made.append({"id": id, "pid": pid})
-        self.output.nudge()  # the thread that reads is to watch them
-        self._answer(document, {"forked": made})
+        return pid
 
     def _reborn(self, id: str, control: socket.socket) -> None:
         """In the child: the same namespace, and nothing else of the parent's."""

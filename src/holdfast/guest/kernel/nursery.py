@@ -171,6 +171,8 @@ class Nursery:
         if not isinstance(id, str) or not 0 < len(id) <= 128:
             raise ValueError("a context needs a name")
         if kind == "attach":
+            if id not in self._living:
+                self._catch_up()
             context = self._living.get(id)
             made = context is None
             if context is None:
@@ -235,12 +237,18 @@ class Nursery:
         self._poll.register(born.control.fileno(), select.EPOLLIN)
         return born
 
-    def _hear_context(self, context: Born) -> None:
-        """A context tells of one that was forked off it, or of its end."""
+    def _catch_up(self) -> None:
+        """Who asks for a fork may be heard before it was told that there is one."""
+        for context in list(self._by_control.values()):
+            while self._hear_context(context):
+                pass
+
+    def _hear_context(self, context: Born) -> bool:
+        """A context tells of one that was forked off it, or of its end. Says whether there was something to hear."""
         try:
             data, ancillary, _, _ = context.control.recvmsg(_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data, ancillary = b"", []
         given: list[int] = []
@@ -252,7 +260,7 @@ class Nursery:
         if not data:
             self._poll.unregister(context.control.fileno())  # its end is told by its process
             self._by_control.pop(context.control.fileno(), None)
-            return
+            return False
         try:
             document = json.loads(data)
             if document["t"] == "born" and len(given) == 1 and len(self._living) < MOST:
@@ -269,6 +277,7 @@ class Nursery:
         finally:
             for each in given:
                 os.close(each)
+        return context.control.fileno() in self._by_control
 
     def _reap(self) -> None:
         while True:

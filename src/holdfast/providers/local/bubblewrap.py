@@ -61,6 +61,8 @@ class Machine:
     """The interpreter, as a path in the box."""
     python_prefix: str | None = None
     """Its installation, where that is not among the programs."""
+    sys: str | None = None
+    """What of /sys programs are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class ImageMachine:
     """How that is started, in the box."""
     uid: int
     gid: int
+    sys: str | None = None
+    """What of /sys programs are told."""
 
 
 def arguments(
@@ -158,6 +162,8 @@ def _overlay(files: Files) -> list[str]:
 
 def _kernel_folders(machine: Machine | ImageMachine) -> list[str]:
     made = ["--proc", "/proc"]
+    if machine.sys is not None:
+        made += ["--ro-bind", machine.sys, "/sys"]
     for name in machine.masked_files:
         made += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     for name in machine.masked_folders:

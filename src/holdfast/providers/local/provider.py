@@ -338,6 +338,7 @@ class LocalProvider(GuestProvider):
             self._reachable(made.guest),
             made.python,
             prefix,
+            self._reachable(made.sys),
         )
 
     async def _image_machine(self, image: BoxImage) -> bubblewrap.ImageMachine:
@@ -353,6 +354,7 @@ class LocalProvider(GuestProvider):
             self._interpreter.command,
             image.uid,
             image.gid,
+            self._reachable(made.sys),
         )
 
     def _make_group(self, record: BoxRecord) -> limits.BoxGroup:
