@@ -47,12 +47,12 @@ async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
     [
         (None, WorkspaceConfig(), Acquire()),
         (None, WorkspaceConfig(force_new=True), Recreate(FORCED, deliberate=True)),
-        (Held("v", Power.RUNNING), WorkspaceConfig(), Keep(Kind.REUSED, "it was there")),
-        (Held("v", Power.RUNNING), WorkspaceConfig(volume="v"), Keep(Kind.REUSED, "it was there")),
-        (Held("v", Power.RUNNING), WorkspaceConfig(repo_url="/r", ref="x"), Keep(Kind.REUSED, "it was there")),
-        (Held("v", Power.RUNNING), WorkspaceConfig(context_paths=()), Keep(Kind.REUSED, "it was there")),
-        (Held("v", Power.STOPPED), WorkspaceConfig(), Keep(Kind.RESUMED, "it was stopped, and was started")),
-        (Held("v", Power.PAUSED), WorkspaceConfig(), Keep(Kind.RESUMED, "it was paused, and was started")),
+        (Held("v", Power.RUNNING), WorkspaceConfig(), Keep()),
+        (Held("v", Power.RUNNING), WorkspaceConfig(volume="v"), Keep()),
+        (Held("v", Power.RUNNING), WorkspaceConfig(repo_url="/r", ref="x"), Keep()),
+        (Held("v", Power.RUNNING), WorkspaceConfig(context_paths=()), Keep()),
+        (Held("v", Power.STOPPED), WorkspaceConfig(), Acquire()),
+        (Held("v", Power.PAUSED), WorkspaceConfig(), Acquire()),
         (Held("v", Power.RUNNING), WorkspaceConfig(force_new=True), Recreate(FORCED, deliberate=True)),
         (Held("v", Power.RUNNING), WorkspaceConfig(volume="w"), Recreate("the volume is another: v → w")),
         (Held(None, Power.STOPPED), WorkspaceConfig(volume="w"), Recreate("the volume is another: none → w")),
@@ -466,6 +466,22 @@ async def test_another_volume_takes_another_box_and_never_local_changes(shop: Sh
     assert await sh(workspace.box, f"ls {MEMORY}/memory; cat b.txt") == "same"
     await workspace.configure(WorkspaceConfig(volume="first"))
     assert await sh(workspace.box, f"cat {MEMORY}/memory/x") == "kept"
+
+
+async def test_a_new_box_gets_in_the_end_what_it_did_not_get_at_once(shop: Shop) -> None:
+    repository = shop.repository()
+    workspace = shop.workspace()
+    await workspace.configure(WorkspaceConfig(repo_url=repository.folder))
+    away = repository.folder.with_name("away")
+    repository.folder.rename(away)
+    repository.folder.mkdir()
+    with pytest.raises(WorkspaceFailed, match="no git repository"):
+        await workspace.configure(WorkspaceConfig(force_new=True))
+    repository.folder.rmdir()
+    away.rename(repository.folder)
+    done = await workspace.configure(WorkspaceConfig())
+    assert done.kind is Kind.REUSED
+    assert await sh(workspace.box, "cat a.txt") == "one"
 
 
 async def test_set_up_is_done_again_after_each_change_in_the_box_that_lives_on(shop: Shop) -> None:

@@ -7,6 +7,7 @@ cannot do: `decide` says when.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -97,13 +98,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    kind: Kind
-    reason: str
+    """It can stay as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Ask for the box of the key: whatever there is of it."""
+    """Ask for the box of the key, whatever there is of it: it is started, woken, restored or made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,7 @@ def decide(held: Held | None, wanted: WorkspaceConfig) -> Decision:
         return Recreate("the box is gone")
     if wanted.volume is not None and wanted.volume != held.volume:
         return Recreate(f"the volume is another: {held.volume or 'none'} → {wanted.volume}")
-    if held.power is Power.RUNNING:
-        return Keep(Kind.REUSED, "it was there")
-    return Keep(Kind.RESUMED, f"it was {held.power}, and was started")
+    return Keep() if held.power is Power.RUNNING else Acquire()
 
 
 def describe(given: Given, *, instead: str | None) -> tuple[Kind, str]:
@@ -166,7 +164,10 @@ class Workspace:
     box: Box | None = None
     config: WorkspaceConfig = field(default_factory=WorkspaceConfig)
     """All that was asked for until now."""
+    _settled: bool = True
+    """The box has all that was asked for. Not so: it is new, and something went wrong on the way."""
     _digests: staging.Digests = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def workdir(self) -> str:
@@ -177,6 +178,10 @@ class Workspace:
 
         Raises `WorkspaceConflict` where something in the box would be lost, `WorkspaceFailed`, `InvalidInterpreter`.
         """
+        async with self._turn:
+            return await self._configure(wanted)
+
+    async def _configure(self, wanted: WorkspaceConfig) -> Transition:
         merged = wanted.over(self.config)
         # Everything that this machine can tell is asked before a box is touched.
         repository = None if merged.repo_url is None else locate(merged.repo_url, self.roots)
@@ -188,14 +193,15 @@ class Workspace:
             survey = await staging.survey(merged.context_paths, self.roots, self._digests)
         kind, reason = await self._have_box(wanted, merged)
         assert self.box is not None
-        begun = kind in (Kind.CREATED, Kind.RECREATED)
+        self._settled = self._settled and kind not in (Kind.CREATED, Kind.RECREATED)
+        asked = wanted.repo_url is not None or wanted.ref is not None
         transition = await self._reconcile(
             Transition(kind, reason),
-            repository if begun or wanted.repo_url is not None or wanted.ref is not None else None,
+            repository if asked or not self._settled else None,
             ref,
-            survey if begun or wanted.context_paths is not None else None,
+            survey if wanted.context_paths is not None or not self._settled else None,
         )
-        self.config = replace(merged, force_new=False)
+        self.config, self._settled = replace(merged, force_new=False), True
         return transition
 
     async def close(self) -> None:
@@ -209,14 +215,8 @@ class Workspace:
         spec = with_volume(self.spec, merged.volume) if merged.volume is not None else self.spec
         decision = decide(await self._look(), replace(wanted, volume=merged.volume))
         match decision:
-            case Keep(kind, reason):
-                assert self.box is not None
-                if kind is Kind.RESUMED:
-                    try:
-                        await self.box.start()
-                    except _UNRECOVERABLE as error:
-                        return await self._recreate(spec, f"it could not be started: {error.message}")
-                return kind, reason
+            case Keep():
+                return Kind.REUSED, "it was there"
             case Recreate(reason, deliberate):
                 if not deliberate:
                     await self._refuse_loss(reason)
@@ -254,17 +254,19 @@ class Workspace:
             given = await self.host.acquire(self.key, spec)
         except _UNRECOVERABLE as error:
             return await self._recreate(spec, f"it could not be resumed: {error.message}")
-        self.box = given.box
+        await self._take(given.box)
         return describe(given, instead=None)
 
     async def _recreate(self, spec: BoxSpec, reason: str) -> tuple[Kind, str]:
         await self._ensure_volume(spec)
-        old, self.box = self.box, None
-        if old is not None:
-            await old.close()
         given = await self.host.acquire(self.key, spec, fresh=True)
-        self.box = given.box
+        await self._take(given.box)
         return describe(given, instead=reason)
+
+    async def _take(self, box: Box) -> None:
+        """This handle from now on, in the place of the one there was."""
+        await self.close()
+        self.box = box
 
     async def _ensure_volume(self, spec: BoxSpec) -> None:
         if (mounted := volume_of(spec.volumes)) is not None:
