@@ -16,7 +16,7 @@ from holdfast.testing.server import ServerProcess
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 
-THREADS, BOXES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
+THREADS, BOXES, INTERPRETERS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ THREADS, BOXES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
     [
         pytest.param(THREADS, "pi.tool           tool=bash  command=pytest -q", id="threads"),
         pytest.param(BOXES, "42\n", id="boxes"),
+        pytest.param(INTERPRETERS, "42\n", id="interpreters"),
     ],
 )
 def test_the_tour_runs(server: ServerProcess, tmp_path: Path, tour: str, shown: str) -> None:

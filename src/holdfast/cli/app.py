@@ -14,7 +14,7 @@ from holdfast.cli.exits import Exit
 
 COMMANDS: Final = (
     "demo", "run", "resume", "attach", "steer", "cancel", "diff",
-    "up", "down", "thread", "box", "volume", "image", "egress", "agent", "model", "key", "doctor",
+    "up", "down", "thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key", "doctor",
 )  # fmt: skip
 """In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
 

@@ -20,6 +20,7 @@ from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, NotFound, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box_models import BoxRecord
+from holdfast.client.connection import DEFAULT_RETRY_SECONDS
 from holdfast.client.errors import TooManyRequests, Unauthorized
 from holdfast.client.near_box import folder_of
 from holdfast.client.thread import Thread
@@ -57,9 +58,14 @@ class ClientHost:
         """
         url = os.environ.get("HOLDFAST_URL")
         if home is None and url:
-            return cls(Client(url, api_key=os.environ.get("HOLDFAST_API_KEY")), owns_client=True)
+            return cls.of_url(url, api_key=os.environ.get("HOLDFAST_API_KEY"))
         place = home or default_home(os.environ, sys.platform, Path.home())
         return await cls.of_home(place)
+
+    @classmethod
+    def of_url(cls, url: str, *, api_key: str | None = None, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> Self:
+        """A server anywhere. Everything goes through it."""
+        return cls(Client(url, api_key=api_key, retry_seconds=retry_seconds), owns_client=True)
 
     @classmethod
     async def of_home(cls, home: Path) -> Self:
