@@ -7,6 +7,7 @@ of them is lost. Each repository has a folder of its own under `.holdfast/reposi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import posixpath
 import re
@@ -123,17 +124,30 @@ def _is_same(found: Found, repository: Repository) -> bool:
     return isinstance(repository, Remote) and found.url == repository.url
 
 
-async def check_out(box: Box, workdir: str, repository: Repository, ref: str | None) -> CheckedOut:
-    """Have the repository at this ref in the workdir."""
-    git = _Git(box, workdir)
-    tip = await HostGit(repository.folder).tip(ref) if isinstance(repository, OnHost) else None
-    wanted = Wanted(repository, ref, tip)
-    found = await look(box, workdir)
-    steps = plan(found, wanted)
-    if not steps:
-        head = await git.commit("HEAD")
-        return CheckedOut(head or "", await git.branch(), ())
-    return await _Change(git, found, wanted, steps).make()
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What is to be done to have a repository at a ref in the workdir, and nothing of it done yet."""
+
+    git: _Git
+    found: Found | None
+    wanted: Wanted
+    steps: tuple[Step, ...]
+
+    async def make(self) -> CheckedOut:
+        if self.steps:
+            return await _Change(self.git, self.found, self.wanted, self.steps).make()
+        head, branch = await asyncio.gather(self.git.commit("HEAD"), self.git.branch())
+        return CheckedOut(head or "", branch, ())
+
+
+async def prepare(box: Box, workdir: str, repository: Repository, ref: str | None) -> Pending:
+    """Find out what is to be done."""
+    if isinstance(repository, OnHost):
+        tip, found = await asyncio.gather(HostGit(repository.folder).tip(ref), look(box, workdir))
+        wanted = Wanted(repository, ref, tip)
+    else:
+        wanted, found = Wanted(repository, ref), await look(box, workdir)
+    return Pending(_Git(box, workdir), found, wanted, plan(found, wanted))
 
 
 async def look(box: Box, workdir: str) -> Found | None:
@@ -373,7 +387,7 @@ class _Change:
                 await self._restore()
             raise
         if aside is not None:
-            self._kept.append(f"the repository that was there is kept: {aside}")
+            self._kept.append(f"the repository that was there, in {aside}")
 
     async def _empty(self) -> None:
         """Take the files of the checkout away, unless one of them was changed."""

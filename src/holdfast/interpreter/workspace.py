@@ -19,7 +19,7 @@ from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxGone, BoxNotFound, CreateFailed
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter import staging
-from holdfast.interpreter.checkout import CheckedOut, Step, changes, check_out
+from holdfast.interpreter.checkout import CheckedOut, Step, changes, prepare
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict
 from holdfast.interpreter.host import Given, Host
 from holdfast.interpreter.repositories import Repository, check_ref, locate
@@ -284,12 +284,15 @@ class Workspace:
         if volume_of(box.spec.volumes) is not None:
             await make_folders(box)
         if repository is not None:
-            await staging.own_folder(box, workdir)
-            await staging.unlink(box, workdir)
+            pending = await prepare(box, workdir, repository, ref)
+            if pending.steps:
+                await staging.own_folder(box, workdir)
+                await staging.unlink(box, workdir)
             try:
-                checkout = await check_out(box, workdir, repository, ref)
+                checkout = await pending.make()
             finally:
-                await staging.link(box, workdir)
+                if pending.steps:
+                    await staging.link(box, workdir)
             changed += _told(checkout, repository)
         if survey is not None and survey.digest != await staging.staged(box, workdir):
             await staging.stage(box, workdir, survey)
