@@ -18,6 +18,7 @@ with warnings.catch_warnings():
 from holdfast import SyncClient
 from holdfast.interpreter.budget import Limits
 from holdfast.interpreter.dspy import Boxes, BoxInterpreter
+from holdfast.interpreter.interpreter import Interpreter
 from holdfast.testing.server import ServerProcess
 
 pytestmark = [
@@ -150,6 +151,27 @@ def test_what_cannot_be_a_variable_is_refused(py: BoxInterpreter) -> None:
         with pytest.raises(CodeInterpreterError):
             py.execute("1", wrong)
     assert py.execute("1 + 1") == 2
+
+
+def test_a_long_text_is_sent_once_and_is_whole_each_time(py: BoxInterpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[str]] = []
+    execute = Interpreter.execute
+
+    def listening(self: Interpreter, code: str, variables: Any = None, **more: Any) -> Any:
+        sent.append(sorted(variables))
+        return execute(self, code, variables, **more)
+
+    monkeypatch.setattr(Interpreter, "execute", listening)
+    given = {"long": "x" * 100_000, "short": "y"}
+    assert py.execute("len(long + short)", given) == 100_001
+    assert py.execute("part = long[:10]; len(long)", given) == 100_000
+    assert py.execute("len(long)", {**given, "long": "z" * 70_000}) == 70_000
+    with pytest.raises(SyntaxError):
+        py.execute("long =", given)
+    assert py.execute("long = long[:5]; len(long)", given) == 5
+    assert py.execute("len(long)", given) == 100_000
+    both, short = ["long", "short"], ["short"]
+    assert sent == [both, short, both, both, both, both]
 
 
 def test_a_killed_process_ends_the_interpreter(server: ServerProcess) -> None:

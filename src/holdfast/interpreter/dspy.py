@@ -34,8 +34,14 @@ from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import CallRefused, InterpreterError
 from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.results import CodeError, Execution
 from holdfast.loop_thread import LoopThread
+
+try:
+    from dspy.primitives.facade import SHIM_SETUP as _SHIM  # looks at all names, and changes none but its own
+except ImportError:  # before 3.4
+    _SHIM = None
 
 INSTRUCTIONS: Final = (
     "Code runs as Python in a sandbox of its own: a persistent process on Linux with the standard library, files and"
@@ -48,6 +54,9 @@ INSTRUCTIONS: Final = (
 
 CALL_SECONDS: Final = 900.0
 """For one call of a tool: dspy's run whole agents. Its models have limits of their own."""
+
+LONG: Final = 64_000
+"""Characters of a text that is sent once."""
 
 SIGNATURE: Final = "context, query -> answer"
 """What a child of `sub_rlm` is asked."""
@@ -105,6 +114,10 @@ class BoxInterpreter:
         """Of the root, which closes it."""
         self._interpreter: Interpreter | None = None
         self._known: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._there: dict[str, Any] = {}
+        """Variables as the box has them, unless its code changed them."""
+        self._bound: set[str] = set()
+        """Names that the code so far may have changed."""
         self._busy = threading.Lock()
         self._ended = False
         self._given_up = False
@@ -190,13 +203,25 @@ class BoxInterpreter:
             interpreter.tools.update(tools)
             # Types are dspy's to check: it knows them in full, and takes what can be converted.
             interpreter.output_fields = [field["name"] for field in self.output_fields or ()]
-            given = {name: _plain(value) for name, value in variables.items()}
-            return self._loop.run(interpreter.execute(code, variables=given, timeout=self._timeout))
+            given = {name: _plain(value) for name, value in variables.items() if not self._is_there(name, value)}
+            there, self._there = self._there, {}  # unless this goes well
+            done = self._loop.run(interpreter.execute(code, variables=given, timeout=self._timeout))
         except Unshippable as error:
             raise CodeInterpreterError(f"a variable cannot be sent to the box: {error}") from error
         except (InterpreterError, BoxError, HoldfastError) as error:
             self._end()
             raise CodeInterpreterError(_told(error)) from error
+        if done.error is None or not done.error.syntax:
+            self._there = there | {name: variables[name] for name in given}
+            if code != _SHIM:
+                self._bound |= bound_names(code)
+        return done
+
+    def _is_there(self, name: str, value: Any) -> bool:
+        """dspy gives all of its inputs with each piece of code. A long text that no code can have changed stays."""
+        if type(value) not in (str, bytes) or len(value) < LONG or self._bound & {name, ANYTHING}:
+            return False
+        return self._there.get(name) is value
 
     def _show(self, execution: Execution) -> Any:
         if execution.state_lost:
