@@ -90,6 +90,9 @@ class BoxesHost:
         with contextlib.suppress(VolumeExists):
             await self.boxes.create_volume(name, provider)
 
+    async def image_of(self, template: str, provider: str) -> str:
+        raise NotImplementedError
+
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
         raise NotImplementedError
 

@@ -100,6 +100,14 @@ class ClientHost:
         except VolumeExists:
             return
 
+    async def image_of(self, template: str, provider: str) -> str:
+        """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
+        from holdfast.client.image_build import ServerWorkshop
+        from holdfast.interpreter.templates import Templates
+
+        home = self.home or default_home(os.environ, sys.platform, Path.home())
+        return await Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ).resolve(template)
+
     def _open(self, record: BoxRecord) -> Box:
         if self.home is not None and folder_of(record, self.home) is not None:
             return self.client.boxes.near(record, self.home)

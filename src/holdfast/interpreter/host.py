@@ -68,6 +68,10 @@ class Host(Protocol):
 
     async def ensure_volume(self, name: str, provider: str) -> None: ...
 
+    async def image_of(self, template: str, provider: str) -> str:
+        """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
+        ...
+
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
         """A thread that is there, or a new one."""
         ...

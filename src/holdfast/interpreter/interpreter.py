@@ -251,7 +251,7 @@ class Interpreter:
         if self._workspace is None:
             spec = self._spec
             if self.template is not None:
-                spec = replace(spec, image=await self._image_of(host, self.template))
+                spec = replace(spec, image=await host.image_of(self.template, spec.provider))
             self._spec = spec.with_labels({"interpreter": self.id})
             self._workspace = Workspace(host, f"interpreter/{self.id}", self._spec, self._set_up, self._roots)
         transition = await self._workspace.configure(wanted)
@@ -268,11 +268,6 @@ class Interpreter:
 
             self._host = await ClientHost.default()
         return self._host
-
-    async def _image_of(self, host: Host, template: str) -> str:
-        from holdfast.interpreter.templates import resolve
-
-        return await resolve(host, template)
 
     async def _set_up(self, box: Box) -> None:
         """What runs in the box finds the workspace, however that was changed. Its memory stays."""

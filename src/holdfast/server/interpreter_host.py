@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
     from holdfast.server.late_boxes import LateBoxes
     from holdfast.server.late_models import LateModels
+    from holdfast.server.template_workshop import ServerTemplates
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -33,8 +34,16 @@ _PAGE: Final = 1000
 class ServerHost:
     """Owns the records that it opened."""
 
-    def __init__(self, boxes: LateBoxes, store: StreamStore, threads: Threads, models: LateModels) -> None:
+    def __init__(
+        self,
+        boxes: LateBoxes,
+        store: StreamStore,
+        threads: Threads,
+        models: LateModels,
+        templates: ServerTemplates,
+    ) -> None:
         self._late_boxes = boxes
+        self._templates = templates
         self._store = store
         self._threads = threads
         self._models = models
@@ -67,6 +76,10 @@ class ServerHost:
             await boxes.create_volume(name, provider)
         except VolumeExists:
             return
+
+    async def image_of(self, template: str, provider: str) -> str:
+        """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
+        return await self._templates.resolve(template, provider)
 
     # --- its thread, and models ---
 

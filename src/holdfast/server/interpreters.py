@@ -17,6 +17,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from pydantic.functional_validators import AfterValidator
 
 from holdfast.boxes.errors import BoxError
+from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import shipping
 from holdfast.interpreter.budget import Limits
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
@@ -116,7 +117,8 @@ class SettingsModel(Model):
             fields_of(fields)  # refused now, and not when it is found again
         return Made(
             document=self.model_dump(mode="json", by_alias=True, exclude_none=True),
-            spec=self.box.to_spec(),
+            # Asleep, it would lose what it has in memory.
+            spec=replace(self.box.to_spec(), on_idle=OnIdle.KEEP, idle_seconds=None),
             template=self.template,
             model=self.model,
             repo_url=self.repo_url,

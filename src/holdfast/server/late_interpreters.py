@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,11 +19,22 @@ if TYPE_CHECKING:
 class LateInterpreters:
     """Owns the service of interpreters. Their boxes outlive it."""
 
-    def __init__(self, boxes: LateBoxes, store: StreamStore, threads: Threads, models: LateModels) -> None:
+    def __init__(
+        self,
+        boxes: LateBoxes,
+        store: StreamStore,
+        threads: Threads,
+        models: LateModels,
+        home: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        """`environment` is what this machine's package tools go by, where a template is built."""
         self._boxes = boxes
         self._store = store
         self._threads = threads
         self._models = models
+        self._home = home
+        self._environment = environment
         self._opening: asyncio.Task[LiveInterpreters] | None = None
 
     async def get(self) -> LiveInterpreters:
@@ -34,7 +47,10 @@ class LateInterpreters:
             await (await self._opening).close()
 
     async def _open(self) -> LiveInterpreters:
-        await asyncio.to_thread(importlib.import_module, "holdfast.server.live_interpreters")
+        for name in ("live_interpreters", "template_workshop"):
+            await asyncio.to_thread(importlib.import_module, f"holdfast.server.{name}")
         from holdfast.server.live_interpreters import LiveInterpreters
+        from holdfast.server.template_workshop import ServerTemplates
 
-        return LiveInterpreters(self._boxes, self._store, self._threads, self._models)
+        templates = ServerTemplates(self._boxes, self._home, self._environment)
+        return LiveInterpreters(self._boxes, self._store, self._threads, self._models, templates)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.spec import BoxSpec
     from holdfast.server.late_boxes import LateBoxes
     from holdfast.server.late_models import LateModels
+    from holdfast.server.template_workshop import ServerTemplates
     from holdfast.threads.service import ThreadPage, Threads
     from holdfast.threads.store import StreamStore
 
@@ -182,12 +183,20 @@ class LiveInterpreters:
     """Owns the interpreters that are live here, until `close`. Their boxes, and what runs in them, go on."""
 
     def __init__(
-        self, boxes: LateBoxes, store: StreamStore, threads: Threads, models: LateModels, *, most: int = _MOST_LIVE
+        self,
+        boxes: LateBoxes,
+        store: StreamStore,
+        threads: Threads,
+        models: LateModels,
+        templates: ServerTemplates,
+        *,
+        most: int = _MOST_LIVE,
     ) -> None:
         self._boxes = boxes
         self._store = store
         self._threads = threads
         self._models = models
+        self._templates = templates
         self._most = most
         self._live: OrderedDict[str, _Live] = OrderedDict()
         """Those that were used last come last."""
@@ -195,7 +204,7 @@ class LiveInterpreters:
 
     def new_host(self) -> ServerHost:
         """Closed by who asked for it."""
-        return ServerHost(self._boxes, self._store, self._threads, self._models)
+        return ServerHost(self._boxes, self._store, self._threads, self._models, self._templates)
 
     async def close(self) -> None:
         live, self._live = list(self._live.values()), OrderedDict()

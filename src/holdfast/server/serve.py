@@ -217,7 +217,7 @@ async def _serve(
         stack.push_async_callback(models.close)
         runs = LateRuns(store, threads, projection, access, boxes, models, door, home, clocks, find_agent)
         stack.push_async_callback(runs.close)
-        interpreters = LateInterpreters(boxes, store, threads, models)
+        interpreters = LateInterpreters(boxes, store, threads, models, home.path, os.environ)
         stack.push_async_callback(interpreters.close)
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)
