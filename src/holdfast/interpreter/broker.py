@@ -133,6 +133,8 @@ class Brokered(Connection):
         self._heard: asyncio.Queue[bytes] = asyncio.Queue(4)
         self._rest = b""
         self._at_end = False
+        self._in_order = asyncio.Lock()
+        self._is_closed = False
         self._parts: list[_Part] = []
         self._has_parts = asyncio.Event()
         self._claims: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -143,14 +145,17 @@ class Brokered(Connection):
     async def write(self, data: bytes) -> None:
         """Returns once the broker has it."""
         sent = []
-        for document, body in self._unpacker.take(data):
-            if self._holder:
-                sent.append(self._put(document, body))
-            elif document["t"] == "attach":
-                await self._open(document)
-            else:
-                await self._heard.put(await self._broker.ask_nursery(document))
-                await self._heard.put(b"")
+        async with self._in_order:  # what comes second waits until what came first has opened it
+            for document, body in self._unpacker.take(data):
+                if self._holder:
+                    sent.append(self._put(document, body))
+                elif self._context or self._is_closed:
+                    raise ConnectionResetError("the connection was closed")
+                elif document["t"] == "attach":
+                    await self._open(document)
+                else:
+                    await self._heard.put(await self._broker.ask_nursery(document))
+                    await self._heard.put(b"")
         if sent:
             await asyncio.gather(*sent)
 
@@ -165,6 +170,7 @@ class Brokered(Connection):
         """There is no half of such a connection to close."""
 
     async def close(self) -> None:
+        self._is_closed = True
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -175,13 +181,13 @@ class Brokered(Connection):
         self._heard.put_nowait(b"")  # for who still reads
         holder, self._holder = self._holder, ""
         if holder and tasks:
-            with contextlib.suppress(BoxError, Garbage):
+            with contextlib.suppress(BoxError, Garbage, KernelLost):
                 await self._broker.ask({"t": "leave", "context": self._context, "holder": holder})
 
     # --- to the context ---
 
     async def _open(self, document: dict[str, Any]) -> None:
-        self._context = document["context"]
+        self._context = str(document["context"])
         asked = {"t": "open", "context": self._context, "make": document.get("make"), "lease": self._broker.lease}
         answer, _ = await self._broker.ask(asked)
         self._holder = str(answer["holder"])
@@ -211,9 +217,10 @@ class Brokered(Connection):
             asked = {"t": "put", "context": self._context, "holder": holder, "number": self._number, "parts": told}
             try:
                 answer, _ = await self._broker.ask(asked, b"".join(part.message for part in batch))
-            except (BoxError, Garbage) as error:
-                for part in batch:
-                    part.sent.set_exception(error) if not part.sent.done() else None
+            except BaseException as error:
+                self._parts[:0] = batch  # nobody knows whether they were said
+                if not isinstance(error, BoxError | Garbage | KernelLost):
+                    raise
                 self._fail(error)
                 await self._end()
                 return
@@ -246,7 +253,7 @@ class Brokered(Connection):
                 if body:
                     self._note(body, claim)
                     await self._heard.put(body)
-        except (BoxError, Garbage):
+        except (BoxError, Garbage, KernelLost):
             pass  # whoever reads sees the end, and connects again
         finally:
             if asyncio.current_task() in self._tasks:

@@ -110,7 +110,7 @@ class Line:
                 others[descriptor]()
             elif connection is not None and descriptor == connection.fileno():
                 found += self._hear(self._reader)
-            else:
+            elif descriptor == self.control.fileno():  # else it is the connection that was just given up
                 new = self._receive()
                 if new is None:
                     return None

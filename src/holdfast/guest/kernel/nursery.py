@@ -86,6 +86,8 @@ class Nursery:
         _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
         _signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         self._tell = tell
+        self._broker: tuple[int, int] | None = None
+        """Its process and its port."""
 
     def serve(self) -> None:
         self._poll.register(self._listener.fileno(), select.EPOLLIN)
@@ -167,6 +169,9 @@ class Nursery:
             living = [{"id": each.id, "pid": each.pid} for each in self._living.values()]
             _say(connection, {"t": "contexts", "living": living, "ended": self._ended})
             return
+        if kind == "broker":
+            _say(connection, {"t": "broker", "port": self._find_broker(connection)})
+            return
         id = document["context"]
         if not isinstance(id, str) or not 0 < len(id) <= 128:
             raise ValueError("a context needs a name")
@@ -192,6 +197,27 @@ class Nursery:
             _say(connection, {"t": "done", "living": context is not None, "code": self._ended.get(id)})
         else:
             raise ValueError("nobody knows %r" % kind)
+
+    def _find_broker(self, connection: socket.socket) -> int:
+        """The port of a process that keeps connections for a host that cannot. Started where there is none."""
+        if self._broker is None:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(128)
+            here = self._listener.getsockname()[1]
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    from holdfast.guest.kernel import broker
+
+                    connection.close()
+                    self._let_go()
+                    broker.run(listener, here, self._config["token"])
+                finally:
+                    os._exit(1)
+            self._broker = (pid, listener.getsockname()[1])
+            listener.close()
+        return self._broker[1]
 
     # --- contexts ---
 
@@ -290,6 +316,8 @@ class Nursery:
             self._bury(pid, os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
     def _bury(self, pid: int, code: int) -> None:
+        if self._broker is not None and self._broker[0] == pid:
+            self._broker = None
         for context in list(self._living.values()):
             if context.pid == pid:
                 del self._living[context.id]

@@ -1,0 +1,579 @@
+"""The bridge through a real box: by a connection, and by a broker where a box can only be asked. One contract for both,
+then what is of the broker alone, then code in the box that attacks its host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.egress.model_world import make_world
+from tests.interpreter.ways import AskedBox
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, BoxUnreachable
+from holdfast.boxes.spec import BoxSpec
+from holdfast.egress.models import ask
+from holdfast.guest.kernel.wire import pack
+from holdfast.interpreter.bridge import Bridge, Delegation
+from holdfast.interpreter.broker import Broker, Refused
+from holdfast.interpreter.budget import Budget, Limits
+from holdfast.interpreter.errors import InterpreterError, KernelLost
+from holdfast.interpreter.host import Completion
+from holdfast.interpreter.kernel import Context, Kernels
+from holdfast.interpreter.results import Execution
+from holdfast.providers.local import LocalProvider
+
+pytestmark = pytest.mark.anyio
+
+WAIT = 30.0
+names = (f"context-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+async def local_box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
+    async with LocalProvider(tmp_path_factory.mktemp("bridged")) as provider:
+        box = await provider.create(BoxSpec(), id="bridged")
+        yield box
+        await box.delete()
+
+
+@pytest.fixture(scope="module", params=["connection", "broker"])
+async def kernels(request: pytest.FixtureRequest, local_box: Box) -> AsyncIterator[Kernels]:
+    kernels = await Kernels.start(AskedBox(local_box) if request.param == "broker" else local_box)
+    yield kernels
+    await kernels.end()
+
+
+@pytest.fixture(scope="module")
+async def asked(local_box: Box) -> AsyncIterator[Kernels]:
+    """By the broker alone, with short leases."""
+    kernels = await Kernels.start(AskedBox(local_box))
+    kernels._broker = Broker(kernels.box, kernels._port, kernels.token, lease=0.5)
+    yield kernels
+    await kernels.end()
+
+
+class Bridged:
+    """A context and its bridge."""
+
+    def __init__(self, context: Context, bridge: Bridge) -> None:
+        self.context = context
+        self.bridge = bridge
+
+    async def run(self, code: str, **more: Any) -> Execution:
+        id = f"x-{next(names)}"
+        async with asyncio.timeout(WAIT), self.bridge.turn(id):
+            await self.context.define(self.bridge.names())
+            return await self.context.execute(code, id=id, **more)
+
+
+@contextlib.asynccontextmanager
+async def bridged(kernels: Kernels, **more: Any) -> AsyncIterator[Bridged]:
+    bridge = Bridge(**more)
+    context = await kernels.context(next(names), handler=bridge.handle)
+    try:
+        yield Bridged(context, bridge)
+    finally:
+        await context.kill()
+        await context.close()
+        await bridge.close()
+
+
+# --- the contract ---------------------------------------------------------------------------------------------------
+
+
+async def test_tools_take_typed_arguments_and_give_results(kernels: Kernels) -> None:
+    def describe(name: str, count: int = 1, *, tags: list[str] | None = None) -> dict[str, Any]:
+        """Describe it."""
+        return {"name": name, "count": count, "tags": tags}
+
+    async def later(x: Any) -> Any:
+        await asyncio.sleep(0)
+        return x
+
+    async with bridged(kernels, tools=[describe, later]) as box:
+        made = await box.run("describe('[1, 2]', '3', tags=('a', 'b'))")
+        assert made.value == {"name": "[1, 2]", "count": 3, "tags": ["a", "b"]}
+        made = await box.run("""[later(x) for x in ('{"a": 1}', None, 1.5, b'raw', (1, 2), {1: 2})]""")
+        assert made.value == ['{"a": 1}', None, 1.5, b"raw", (1, 2), {1: 2}]
+        made = await box.run("describe.__doc__")
+        assert made.value == (
+            "describe(name: str, count: int = 1, *, tags: list[str] | None = None) -> dict[str, Any]\n\nDescribe it."
+        )
+
+
+async def test_errors_say_what_the_model_needs_and_can_be_caught(kernels: Kernels) -> None:
+    def fail(how: str) -> None:
+        raise {"value": ValueError("no such city"), "file": FileNotFoundError(2, "No such file")}[how]
+
+    async with bridged(kernels, tools=[fail]) as box:
+        made = await box.run("fail('value')")
+        assert made.error is not None
+        assert (made.error.kind, made.error.message) == ("ValueError", "no such city")
+        made = await box.run("fail('file')")
+        assert made.error is not None
+        assert made.error.message == "FileNotFoundError: [Errno 2] No such file"
+        made = await box.run("try:\n    fail(5)\nexcept TypeError as error:\n    told = str(error)\ntold")
+        assert made.value == "fail: how has to be str, not 5 (int)"
+
+
+async def test_a_submission_is_typed(kernels: Kernels) -> None:
+    async with bridged(kernels, output_fields=[{"name": "total", "type": "int"}, {"name": "why"}]) as box:
+        made = await box.run("SUBMIT(total='many', wy='x')")
+        assert made.error is not None
+        assert made.error.message == (
+            "total has to be int, not 'many' (str); why is missing; 'wy' is no field: why is: "
+            "call SUBMIT(total: int, why)"
+        )
+        made = await box.run("""SUBMIT(total='7', why='["x"]')\nraise ValueError('never')""")
+        assert (made.ok, made.submitted) == (True, {"total": 7, "why": '["x"]'})
+
+
+async def test_a_model_is_asked_through_the_gateway(kernels: Kernels, tmp_path: Path) -> None:
+    async with make_world(tmp_path) as world:
+        world.provider.answer_sides(lambda request: f"answer to {request.body['messages'][0]['content']}")
+
+        async def complete(model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
+            choice = world.models.resolve(model or "mine")
+            said = await ask(world.gateway, choice, messages, run="t-1", timeout=timeout)
+            return Completion(said.text, str(choice), said.input_tokens, said.output_tokens, said.cost)
+
+        budget = Budget(Limits(calls=20))
+        async with bridged(kernels, complete=complete, budget=budget) as box:
+            made = await box.run("llm_query_batched([f'q{n}' for n in range(16)])")
+            assert made.value == [f"answer to q{n}" for n in range(16)]
+            assert (budget.spent.calls, budget.spent.tokens) == (16, 16 * 110)
+            made = await box.run("llm_query_batched(['q'] * 5)")
+            assert made.error is not None
+            assert "of 20 calls of the model 4 are left" in made.error.message
+
+
+async def test_children_answer(kernels: Kernels) -> None:
+    async def child(delegation: Delegation) -> Any:
+        return [delegation.query, delegation.context, delegation.depth]
+
+    async with bridged(kernels, delegate=child) as box:
+        made = await box.run("[sub_rlm('one', context={'a': 1})] + sub_rlm_batched(['two', 'three'])")
+        assert made.value == [["one", {"a": 1}, 1], ["two", None, 1], ["three", None, 1]]
+
+
+async def test_calls_of_many_threads_get_each_its_own_answer(kernels: Kernels) -> None:
+    async def double(x: int) -> int:
+        return 2 * x
+
+    async with bridged(kernels, tools=[double]) as box:
+        made = await box.run(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(20) as pool:\n"
+            "    made = list(pool.map(double, range(40)))\n"
+            "made"
+        )
+        assert made.value == [2 * x for x in range(40)]
+
+
+async def test_a_call_outlives_its_connection_and_is_carried_out_once(kernels: Kernels) -> None:
+    began, go_on, went = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(x: int) -> int:
+        went.append(x)
+        began.set()
+        await go_on.wait()
+        return x + 1
+
+    async with bridged(kernels, tools={"slow": slow, "quick": lambda: 0}) as box:
+        running = asyncio.create_task(box.run("quick()\nslow(1)"))
+        await began.wait()
+        connection = box.context._connection
+        assert connection is not None
+        await connection.close()  # the way is gone, not the context
+        await until(lambda: box.context._connection not in (None, connection))
+        go_on.set()
+        assert (await running).value == 2
+        assert went == [1]
+
+
+async def test_an_interrupt_cancels_what_the_host_does(kernels: Kernels) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with bridged(kernels, tools=[slow]) as box:
+        running = asyncio.create_task(box.run("slow()"))
+        await began.wait()
+        await box.context.interrupt()
+        made = await running
+        assert made.error is not None
+        assert made.error.kind == "KeyboardInterrupt"
+        assert ended.is_set()
+        assert (await box.run("1 + 1")).value == 2
+
+
+async def test_a_call_that_is_under_way_when_its_execution_ends_is_cancelled(kernels: Kernels) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def when_begun() -> None:
+        await began.wait()
+
+    async with bridged(kernels, tools=[slow, when_begun]) as box:
+        code = "import threading\nthreading.Thread(target=slow, daemon=True).start()\nwhen_begun()"
+        assert (await box.run(code)).ok
+        assert ended.is_set()
+        assert (await box.run("1 + 1")).value == 2
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(WAIT):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# --- attacks --------------------------------------------------------------------------------------------------------
+
+FORGE = """
+import json, os
+kernel = [cell.cell_contents for cell in look.__closure__ if hasattr(cell.cell_contents, "line")][0]
+def send(body=b'{"args": [], "kwargs": {}}', **more):
+    "A call as nobody but the kernel should make one."
+    kernel.line.send({"t": "call", "id": os.urandom(8).hex(), "name": "look", "e": kernel.execution, **more}, body)
+"""
+
+
+@contextlib.asynccontextmanager
+async def attacked(kernels: Kernels, **more: Any) -> AsyncIterator[tuple[Bridged, list[Any]]]:
+    looked: list[Any] = []
+
+    async def look(at: Any = None) -> int:
+        looked.append(at)
+        return len(looked)
+
+    async with bridged(kernels, tools=[look], **more) as box:
+        assert (await box.run(FORGE)).ok
+        yield box, looked
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "send(name='os.system')",
+        "send(name='_perform')",
+        "send(name='x' * 100_000)",
+        "send(name=['look'])",
+        "send(e='x-another')",
+        "send(e=['x'])",
+        "send(b'')",
+        "send(b'not json')",
+        "send(b'[]')",
+        "send(b'5')",
+        "send(b'null')",
+        "send(b'{}')",
+        "send(b'[' * 100_000 + b']' * 100_000)",
+        """send(b'{"args": "ab", "kwargs": {}}')""",
+        """send(b'{"args": [], "kwargs": [1]}')""",
+        """send(b'{"args": 5, "kwargs": {}}')""",
+        """send(b'{"args": [{"$": "float", "text": "x"}], "kwargs": {}}')""",
+        """send(b'{"args": [{"$": "dict", "items": [[[1], 2]]}], "kwargs": {}}')""",
+        """send(b'{"args": [{"$": "bytes"}], "kwargs": {}}')""",
+        """send(b'{"args": [], "kwargs": {"at": ' + b'[' * 900 + b']' * 900 + b'}}')""",
+        """send(b'{"args": [[' + b'[],' * 1_500_000 + b'[]]], "kwargs": {}}')""",
+    ],
+)
+async def test_a_forged_call_is_refused_and_nothing_is_carried_out(kernels: Kernels, code: str) -> None:
+    async with attacked(kernels) as (box, looked):
+        with contextlib.suppress(InterpreterError):  # who talks nonsense is hung up on
+            await box.run(f"{code}\nimport time; time.sleep(0.05)")
+        assert looked == []
+    async with bridged(kernels, tools={"look": lambda: 1}) as box:
+        assert (await box.run("look()")).value == 1  # and nobody else is hurt
+
+
+async def test_code_that_calls_after_its_execution_has_ended_is_refused(kernels: Kernels) -> None:
+    async with attacked(kernels) as (box, looked):
+        code = """
+import threading
+over = threading.Event()
+def late():
+    over.wait()
+    send(e="", id="late-1")
+    send(e=kernel_execution, id="late-2")
+    try:
+        look("late")
+    except Exception as error:
+        global told
+        told = str(error)
+    done.set()
+done = threading.Event()
+kernel_execution = kernel.execution
+thread = threading.Thread(target=late, daemon=True)
+thread.start()
+"""
+        assert (await box.run(code)).ok
+        await box.context.configure(env={"A": "B"})
+        # Between executions nothing of the user's runs but such threads: let go of it by the next one.
+        made = await box.run("over.set()\ndone.wait(20)\nlooked_late = 'told' in globals()\nlooked_late")
+        assert made.ok
+        assert all(each != "late-2" for each in looked)
+        assert len(looked) <= 1  # `look` itself, called while the second execution runs, is that one's
+
+
+async def test_a_duplicate_id_is_not_carried_out_twice(kernels: Kernels) -> None:
+    async with attacked(kernels) as (box, looked):
+        code = "for _ in range(20):\n    send(id='same')\nlook('mine')"
+        assert (await box.run(code)).ok
+        assert len(looked) <= 2
+        assert looked.count(None) <= 1
+
+
+async def test_a_flood_of_calls_is_bounded_and_the_host_goes_on(kernels: Kernels) -> None:
+    async with attacked(kernels) as (box, looked):
+        with contextlib.suppress(InterpreterError):
+            await box.run("for _ in range(3000):\n    send()\nlook('last')")
+        assert len(looked) <= 3001
+    async with bridged(kernels, tools={"look": lambda: 1}) as box:
+        assert (await box.run("look()")).value == 1
+
+
+async def test_arguments_that_are_too_large_are_refused_in_the_box_and_by_the_host(kernels: Kernels) -> None:
+    async with attacked(kernels) as (box, looked):
+        made = await box.run("look('x' * (70 << 20))")
+        assert made.error is not None
+        assert "at most 67108864 can be sent" in made.error.message
+        with contextlib.suppress(InterpreterError):
+            await box.run("send(b'\"' + b'x' * (70 << 20) + b'\"')\nimport time; time.sleep(0.1)")
+        assert looked == []
+
+
+async def test_an_answer_that_was_forged_ends_no_execution_of_another(kernels: Kernels) -> None:
+    """Code owns its own context, and can make it say anything; it stays in it."""
+    async with attacked(kernels) as (box, looked), bridged(kernels, tools={"look": lambda: 1}) as other:
+        async with asyncio.timeout(WAIT):
+            running = asyncio.create_task(other.run("import time; time.sleep(0.3); look()"))
+            with contextlib.suppress(InterpreterError):
+                await box.run("kernel.line.send({'t': 'done', 'id': 'x-other', 'error': None})")
+            assert (await running).value == 1
+        assert looked == []
+
+
+# --- the broker alone -----------------------------------------------------------------------------------------------
+
+
+async def test_answers_to_requests_that_are_lost_lose_and_repeat_nothing(asked: Kernels) -> None:
+    box = asked.box
+    assert isinstance(box, AskedBox)
+    went: list[int] = []
+
+    async def note(x: int) -> int:
+        went.append(x)
+        if x % 3 == 1:
+            box.fail_next = [BoxUnreachable("the network is away")] * 2
+        return x
+
+    async with bridged(asked, tools=[note]) as bridge:
+        made = await bridge.run("made = []\nfor n in range(8):\n    print('line', n)\n    made.append(note(n))\nmade")
+        box.fail_next = []
+        assert made.value == list(range(8))
+        assert went == list(range(8))
+        assert made.stdout == "".join(f"line {n}\n" for n in range(8))
+
+
+async def test_a_call_under_way_is_renewed_and_not_given_out_again(asked: Kernels) -> None:
+    began, go_on, went = asyncio.Event(), asyncio.Event(), []
+
+    async def slow() -> str:
+        went.append(1)
+        began.set()
+        await go_on.wait()
+        return "done"
+
+    async with bridged(asked, tools=[slow]) as bridge:
+        running = asyncio.create_task(bridge.run("slow()"))
+        await began.wait()
+        connection: Any = bridge.context._connection
+        claims = dict(connection._claims)
+        seen = asked.box.requests  # type: ignore[attr-defined]
+        await until(lambda: asked.box.requests > seen + 8)  # type: ignore[attr-defined]  # more than a lease
+        assert connection._claims == claims
+        go_on.set()
+        assert (await running).value == "done"
+        assert went == [1]
+
+
+async def test_a_host_that_is_gone_leaves_its_claims_to_the_next_and_can_answer_no_more(asked: Kernels) -> None:
+    broker = asked._broker
+    assert broker is not None
+    async with bridged(asked, tools={"look": lambda: 1}) as bridge:
+        assert (await bridge.run("1")).ok  # the tools are known there
+        id = bridge.context.id
+        await bridge.context.close()
+        first = await held(broker, id)
+        await put(broker, id, first, 1, {"t": "execute", "id": "x-1", "code": "look()"})
+        claim, call = await taken(broker, id, first, "call")
+        second = await held(broker, id)
+        with pytest.raises(Refused, match="another host holds this context"):
+            await put(broker, id, first, 2, {"t": "answer", "call": call["id"], "ok": True}, call["id"], claim)
+        another, again = await taken(broker, id, second, "call")
+        assert again["id"] == call["id"]
+        assert another != claim
+        answer = {"t": "answer", "call": call["id"], "ok": True}
+        assert await put(broker, id, second, 1, answer, call["id"], claim) == [call["id"]]  # stale
+        assert await put(broker, id, second, 2, answer, call["id"], another) == []
+        assert await put(broker, id, second, 2, {"t": "nonsense"}) == []  # it came before: not said again
+        with pytest.raises(Refused, match="number 9 is missing"):
+            await put(broker, id, second, 9, answer)
+        _, done = await taken(broker, id, second, "done")
+        assert done["id"] == "x-1"
+
+
+async def test_a_lease_that_runs_out_is_reissued(asked: Kernels) -> None:
+    broker = asked._broker
+    assert broker is not None
+    async with bridged(asked, tools={"look": lambda: 1}) as bridge:
+        assert (await bridge.run("1")).ok
+        id = bridge.context.id
+        await bridge.context.close()
+        holder = await held(broker, id)
+        await put(broker, id, holder, 1, {"t": "execute", "id": "x-1", "code": "look()"})
+        claim, call = await taken(broker, id, holder, "call")
+        # Confirmed, and then neither renewed nor answered.
+        await broker.ask({"t": "take", "context": id, "holder": holder, "done": claim})
+        another, again = await taken(broker, id, holder, "call", wait=20)
+        assert again["id"] == call["id"]
+        assert another != claim
+
+
+async def test_a_broker_that_ends_is_started_again_and_nothing_is_lost(asked: Kernels, local_box: Box) -> None:
+    began, go_on, went = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(x: int) -> int:
+        went.append(x)
+        began.set()
+        await go_on.wait()
+        return x
+
+    async with bridged(asked, tools={"slow": slow, "quick": lambda: 0}) as bridge:
+        running = asyncio.create_task(bridge.run("quick()\nslow(5)"))
+        await began.wait()
+        connection = bridge.context._connection
+        broker = asked._broker
+        assert broker is not None
+        port = broker._port
+        pid = await local_box.exec(["python3", "-c", LISTENER, str(port)])
+        assert pid.exit_code == 0, pid.stderr
+        await until(lambda: bridge.context._connection not in (None, connection))
+        go_on.set()
+        assert (await running).value == 5
+        assert went == [5]
+        assert broker._port != port
+
+
+LISTENER = """
+import os, signal, sys
+wanted = "%04X" % int(sys.argv[1])
+lines = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
+inode = next(line[9] for line in lines if line[1].endswith(":" + wanted) and line[3] == "0A")
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        links = [os.readlink("/proc/%s/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%s/fd" % pid)]
+    except OSError:
+        continue
+    if "socket:[%s]" % inode in links:
+        os.kill(int(pid), signal.SIGKILL)
+        sys.exit(0)
+sys.exit("nobody")
+"""
+
+
+async def test_requests_are_bounded_and_nobody_is_heard_without_the_token(asked: Kernels, local_box: Box) -> None:
+    broker = asked._broker
+    assert broker is not None
+    with pytest.raises(Refused):
+        await broker.ask({"t": "take", "context": "nobody", "holder": "x"})
+    with pytest.raises(Refused):
+        await broker.ask({"t": "anything"})
+    port = broker._port
+    assert port is not None
+    wrong = Broker(asked.box, asked._port, "not the token")
+    wrong._port = port
+    with pytest.raises(BoxError, match="hung up before it answered"):
+        await wrong.ask({"t": "take", "context": "nobody", "holder": "x"})
+    for request in (b"x" * 100, (1 << 31).to_bytes(4, "big") * 2, pack({"t": "take", "token": 5})):
+        with contextlib.suppress(BoxUnreachable):  # it may hang up before it was told all
+            assert await broker._exec(port, request, WAIT) == b""
+    flood = f"""
+import socket
+held = [socket.create_connection(("127.0.0.1", {port})) for _ in range(100)]
+for each in held:
+    each.settimeout(20)
+print(sum(each.recv(1) == b"" for each in held[64:]))
+"""
+    done = await local_box.exec(["python3", "-c", flood])
+    assert int(done.stdout) >= 36 - 2, done.stderr
+    async with bridged(asked, tools={"look": lambda: 1}) as bridge:
+        assert (await bridge.run("look()")).value == 1
+
+
+async def test_a_kernel_that_has_ended_is_lost_by_this_way_too(local_box: Box) -> None:
+    kernels = await Kernels.start(AskedBox(local_box))
+    context = await kernels.context()
+    assert (await context.execute("1 + 1")).value == 2
+    await kernels.end()
+    again = Kernels(kernels.box, kernels._process, kernels._port, kernels.token)
+    with pytest.raises(KernelLost):
+        await again.context()
+    with pytest.raises(KernelLost):
+        await again.contexts()
+
+
+async def held(broker: Broker, context: str) -> str:
+    answer, _ = await broker.ask({"t": "open", "context": context, "lease": 0.5})
+    return str(answer["holder"])
+
+
+async def taken(
+    broker: Broker, context: str, holder: str, wanted: str, *, wait: float = 5.0
+) -> tuple[str, dict[str, Any]]:
+    """The first message of that kind, and the claim under which it is out. Those before it are confirmed."""
+    claim = ""
+    async with asyncio.timeout(WAIT):
+        while True:
+            asking = {"t": "take", "context": context, "holder": holder, "done": claim, "wait": wait}
+            answer, body = await broker.ask(asking, wait=wait)
+            claim = str(answer.get("claim", ""))
+            for document in documents(body):
+                if document["t"] == wanted:
+                    return claim, document
+
+
+def documents(body: bytes) -> list[dict[str, Any]]:
+    found = []
+    while body:
+        told, length = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
+        found.append(json.loads(body[8 : 8 + told]))
+        body = body[8 + told + length :]
+    return found
+
+
+async def put(
+    broker: Broker, context: str, holder: str, number: int, document: dict[str, Any], call: str = "", claim: str = ""
+) -> list[str]:
+    message = pack(document)
+    asked = {"t": "put", "context": context, "holder": holder, "number": number}
+    answer, _ = await broker.ask({**asked, "parts": [[len(message), call, claim]]}, message)
+    return list(answer["stale"])
