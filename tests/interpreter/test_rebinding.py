@@ -36,7 +36,8 @@ def test_names_are_found_wherever_they_are_bound(code: str, names: set[str]) -> 
 @pytest.mark.parametrize(
     "code",
     ["globals()['context'] = 1", "exec('context = 1')", "import __main__\n__main__.context = 1", "vars().clear()",
-     "f.__globals__; f.__dict__", "import builtins", "import sys\nsys.modules['__main__'].context = 1", "from importlib import import_module"],
+     "f.__globals__; f.__dict__", "import builtins",
+     "import sys\nsys.modules['__main__'].context = 1", "from importlib import import_module"],
 )  # fmt: skip
 def test_a_way_to_the_whole_namespace_may_bind_anything(code: str) -> None:
     assert ANYTHING in bound_names(code)

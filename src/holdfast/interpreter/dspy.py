@@ -33,6 +33,7 @@ from holdfast.interpreter.bridge import Delegation
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import CallRefused, InterpreterError
+from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.results import CodeError, Execution
@@ -96,7 +97,8 @@ class BoxInterpreter:
         timeout: float | None = None,
         **options: Any,
     ) -> None:
-        """`timeout`: seconds that an execution may compute. `options` are those of `Interpreter`."""
+        """`timeout`: seconds that an execution may compute. `options` are those of `Interpreter`; its `host` may be a
+        function that gives one, for a host belongs to an event loop, and each interpreter has its own."""
         self.tools: dict[str, Callable[..., Any]] = dict(tools or {})
         """May be changed at any time: each execution has those that are here when it begins."""
         self.output_fields: list[dict[str, Any]] | None = (
@@ -110,8 +112,8 @@ class BoxInterpreter:
         self._root: BoxInterpreter = self if self._parent is None else self._parent._root
         self._depth: int = 0 if self._parent is None else self._parent._depth + 1
         self._loop: LoopThread = LoopThread() if self._parent is None else self._parent._loop
-        self._host: ClientHost | None = None
-        """Of the root, which closes it."""
+        self._host: Host | None = None
+        """Of the root, where that has made it, and closes it."""
         self._interpreter: Interpreter | None = None
         self._known: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._there: dict[str, Any] = {}
@@ -143,8 +145,10 @@ class BoxInterpreter:
     async def _start(self) -> Interpreter:
         options, parent = dict(self._options), self._parent
         if parent is None:
-            if "host" not in options:
-                self._host = options["host"] = await ClientHost.default()
+            host = options.get("host") or ClientHost.default
+            if callable(host):
+                made = host()
+                options["host"] = self._host = await made if inspect.isawaitable(made) else made
             if options.keys().isdisjoint(("limits", "budget")):
                 # dspy has a limit of calls itself. Who gives one to us has it for the whole tree.
                 options["limits"] = Limits(calls=None, call_seconds=CALL_SECONDS)
