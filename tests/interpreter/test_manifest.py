@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.boxes.box import Box
@@ -129,6 +129,9 @@ _IDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=13)
 
 
 @given(_IDS, _IDS)
+@example(".", "..")
+@example("..", "%2E.")
+@example("a/b", "a%2Fb")
 def test_ids_become_names_that_lead_nowhere_else(id: str, other: str) -> None:
     name = name_of(id, "user")
     assert "/" not in name

@@ -274,9 +274,12 @@ async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_some
         await known.resolve("mine")
 
 
-async def test_one_without_packages_is_the_base(provider: LocalProvider, tmp_path: Path) -> None:
+async def test_one_without_packages_is_the_base(
+    provider: LocalProvider, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     known = templates(provider, tmp_path)
     assert await known.resolve("python") == "template/python"
+    assert "template python is missing: it is built now" in caplog.text, "who watches no progress is told all the same"
     assert (await known.look(known.declared.get("python"))).status is Status.READY
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -46,6 +47,19 @@ _LARGEST: Final = 1 << 20
 _MOST_PACKAGES: Final = 200
 _PIP: Final = ("python3", "-m", "pip", "install", "--no-input", "--no-cache-dir", "--disable-pip-version-check")
 _NETWORK: Final = NetworkPolicy(Network.ALLOW, (DEFAULT_LIST,))
+
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Logged(Silent):
+    """A build that nobody watches tells the log."""
+
+    def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
+        _log.info("%s: %s", step, detail)
+
+    def skip(self, step: str, detail: str = "") -> None:
+        _log.info("%s: %s (was done before)", step, detail)
 
 
 class Status(StrEnum):
@@ -212,10 +226,12 @@ class Templates:
         async with self._turns.setdefault(name, asyncio.Lock()):
             known = await self.look(template)
             if known.status is not Status.READY:
-                told = progress or Silent()
+                told = progress or Logged()
                 told.begin("template", f"{name} is {known.status}: it is built now")
                 told.end()
-                await self.build(template, told)
+                _log.warning("template %s is %s: it is built now, which takes a while", name, known.status)
+                image = await self.build(template, told)
+                _log.warning("template %s is ready: %d MB", name, image.size >> 20)
         return template.image
 
     async def build(self, template: Template, progress: Progress, *, again: bool = False) -> Image:
