@@ -8,7 +8,6 @@ from typing import Final
 
 import httpx
 
-from holdfast import __version__
 from holdfast.boxes.images import Image
 from holdfast.images.debian.bootstrap import Signed, Trust, build_system, choose, is_current, utc_now
 from holdfast.images.debian.download import Downloads
@@ -60,7 +59,7 @@ async def build_of_machine(
     already, nothing is done, unless `again`. Sources, keys and processor are the machine's, where nothing is said."""
     apt = read_configuration()
     # The proxy that apt uses, else what the environment says.
-    async with httpx.AsyncClient(proxy=apt.proxy, headers={"User-Agent": f"holdfast/{__version__}"}) as http:
+    async with httpx.AsyncClient(proxy=apt.proxy, headers={"User-Agent": "holdfast"}) as http:
         downloads = Downloads(http, cache)
         system = await choose(
             downloads,
