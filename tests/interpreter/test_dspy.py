@@ -314,3 +314,33 @@ def test_calls_of_models_are_of_one_budget(server: ServerProcess) -> None:
     assert outputs(found)[0] == "one!"
     assert "too few for these 2 calls" in outputs(found)[1]
     assert found.answer == "two!"
+
+
+# --- its other modules ---
+
+
+def test_flex_runs_its_module_in_a_box(server: ServerProcess) -> None:
+    """3.4: what it executes gives a value, which has to come back whole, whatever was printed beside it."""
+    flex = dspy.Flex("question -> answer", interpreter_factory=Boxes())
+    lm = DummyLM([{"reasoning": "Short.", "answer": "yes" * 10_000}])
+    with dspy.context(lm=lm):
+        assert flex(question="?").answer == "yes" * 10_000
+
+
+def twice(number: int) -> int:
+    """Two times a number."""
+    return 2 * number
+
+
+def test_code_act_runs_its_code_in_a_box(server: ServerProcess) -> None:
+    """With the source of its tools."""
+    act = dspy.CodeAct("question -> answer", tools=[twice], max_iters=1, interpreter_factory=Boxes())
+    lm = DummyLM(
+        [
+            {"reasoning": "So.", "generated_code": "```python\nprint(twice(21))\n```", "finished": True},
+            {"reasoning": "So.", "answer": "42"},
+        ]
+    )
+    with dspy.context(lm=lm):
+        found = act(question="?")
+    assert found.trajectory["code_output_0"] == '"42"'
