@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 DEFAULT_PORT: Final = 8484
 _PATIENCE: Final = 30.0
+_ENDING_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 2.0
 _SHOWN: Final = 600
 
@@ -111,22 +112,32 @@ def start_server(home: Path, port: int) -> RunningServer:
         )
     assert process.stdout is not None
     # Its first line comes when it answers. It has its first key, which is not for a log.
+    deadline = time.monotonic() + _PATIENCE
     with process.stdout as said:
-        line = _first_line(said.fileno(), time.monotonic() + _PATIENCE)
+        line = _first_line(said.fileno(), deadline)
     if not line:
-        ended = process.poll()
-        if ended is None:
-            process.terminate()
+        is_late = time.monotonic() >= deadline
+        code = _end(process, at_once=is_late)
         running = find_answering(home)
         if running is not None:
             return running  # somebody else was quicker
-        why = "did not answer in time" if ended is None else f"ended at once (exit code {ended})"
+        why = "did not answer in time" if is_late else f"ended at once (exit code {code})"
         raise ServerNotStarted(
             f"the server of {home} {why}: {_end_of(log)}", f"holdfast up --home {home} shows what is wrong"
         )
     process.returncode = 0  # it goes on without us: nothing is to wait for it when this object ends
     told = json.loads(line)
     return read_running(home) or RunningServer(str(told["url"]), int(told["pid"]), str(told["version"]), 0, None)
+
+
+def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
+    if at_once:
+        process.terminate()
+    try:
+        return process.wait(_ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _first_line(descriptor: int, deadline: float) -> bytes:

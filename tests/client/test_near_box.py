@@ -13,6 +13,7 @@ from holdfast.boxes import BoxSpec
 from holdfast.boxes.errors import BoxStopped, ConnectRefused
 from holdfast.boxes.spec import OnIdle
 from holdfast.client.near_box import NearBox, folder_of
+from holdfast.providers.local.inotify import FileWatch
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -44,9 +45,11 @@ async def box(near_server: ServerProcess) -> AsyncIterator[NearBox]:
         if record.state != "running":
             record = await client.boxes.start(record.id)
         assert folder_of(record, near_server.home) is not None
-        near = client.boxes.near(record, near_server.home)
+        watch = FileWatch()
+        near = client.boxes.near(record, near_server.home, watch)
         assert isinstance(near, NearBox)
         yield near
+        watch.close()
 
 
 async def echo_port(box: NearBox) -> int:
@@ -58,6 +61,7 @@ async def echo_port(box: NearBox) -> int:
 
 async def test_ports_and_files_go_on_while_the_server_is_away(box: NearBox, near_server: ServerProcess) -> None:
     port = await echo_port(box)
+    speaker = await box.spawn(["cat"], stdin=True)
     near_server.kill()
     try:
         async with await box.connect(port) as connection:
@@ -67,6 +71,11 @@ async def test_ports_and_files_go_on_while_the_server_is_away(box: NearBox, near
         assert await box.files.read("/workspace/notes") == b"near"
         with pytest.raises(ConnectRefused):
             await box.connect(1)
+        await speaker.write(b"said\n")
+        await speaker.close_stdin()
+        assert await speaker.wait(60) == 0
+        assert await (await box.process(speaker.id)).read() == b"said\n"
+        assert speaker.id in [each.id for each in await box.processes()]
     finally:
         near_server.start()
 
@@ -87,10 +96,12 @@ async def test_a_box_of_another_home_is_not_near(box: NearBox, near_server: Serv
 async def test_one_that_sleeps_is_woken_by_the_server(near_server: ServerProcess) -> None:
     async with Client(near_server.url, api_key=near_server.api_key) as client:
         record = (await client.boxes.create(BoxSpec(idle_seconds=1, on_idle=OnIdle.HIBERNATE))).box
-        near = client.boxes.near(record, near_server.home)
+        watch = FileWatch()
+        near = client.boxes.near(record, near_server.home, watch)
         await near.files.write("kept", b"1")
         async with asyncio.timeout(60):
             while (await client.boxes.get(record.id)).state != "hibernated":  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
         assert await near.files.read("kept") == b"1"
+        watch.close()
         await client.boxes.delete(record.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.box import Deleted, Step
 from holdfast.boxes.labels import Owner
@@ -25,6 +25,9 @@ from holdfast.client.box_models import (
     volume_of,
 )
 from holdfast.client.connection import Connection
+
+if TYPE_CHECKING:
+    from holdfast.providers.local.inotify import FileWatch
 
 _PAGE: Final = 200
 
@@ -60,11 +63,12 @@ class Boxes:
         """A handle on a box that the server just told of; asks nothing."""
         return RemoteBox(self._boxes, record)
 
-    def near(self, record: BoxRecord, home: Path) -> RemoteBox:
-        """The same for a box of this machine, where the server's home is known: what it can, it asks the box itself."""
+    def near(self, record: BoxRecord, home: Path, watch: FileWatch) -> RemoteBox:
+        """The same for a box of this machine, where the server's home is known: what it can, it asks the box itself.
+        `watch` is the caller's to close."""
         from holdfast.client.near_box import NearBox
 
-        return NearBox(self._boxes, record, home)
+        return NearBox(self._boxes, record, home, watch)
 
     async def page(
         self,

@@ -1,22 +1,27 @@
-"""A box behind a server of this machine: its ports and files are reached through its own guest, without the server.
+"""A box behind a server of this machine: its ports, files and processes are reached through its own guest.
 
 Only whoever may read the server's home can do that. All else is asked of the server, which knows what the box is.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.errors import BoxUnreachable
-from holdfast.boxes.process import Connection
+from holdfast.boxes.process import Chunk, Connection, Process, ProcessInfo, Stream
 from holdfast.boxes.spec import WORKSPACE
 from holdfast.client.box import RemoteBox
 from holdfast.client.box_connection import BoxConnection
-from holdfast.client.box_models import BoxRecord
+from holdfast.client.box_models import BoxRecord, process_of
+from holdfast.client.box_process import RemoteProcess
+from holdfast.providers.guest_box import python_of
 from holdfast.providers.local.files import GuestFiles
+from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import Link
 from holdfast.providers.local.ports import connect_port
+from holdfast.providers.local.process import GuestProcesses
 
 PROVIDER: Final = "local"
 
@@ -28,10 +33,12 @@ def folder_of(record: BoxRecord, home: Path) -> Path | None:
 
 
 class NearBox(RemoteBox):
-    def __init__(self, boxes: BoxConnection, record: BoxRecord, home: Path) -> None:
+    def __init__(self, boxes: BoxConnection, record: BoxRecord, home: Path, watch: FileWatch) -> None:
         super().__init__(boxes, record)
-        self._link = Link(record.id, home.absolute() / PROVIDER / "boxes" / record.id)
+        folder = home.absolute() / PROVIDER / "boxes" / record.id
+        self._link = Link(record.id, folder)
         self._link.wake = self._woken
+        self._kept = GuestProcesses(self._link, watch, folder, None)
         self._far_files = self.files
         if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image says where commands start
             self.files = GuestFiles(self._link, record.spec.workdir)
@@ -42,7 +49,69 @@ class NearBox(RemoteBox):
         except BoxUnreachable:
             return await super().connect(port)
 
+    async def python(self) -> tuple[str, ...]:
+        return python_of(await self._link.ask({"op": "python"}), self.id)
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        tree: bool = False,
+    ) -> RemoteProcess:
+        """By the server, which knows the box's own environment. What is done with the process goes without it."""
+        wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "stdin": stdin, "pty": pty, "rows": rows}
+        wanted |= {"columns": columns, "tree": tree}
+        answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
+        info = answer.read(process_of)
+        return NearProcess(self._box, info, await self._kept.get(info.id))
+
+    async def process(self, id: str) -> RemoteProcess:
+        kept = await self._kept.get(id)
+        return NearProcess(self._box, await kept.info(), kept)
+
+    async def processes(self) -> list[ProcessInfo]:
+        return await self._kept.all()
+
     async def _woken(self) -> bool:
         """The server wakes what sleeps as soon as it is asked for something in it. What somebody stopped stays so."""
         await self._far_files.stat("/")
         return True
+
+
+class NearProcess(RemoteProcess):
+    """A process whose output is in files of this machine."""
+
+    def __init__(self, box: BoxConnection, info: ProcessInfo, kept: Process) -> None:
+        super().__init__(box, info)
+        self._kept = kept
+
+    async def info(self) -> ProcessInfo:
+        return await self._kept.info()
+
+    async def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
+        return await self._kept.read(stream, offset, limit)
+
+    async def output(self, stream: Stream = "stdout", offset: int = 0) -> AsyncIterator[Chunk]:
+        async for chunk in self._kept.output(stream, offset):
+            yield chunk
+
+    async def wait(self, timeout: float | None = None) -> int:
+        return await self._kept.wait(timeout)
+
+    async def write(self, data: bytes) -> None:
+        await self._kept.write(data)
+
+    async def close_stdin(self) -> None:
+        await self._kept.close_stdin()
+
+    async def signal(self, number: int) -> None:
+        await self._kept.signal(number)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._kept.resize(rows, columns)

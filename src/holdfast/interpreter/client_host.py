@@ -28,6 +28,7 @@ from holdfast.interpreter.errors import CompletionFailed, InterpreterError
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.local_server import ServerNotStarted, default_home, find_or_start, read_running
+from holdfast.providers.local.inotify import FileWatch
 
 _TEMPORARY: Final = (Unauthorized, TooManyRequests, DiskFull, ServerFailed, StaleEpoch)
 """Refusals that another attempt may not meet. A server that was started again knows the key no more, until found."""
@@ -40,7 +41,7 @@ class NoServer(InterpreterError):
 
 
 class ClientHost:
-    """Owns the records that it opened, and the client where it made that itself."""
+    """Owns the records that it opened, and the client where it made that itself. Of one event loop."""
 
     def __init__(self, client: Client, *, home: Path | None = None, owns_client: bool = False) -> None:
         """`home` is that of the server, where it is of this machine."""
@@ -48,6 +49,8 @@ class ClientHost:
         self.home = home
         self._owns_client = owns_client
         self._records: list[QueuedRecord] = []
+        self._watch: FileWatch | None = None
+        """Tells when a process in a near box has printed something."""
 
     @classmethod
     async def default(cls, home: Path | None = None) -> Self:
@@ -110,7 +113,8 @@ class ClientHost:
 
     def _open(self, record: BoxRecord) -> Box:
         if self.home is not None and folder_of(record, self.home) is not None:
-            return self.client.boxes.near(record, self.home)
+            self._watch = self._watch or FileWatch()
+            return self.client.boxes.near(record, self.home, self._watch)
         return self.client.boxes.handle(record)
 
     # --- its thread, and models ---
@@ -134,6 +138,9 @@ class ClientHost:
         """Write what is left of the records. Closing twice does nothing."""
         records, self._records = self._records, []
         await asyncio.gather(*(each.close() for each in records))
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         if self._owns_client:
             await self.client.aclose()
 

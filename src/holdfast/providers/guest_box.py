@@ -185,10 +185,7 @@ class GuestBox(Box):
         return await self._processes.spawn(argv, environment, folder, stdin=stdin, size=size, tree=tree)
 
     async def python(self) -> tuple[str, ...]:
-        command = (await self._guest.ask({"op": "python"})).get("command")
-        if not isinstance(command, list) or not command or not all(isinstance(each, str) for each in command):
-            raise BoxUnreachable(f"the guest of box {self.id} does not say how it was started")
-        return tuple(command)
+        return python_of(await self._guest.ask({"op": "python"}), self.id)
 
     async def process(self, id: str) -> Process:
         return await self._processes.get(id)
@@ -306,6 +303,14 @@ class GuestBox(Box):
 
     async def close(self) -> None:
         return None
+
+
+def python_of(answer: Mapping[str, Any], box: str) -> tuple[str, ...]:
+    """What runs our own code in a box, as its guest says."""
+    command = answer.get("command")
+    if not isinstance(command, list) or not command or not all(isinstance(each, str) for each in command):
+        raise BoxUnreachable(f"the guest of box {box} does not say how it was started")
+    return tuple(command)
 
 
 def check_port(port: int) -> None:
