@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ipykernel.kernelapp import IPKernelApp
 from tests.data_packages import IN_BOX, data_packages
 
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.jupyter import BoxKernel
 
 
 class DataKernel(BoxKernel):
-    def make_interpreter(self) -> Interpreter:
-        return Interpreter(spec=BoxSpec(mounts=(data_packages(),), env={"PYTHONPATH": IN_BOX}), timeout=self.timeout)
+    def options(self) -> dict[str, Any]:
+        return super().options() | {"spec": BoxSpec(mounts=(data_packages(),), env={"PYTHONPATH": IN_BOX})}
 
 
 if __name__ == "__main__":

@@ -171,12 +171,15 @@ def test_names_are_completed_and_explained(notebook: Notebook) -> None:
     assert notebook.run("_").status == "ok"
 
 
-def test_a_restart_begins_anew(notebook: Notebook) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_restart_begins_anew_and_leaves_no_box(notebook: Notebook, server: ServerProcess, killed: bool) -> None:
     notebook.run("gone = 1")
-    notebook.manager.restart_kernel()
+    notebook.manager.restart_kernel(now=killed)
     notebook.client.wait_for_ready(timeout=_WAIT)
     assert "NameError" in notebook.run("gone").error
     assert notebook.run("1 + 1").result == {"text/plain": "2"}
+    with SyncClient(server.url, api_key=server.api_key) as client:
+        assert len(list(client.boxes.list())) == 1
 
 
 def test_a_killed_process_is_said_to_be(notebook: Notebook) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import codecs
 import contextlib
+import hashlib
 import inspect
 import json
 import re
@@ -166,13 +167,19 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         finally:
             self._working = None
 
-    def make_interpreter(self) -> Interpreter:
-        return Interpreter(template=self.template or None, model=self.model or None, timeout=self.timeout)
+    def options(self) -> dict[str, Any]:
+        """Of its interpreter."""
+        return {"template": self.template or None, "model": self.model or None, "timeout": self.timeout}
 
     async def _ready(self) -> Interpreter:
         if self._interpreter is None:
-            self._interpreter = self.make_interpreter()
-            self._interpreter.tools[_DISPLAY] = lambda forms: None
+            # Jupyter starts a kernel again with the same file: the box of one that was killed is found, and replaced.
+            file = getattr(self.parent, "abs_connection_file", "")
+            id = hashlib.sha256(str(file).encode()).hexdigest()[:14]
+            interpreter = Interpreter(id=f"i-{id}", keep=False, **self.options())
+            interpreter.tools[_DISPLAY] = lambda forms: None
+            self._interpreter = interpreter
+            await interpreter.configure_workspace(force_new=True)
         await self._interpreter.start()
         if not self._is_set_up:
             source = inspect.getsource(notebook)
