@@ -269,68 +269,86 @@ async def attacked(kernels: Kernels, **more: Any) -> AsyncIterator[tuple[Bridged
         yield box, looked
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "send(name='os.system')",
-        "send(name='_perform')",
-        "send(name='x' * 100_000)",
-        "send(name=['look'])",
-        "send(e='x-another')",
-        "send(e=['x'])",
-        "send(b'')",
-        "send(b'not json')",
-        "send(b'[]')",
-        "send(b'5')",
-        "send(b'null')",
-        "send(b'{}')",
-        "send(b'[' * 100_000 + b']' * 100_000)",
-        """send(b'{"args": "ab", "kwargs": {}}')""",
-        """send(b'{"args": [], "kwargs": [1]}')""",
-        """send(b'{"args": 5, "kwargs": {}}')""",
-        """send(b'{"args": [{"$": "float", "text": "x"}], "kwargs": {}}')""",
-        """send(b'{"args": [{"$": "dict", "items": [[[1], 2]]}], "kwargs": {}}')""",
-        """send(b'{"args": [{"$": "bytes"}], "kwargs": {}}')""",
-        """send(b'{"args": [], "kwargs": {"at": ' + b'[' * 900 + b']' * 900 + b'}}')""",
-        """send(b'{"args": [[' + b'[],' * 1_500_000 + b'[]]], "kwargs": {}}')""",
-    ],
-)
-async def test_a_forged_call_is_refused_and_nothing_is_carried_out(kernels: Kernels, code: str) -> None:
+REFUSED = [
+    "name='os.system'",
+    "name='_perform'",
+    "name='x' * 100_000",
+    "name=['look']",
+    "e='x-another'",
+    "e=['x']",
+    "b''",
+    "b'not json'",
+    "b'[]'",
+    "b'5'",
+    "b'null'",
+    "b'{}'",
+    "b'[' * 100_000 + b']' * 100_000",
+    """b'{"args": "ab", "kwargs": {}}'""",
+    """b'{"args": 5, "kwargs": {}}'""",
+    """b'{"args": [], "kwargs": [1]}'""",
+    """b'{"args": [{"$": "float", "text": "x"}], "kwargs": {}}'""",
+    """b'{"args": [{"$": "dict", "items": [[[1], 2]]}], "kwargs": {}}'""",
+    """b'{"args": [{"$": "bytes"}], "kwargs": {}}'""",
+    """b'{"args": [], "kwargs": {"at": ' + b'[' * 900 + b']' * 900 + b'}}'""",
+    """b'{"args": [[' + b'0,' * 1_010_000 + b'0]], "kwargs": {}}'""",
+]
+HUNG_UP = ["t=5", "t='done'", "t='ready'", "t='out'", "t='answer'", "t='x' * 100_000"]
+"""What is no call at all. Who talks nonsense may be hung up on."""
+
+
+async def test_a_forged_call_is_refused_and_nothing_is_carried_out(kernels: Kernels) -> None:
     async with attacked(kernels) as (box, looked):
-        with contextlib.suppress(InterpreterError):  # who talks nonsense is hung up on
-            await box.run(f"{code}\nimport time; time.sleep(0.05)")
-        assert looked == []
+        made = await box.run("\n".join(f"send({forged})" for forged in REFUSED) + "\nlook('mine')")
+        assert (made.ok, looked) == (True, ["mine"])
+
+
+@pytest.mark.parametrize("forged", HUNG_UP)
+async def test_what_is_no_call_hurts_nobody_else(kernels: Kernels, forged: str) -> None:
+    async with attacked(kernels) as (box, looked):
+        with contextlib.suppress(InterpreterError):
+            await box.run(f"send({forged})\nlook('mine')")
+        assert set(looked) <= {"mine"}
     async with bridged(kernels, tools={"look": lambda: 1}) as box:
-        assert (await box.run("look()")).value == 1  # and nobody else is hurt
+        assert (await box.run("look()")).value == 1
 
 
 async def test_code_that_calls_after_its_execution_has_ended_is_refused(kernels: Kernels) -> None:
-    async with attacked(kernels) as (box, looked):
-        code = """
+    code = """
 import threading
-over = threading.Event()
+first, over, told = kernel.execution, threading.Event(), []
 def late():
     over.wait()
-    send(e="", id="late-1")
-    send(e=kernel_execution, id="late-2")
-    try:
-        look("late")
-    except Exception as error:
-        global told
-        told = str(error)
-    done.set()
-done = threading.Event()
-kernel_execution = kernel.execution
+    send(e=first)
+    send(e="")
+    told.append("sent")
+    over.clear()
 thread = threading.Thread(target=late, daemon=True)
 thread.start()
 """
+    async with attacked(kernels) as (box, looked):
         assert (await box.run(code)).ok
-        await box.context.configure(env={"A": "B"})
-        # Between executions nothing of the user's runs but such threads: let go of it by the next one.
-        made = await box.run("over.set()\ndone.wait(20)\nlooked_late = 'told' in globals()\nlooked_late")
-        assert made.ok
-        assert all(each != "late-2" for each in looked)
-        assert len(looked) <= 1  # `look` itself, called while the second execution runs, is that one's
+        # What it says now is said while another execution runs, in the name of the one that is over.
+        made = await box.run("over.set()\nthread.join(20)\nlook('mine')\ntold")
+        assert (made.value, looked) == (["sent"], ["mine"])
+
+
+async def test_code_that_calls_while_nothing_runs_cannot_even_ask(kernels: Kernels) -> None:
+    code = """
+import threading
+go, told = threading.Event(), []
+def later():
+    go.wait()
+    try:
+        look("late")
+    except Exception as error:
+        told.append(str(error))
+waiting = threading.Thread(target=later, daemon=True)
+waiting.start()
+"""
+    async with attacked(kernels) as (box, looked):
+        assert (await box.run(code)).ok
+        made = await box.run("kernel.execution = ''\ngo.set()\nwaiting.join(20)\ntold")
+        assert (made.value, looked) == (["look can be called only while an execution runs"], [])
 
 
 async def test_a_duplicate_id_is_not_carried_out_twice(kernels: Kernels) -> None:
@@ -352,11 +370,11 @@ async def test_a_flood_of_calls_is_bounded_and_the_host_goes_on(kernels: Kernels
 
 async def test_arguments_that_are_too_large_are_refused_in_the_box_and_by_the_host(kernels: Kernels) -> None:
     async with attacked(kernels) as (box, looked):
-        made = await box.run("look('x' * (70 << 20))")
+        made = await box.run("look('x' * (65 << 20))")
         assert made.error is not None
         assert "at most 67108864 can be sent" in made.error.message
         with contextlib.suppress(InterpreterError):
-            await box.run("send(b'\"' + b'x' * (70 << 20) + b'\"')\nimport time; time.sleep(0.1)")
+            await box.run("send(b'\"' + b'x' * (65 << 20) + b'\"')")
         assert looked == []
 
 
