@@ -361,6 +361,9 @@ async def test_another_process_finds_the_contexts_with_all_that_they_have(kernel
     later = await Kernels.attach(kernels.box, kernels.process, kernels.token)
     again = await later.context(context.id, make=False)
     assert (await again.execute("x")).value == {"kept": [1, 2]}
+    with pytest.raises(KernelUnreachable, match="taken over by another"):
+        await context.execute("x")
+    assert (await again.execute("x")).value == {"kept": [1, 2]}
     await later.close()
     with pytest.raises(KernelLost):
         await later.context("never", make=False)

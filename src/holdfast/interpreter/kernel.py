@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import importlib.util
 import json
 import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes import packing
@@ -36,8 +39,8 @@ from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Exec
 
 _ENTRY: Final = "holdfast.guest.kernel.nursery"
 _EARLY: Final = (
-    "_ctypes", "array", "ast", "base64", "builtins", "collections", "gc", "hmac", "io", "json", "linecache", "queue",
-    "re", "resource", "signal", "site", "socket", "struct", "threading", "time", "traceback", "types",
+    "_ast", "_ctypes", "array", "binascii", "builtins", "collections", "gc", "io", "json", "queue", "re", "resource",
+    "site", "socket", "struct", "threading", "time", "types",
 )  # fmt: skip
 _HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Large values in few pages, where the machine has such: a fork copies the list of pages."""
@@ -90,6 +93,10 @@ class ContextInfo:
     pid: int | None
     """None where it has ended."""
     code: int | None = None
+
+
+class ContextRefused(KernelUnreachable):
+    """A context did not do what it was asked for, and says why. It is there, as it was."""
 
 
 class Kernels:
@@ -280,6 +287,10 @@ class _Running:
         self.moved.set()
 
 
+class _Taken(Exception):
+    """Another host has the context now."""
+
+
 class Context:
     """One namespace in a process of its own. One execution at a time; others wait their turn."""
 
@@ -375,14 +386,20 @@ class Context:
                     if document["t"] == "ready" and not ready.done():
                         ready.set_result(document)
                     elif document["t"] == "refused" and not ready.done():
-                        code = document.get("code")
-                        raise KernelLost(f"context {self.id} {_ended_by(code)}")
+                        if document.get("why") != "ended":  # it is dying, say: soon somebody knows of what
+                            raise KernelUnreachable(f"context {self.id} was refused: {document.get('why')}")
+                        raise KernelLost(f"context {self.id} {_ended_by(document.get('code'))}")
                     else:
                         self._hear(document, body)
         except (Garbage, KeyError, TypeError, ValueError) as error:
             why = KernelUnreachable(f"context {self.id} sends what makes no sense: {error}")
-        except (BoxError, OSError, KernelLost) as error:
-            why = error if isinstance(error, KernelLost) else None
+        except (KernelLost, KernelUnreachable) as error:
+            why = error
+        except _Taken:
+            self._fail(self._taken())
+            self._closed = True
+        except (BoxError, OSError):
+            pass
         if not ready.done():
             ready.set_exception(why or KernelUnreachable(f"context {self.id} hung up"))
             return
@@ -414,8 +431,16 @@ class Context:
                     return
             await asyncio.sleep(_RETRY_SECONDS)
 
+    def _taken(self) -> KernelUnreachable:
+        return KernelUnreachable(
+            f"context {self.id} of box {self.kernels.box.id} was taken over by another",
+            hint="one interpreter at a time: make a new one with the same id to take it back",
+        )
+
     def _hear(self, document: Mapping[str, Any], body: bytes) -> None:
         kind = document["t"]
+        if kind == "taken":
+            raise _Taken
         if kind == "out":
             running = self._running
             if running is not None and document["e"] in (running.id, ""):
@@ -440,12 +465,15 @@ class Context:
         task = asyncio.create_task(self._send(document, body))
         task.add_done_callback(_take_note)
 
+    def _unconnected(self) -> KernelUnreachable:
+        return KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
+
     async def _send(self, document: dict[str, Any], body: bytes = b"") -> None:
         if self._connection is None and self._lost is None and self._finder is not None:
             await asyncio.wait([self._finder])
         connection = self._connection
         if connection is None:
-            raise self._lost or KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
+            raise self._lost or (self._taken() if self._closed else self._unconnected())
         message = pack(document, body)
         if self._confirmed:
             message = b"".join([*self._confirmed, message])
@@ -634,27 +662,27 @@ class Context:
 
     async def save(self, path: str) -> Saved:
         """Write what can be pickled to a file of the box."""
-        return _saved(await self._request("save", path=path))
+        return _saved(await self._request("save", _library(), path=path))
 
     async def load(self, path: str) -> Saved:
         """Replace what there is by what a file has."""
-        return _saved(await self._request("load", path=path))
+        return _saved(await self._request("load", _library(), path=path))
 
     async def configure(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> None:
         await self._request("set", cwd=cwd, env=dict(env or {}))
 
-    async def _request(self, kind: str, **fields: Any) -> Mapping[str, Any]:
+    async def _request(self, kind: str, body: bytes = b"", **fields: Any) -> Mapping[str, Any]:
         id = f"q-{secrets.token_hex(8)}"
         async with self._turn:
             done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = asyncio.get_running_loop().create_future()
             self._waiting[id] = done
             try:
-                await self._send({"t": kind, "id": id, **fields})
+                await self._send({"t": kind, "id": id, **fields}, body)
                 document, _ = await done
             finally:
                 self._waiting.pop(id, None)
         if error := document.get("error"):
-            raise KernelUnreachable(f"context {self.id} could not {kind}: {error.get('kind')}: {error.get('message')}")
+            raise ContextRefused(f"context {self.id} could not {kind}: {error.get('kind')}: {error.get('message')}")
         return document
 
 
@@ -721,6 +749,15 @@ def _ended_by(code: object) -> str:
     if code == _KILLED:
         return "was killed"
     return "is not there" if code is None else f"has ended (exit code {code})"
+
+
+@functools.cache
+def _library() -> bytes:
+    """The source of cloudpickle. It goes along where it is needed: most contexts are never saved."""
+    found = importlib.util.find_spec("cloudpickle")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).with_name("cloudpickle.py").read_bytes()
 
 
 def _saved(document: Mapping[str, Any]) -> Saved:

@@ -4,11 +4,11 @@ What cannot be sent now waits for the next connection: results and calls all of 
 dropped beyond that is counted and said.
 """
 
-import array
 import collections
 import json
 import select
 import socket
+import struct
 import threading
 
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
@@ -114,11 +114,21 @@ class Line:
                 new = self._receive()
                 if new is None:
                     return None
-                self._reader.close()
+                self._dismiss(self._reader)
                 self._reader = _Reader(new)
                 self._join(new)
                 connection = None
         return found
+
+    def _dismiss(self, reader: "_Reader") -> None:
+        """Who is there is told that somebody else is now, and does not come back for that."""
+        if reader.connection is not None:
+            with self._sending:
+                try:
+                    reader.connection.send(pack({"t": "taken"}), socket.MSG_DONTWAIT)
+                except OSError:
+                    pass
+        reader.close()
 
     def _hear(self, reader: "_Reader") -> "list[tuple[dict[str, Any], bytes]]":
         connection = reader.connection
@@ -139,9 +149,7 @@ class Line:
         _, ancillary, _, _ = self.control.recvmsg(_PACKET, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors = array.array("i")
-                descriptors.frombytes(payload[:4])
-                connection = socket.socket(fileno=descriptors[0])
+                connection = socket.socket(fileno=struct.unpack("i", payload[:4])[0])
                 connection.setblocking(True)
                 try:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -158,7 +166,8 @@ class Line:
         return self._sending
 
     def tell_nursery(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        given = struct.pack("%di" % len(descriptors), *descriptors) if descriptors else b""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if given else []
         self.control.sendmsg([json.dumps(document).encode()], rights)
 
     def let_go(self) -> None:
