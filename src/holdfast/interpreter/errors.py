@@ -72,8 +72,22 @@ class ManifestConflict(InterpreterError):
     code = "manifest_conflict"
 
 
+class StateFailed(InterpreterError):
+    """A state could not be saved, or what was given is none. What the context has in memory is still there."""
+
+    code = "state_failed"
+
+
 class TooManyBoxes(InterpreterError):
+    """There are as many as may be, and none became free in time."""
+
     code = "too_many_boxes"
+
+
+class TooDeep(InterpreterError):
+    """A child asks for a child of its own, and may not; or for more than it may have."""
+
+    code = "too_deep"
 
 
 class CompletionFailed(InterpreterError):

@@ -179,14 +179,28 @@ class Context:
     def _do_save(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         from holdfast.guest.kernel import saving
 
-        names, unsaved = saving.save(self.namespace, document["path"], leave=set(self.tools))
+        around = saving.Around(self.tools, self.runner.sources, self.count)
+        names, unsaved = self._interruptible(saving.save, self.namespace, document["path"], around, body)
         return {"names": names, "unsaved": unsaved}
 
     def _do_load(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         from holdfast.guest.kernel import saving
 
-        names, unsaved = saving.load(self.namespace, document["path"], leave=set(self.tools))
+        around = saving.Around(self.tools, self.runner.sources, self.count)
+        names, unsaved = self._interruptible(saving.load, self.namespace, document["path"], around, body)
+        self.count = around.count
         return {"names": names, "unsaved": unsaved}
+
+    def _interruptible(self, work: "Callable[..., Any]", *given: "Any") -> "Any":
+        """For what may run code of the user's that never ends."""
+        try:
+            self.interrupts.arm()
+            try:
+                return work(*given)
+            finally:
+                self.interrupts.disarm()
+        except KeyboardInterrupt:
+            raise InterruptedError("it was interrupted") from None
 
     # --- executions ---
 

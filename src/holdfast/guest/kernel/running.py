@@ -28,11 +28,13 @@ class Runner:
 
     def __init__(self, namespace: "dict[str, Any]") -> None:
         self.namespace = namespace
+        self.sources: dict[str, str] = {}
         self._loop: Any = None
 
     def compile(self, code: str, name: str) -> "Compiled":
         """Raises `SyntaxError`, or what else keeps code from being compiled. Nothing of it has run then."""
         tree = ast.parse(code, name, "exec")
+        self.sources[name] = code
         # For tracebacks: lines of a file that there is not.
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         last = None

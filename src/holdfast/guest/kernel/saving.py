@@ -1,13 +1,416 @@
-"""The namespace of a context in a file, and back."""
+"""The namespace of a context in a file, and back.
+
+A file is a line that says what it is, one pickle after the other, and an index at the end that says where each is.
+Names that share something are in one pickle, and share it again; others are apart, so that one that cannot be loaded
+takes nobody along.
+"""
+
+import importlib
+import io
+import json
+import linecache
+import os
+import pickle
+import struct
+import sys
+import types
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Mapping
+    from typing import Any, BinaryIO
+
+MAGIC = b"HOLDFAST-STATE 1\n"
+_END = struct.Struct(">QI")
+"""Length and checksum of the index."""
+_LONGEST_INDEX = 64 << 20
+_PROTOCOL = 5
+_PIECE = 1 << 20
+_LARGE = 1 << 17
+"""Bytes of a write of a pickler that are one value. What is smaller may be many."""
+_LOOKED_AT = 16 << 20
+"""Bytes of small values, about two million of them, beyond which nobody looks at who shares what: all names are in one
+pickle then."""
+_WHY = 300
+_SUBMODULES = 1000
+_OURS = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "_"))
+"""Names that every context has of its own."""
+_ATOMS = (str, bytes, int, float, complex, tuple, frozenset, types.CodeType, types.BuiltinFunctionType)
+"""What two names may both have without sharing anything: nobody can change it."""
+_LIBRARY = "holdfast.guest.kernel.cloudpickle"
 
 
-def save(namespace: "dict[str, Any]", path: str, leave: "set[str]") -> "tuple[list[str], dict[str, str]]":
-    raise NotImplementedError
+class NotAState(Exception):
+    """The file is no state, or is damaged. Nothing of it was loaded."""
 
 
-def load(namespace: "dict[str, Any]", path: str, leave: "set[str]") -> "tuple[list[str], dict[str, str]]":
-    raise NotImplementedError
+class Around:
+    """What a context has beside its namespace."""
+
+    def __init__(self, tools: "Mapping[str, Any]", sources: "dict[str, str]", count: int) -> None:
+        self.tools = tools
+        """Functions of the host's, by name."""
+        self.sources = sources
+        """The text of executions, by the file that their code says it is of."""
+        self.count = count
+        """How many executions there were."""
+
+
+def save(namespace: "dict[str, Any]", path: str, around: Around, library: bytes) -> "tuple[list[str], dict[str, str]]":
+    """Write what can be saved: the names, and what could not be, with why. The file is there whole, or as it was.
+    `library` is the source of cloudpickle."""
+    make = _pickler(_load_library(library), namespace, around.tools)
+    modules, values, unsaved = _sort(namespace, around.tools)
+    folder, name = os.path.split(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    temporary = "%s/.%s.%s" % (folder, name[:200], os.urandom(6).hex())
+    try:
+        with open(temporary, "xb") as file:
+            written, files = _write(make, _group(make, values, unsaved), values, unsaved, file)
+            index = {
+                "python": list(sys.version_info[:3]),
+                "count": around.count,
+                "modules": modules,
+                "submodules": _submodules(namespace),
+                "sources": {each: around.sources[each] for each in files if each in around.sources},
+                "values": written,
+            }
+            told = json.dumps(index).encode()
+            file.write(told + _END.pack(len(told), zlib.crc32(told)))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    return [*modules, *(name for each in written for name in each["names"])], unsaved
+
+
+def load(namespace: "dict[str, Any]", path: str, around: Around, library: bytes) -> "tuple[list[str], dict[str, str]]":
+    """Replace what there is by what a file has: the names, and what of it could not be loaded, with why. Raises
+    `NotAState`, and has changed nothing then."""
+    global _tools
+    cloudpickle = _load_library(library)
+    _tools = around.tools
+    with open(path, "rb") as file:
+        index = _read_index(file)
+        for tracked in ("_DYNAMIC_CLASS_TRACKER_BY_ID", "_DYNAMIC_CLASS_TRACKER_BY_CLASS"):
+            getattr(cloudpickle, tracked).clear()  # or a class that is here would become one with that in the file
+        for name in [each for each in namespace if each == "_" or (each not in _OURS and each not in around.tools)]:
+            del namespace[name]
+        around.count = max(around.count, index["count"])  # the lines of what is loaded keep their names
+        around.sources.update(index["sources"])
+        for name, text in index["sources"].items():
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        unloaded: dict[str, str] = {}
+        for name, module in index["modules"].items():
+            try:
+                namespace[name] = _import(module, index["submodules"].get(module, ()))
+            except Exception as error:
+                unloaded[name] = _why(error)
+        _read(file, index, namespace, unloaded)
+    names = [*index["modules"], *(name for each in index["values"] for name in each["names"])]
+    return [name for name in names if name not in unloaded], unloaded
+
+
+# --- saving ---
+
+
+def _sort(
+    namespace: "dict[str, Any]", tools: "Mapping[str, Any]"
+) -> "tuple[dict[str, str], dict[str, Any], dict[str, str]]":
+    """Modules by what to import, and values: what is needed to make others first."""
+    modules: dict[str, str] = {}
+    makers: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    unsaved: dict[str, str] = {}
+    for name, value in list(namespace.items()):
+        if name in _OURS or tools.get(name, _OURS) is value:
+            continue
+        if value is namespace:
+            unsaved[name] = "it is the namespace itself"
+        elif isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
+            modules[name] = value.__name__
+        elif isinstance(value, (type, types.FunctionType)):
+            makers[name] = value
+        else:
+            others[name] = value
+    return modules, {**makers, **others}, unsaved
+
+
+def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> "list[list[str]]":
+    """Names that share something, together. Those that cannot be saved are told in `unsaved`."""
+    groups: dict[str, list[str]] = {}
+    owners: dict[int, str] = {}
+    memos = []  # kept: or what was made for a pickle would go, and something else be in its place
+    small = 0
+    for name, value in values.items():
+        output = _Output(None)
+        pickler = make(output)
+        failed = _dump(pickler, value)
+        if failed is not None:
+            unsaved[name] = failed
+            continue
+        groups[name] = [name]
+        small += output.small
+        if small > _LOOKED_AT:
+            memos.clear()
+            owners.clear()
+            continue
+        memo = pickler.memo.copy()
+        memos.append(memo)
+        for id, (_, held) in memo.items():
+            if not isinstance(held, _ATOMS) and not pickler.is_named(held):
+                _join(groups, owners.setdefault(id, name), name)
+    if small > _LOOKED_AT:
+        return [list(groups)]
+    return [each for name, each in groups.items() if each[0] == name]
+
+
+def _join(groups: "dict[str, list[str]]", one: str, other: str) -> None:
+    together, taken = groups[one], groups[other]
+    if together is not taken:
+        together += taken
+        for each in taken:
+            groups[each] = together
+
+
+def _write(
+    make: "Any", groups: "list[list[str]]", values: "dict[str, Any]", unsaved: "dict[str, str]", file: "BinaryIO"
+) -> "tuple[list[dict[str, Any]], set[str]]":
+    """Where which names are, and the files that code of theirs says it is of."""
+    index: list[dict[str, Any]] = []
+    files: set[str] = set()
+    file.write(MAGIC)
+    for names in groups:
+        at = file.tell()
+        output = _Output(file)
+        pickler = make(output)
+        failed = _dump(pickler, [values[name] for name in names])
+        if output.failed is not None:
+            raise output.failed
+        if failed is not None:  # it could be a moment ago
+            unsaved.update(dict.fromkeys(names, failed))
+            file.seek(at)
+            file.truncate()
+            continue
+        files |= pickler.files
+        index.append({"names": names, "at": at, "size": output.size, "crc": output.crc, "code": bool(pickler.files)})
+    return index, files
+
+
+def _dump(pickler: "Any", value: "Any") -> "str | None":
+    """Says what was wrong. A value is the user's: it may raise anything when it is looked at."""
+    try:
+        pickler.dump(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _why(error)
+    return None
+
+
+class _Output:
+    """Takes what a pickler writes. With no file, to find out whether it can, and how much it is."""
+
+    def __init__(self, file: "BinaryIO | None") -> None:
+        self._file = file
+        self.size = 0
+        self.small = 0
+        self.crc = 0
+        self.failed: OSError | None = None
+        """The disk is full, say: no fault of the value's."""
+
+    def write(self, data: "Any") -> int:
+        size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
+        if self._file is not None:
+            self.crc = zlib.crc32(data, self.crc)
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self.failed = error
+                raise
+        if size < _LARGE:
+            self.small += size
+        self.size += size
+        return size
+
+
+def _pickler(cloudpickle: "Any", namespace: "dict[str, Any]", tools: "Mapping[str, Any]") -> "Any":
+    tool_code = {function.__code__ for function in tools.values()}
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def __init__(self, output: _Output) -> None:
+            super().__init__(output, _PROTOCOL)
+            self.files: set[str] = set()
+
+        def reducer_override(self, value: "Any") -> "Any":
+            kind = type(value)
+            if kind is types.CodeType:
+                self.files.add(value.co_filename)
+            elif kind is io.TextIOWrapper:  # or all that is in the file would be read
+                raise TypeError("cannot pickle an open file: %r" % value.name)
+            return super().reducer_override(value)
+
+        def _dynamic_function_reduce(self, function: "Any") -> "Any":
+            """A function of the namespace is to be one again, and not to bring what it names along."""
+            if function.__code__ in tool_code:
+                return find_tool, (function.__name__,)
+            made = super()._dynamic_function_reduce(function)
+            if function.__globals__ is not namespace:
+                return made
+            code, _, _, _, closure = made[1]
+            state, slots = made[2]
+            return (make_function, (code, closure), (state, {**slots, "__globals__": {}}), *made[3:])
+
+        def is_named(self, value: "Any") -> bool:
+            """It is found again by its name, wherever it is."""
+            if isinstance(value, (type, types.FunctionType)):
+                return value.__module__ != "__main__" and bool(cloudpickle._should_pickle_by_reference(value))
+            return isinstance(value, types.ModuleType)
+
+    return Pickler
+
+
+def _submodules(namespace: "dict[str, Any]") -> "dict[str, list[str]]":
+    """`import a.b` names `a`, and `a.b` is to be there again, too."""
+    used = {value.__name__ for value in list(namespace.values()) if isinstance(value, types.ModuleType)}
+    found: dict[str, list[str]] = {}
+    for name in list(sys.modules):
+        top = name.partition(".")[0]
+        if top != name and top in used and len(found.setdefault(top, [])) < _SUBMODULES:
+            found[top].append(name)
+    return found
+
+
+# --- loading ---
+
+
+def _read_index(file: "BinaryIO") -> "dict[str, Any]":
+    """Looks at all of the file: what is damaged is not begun with."""
+    try:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise NotAState("this file is no saved state")
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _END.size, 0))
+        length, checksum = _END.unpack(file.read(_END.size))
+        end = size - _END.size - length
+        if length > _LONGEST_INDEX or end < len(MAGIC):
+            raise NotAState("the state is not whole")
+        file.seek(end)
+        told = file.read(length)
+        if zlib.crc32(told) != checksum:
+            raise NotAState("the state is damaged")
+        index: dict[str, Any] = json.loads(told)
+        if not _makes_sense(index, end):
+            raise NotAState("the state is damaged: its index makes no sense")
+        for each in index["values"]:
+            if _checksum(file, each["at"], each["size"]) != each["crc"]:
+                raise NotAState("the state is damaged: %s" % ", ".join(each["names"][:5]))
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
+        raise NotAState("the state is damaged: %s" % _why(error)) from None
+    return index
+
+
+def _makes_sense(index: "Any", end: int) -> bool:
+    at = len(MAGIC)
+    texts = [*index["sources"].items(), *index["modules"].items(), *index["submodules"].values()]
+    for each in index["values"]:
+        if each["at"] != at or type(each["size"]) is not int or each["size"] < 0:
+            return False
+        at += each["size"]
+        texts.append(each["names"])
+    named = all(isinstance(each, (list, tuple)) and all(type(text) is str for text in each) for each in texts)
+    version = type(index["python"]) is list and len(index["python"]) == 3
+    return at == end and named and version and type(index["count"]) is int
+
+
+def _checksum(file: "BinaryIO", at: int, size: int) -> int:
+    file.seek(at)
+    found = 0
+    while size:
+        data = file.read(min(size, _PIECE))
+        if not data:
+            raise NotAState("the state is not whole")
+        found = zlib.crc32(data, found)
+        size -= len(data)
+    return found
+
+
+def _read(file: "BinaryIO", index: "dict[str, Any]", namespace: "dict[str, Any]", unloaded: "dict[str, str]") -> None:
+    foreign = index["python"][:2] != list(sys.version_info[:2])
+    for each in index["values"]:
+        names = each["names"]
+        file.seek(each["at"])
+        try:
+            if foreign and each["code"]:
+                told = (*index["python"][:2], *sys.version_info[:2])
+                raise RuntimeError("it holds code of Python %s.%s, and this is Python %d.%d" % told)
+            values = pickle.load(file)
+            if type(values) is not list or len(values) != len(names):
+                raise RuntimeError("it is not what it is said to be")
+            namespace.update(zip(names, values))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            why = _why(error)
+            for name in names:
+                others = ", ".join(other for other in names if other != name)[:_WHY]
+                unloaded[name] = "%s (it shares objects with %s)" % (why, others) if others else why
+
+
+def _import(module: str, submodules: "list[str]") -> "Any":
+    found = importlib.import_module(module)
+    for each in submodules:
+        if each not in sys.modules:
+            try:
+                importlib.import_module(each)
+            except Exception:
+                pass  # who needs it will say so
+    return found
+
+
+# --- what pickles refer to: these names are part of the format ---
+
+
+def make_function(code: types.CodeType, closure: "Any") -> types.FunctionType:
+    """A function of the namespace that there is now."""
+    return types.FunctionType(code, sys.modules["__main__"].__dict__, None, None, closure)
+
+
+def find_tool(name: str) -> "Any":
+    found = _tools.get(name)
+    if found is None:
+        raise LookupError("the host has no %s here" % name)
+    return found
+
+
+_tools: "Mapping[str, Any]" = {}
+
+
+def _load_library(source: bytes) -> "Any":
+    """cloudpickle, which is not installed in the box: it came along."""
+    module = sys.modules.get(_LIBRARY)
+    if module is None:
+        module = types.ModuleType(_LIBRARY)
+        code = compile(source, "holdfast/guest/kernel/cloudpickle.py", "exec", dont_inherit=True)
+        sys.modules[_LIBRARY] = module  # it looks itself up
+        try:
+            exec(code, module.__dict__)  # noqa: S102 - our own
+        except BaseException:
+            del sys.modules[_LIBRARY]
+            raise
+    return module
+
+
+def _why(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    told = "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+    return told if len(told) <= _WHY else told[:_WHY] + "..."
