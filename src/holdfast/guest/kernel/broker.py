@@ -5,7 +5,7 @@ Each request is a short connection: one message, one answer. What a context says
 a context: the next one that opens it takes it over.
 """
 
-import _operator  # type: ignore[import-not-found]
+import _operator
 import os
 import socket
 import struct

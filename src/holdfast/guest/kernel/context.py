@@ -237,7 +237,7 @@ class Context:
                 self.namespace.update(shipping.load(body))
             compiled = self.runner.compile(code, "<execution %d>" % self.count)
         except Exception as error:
-            result["error"] = describe(error, syntax=isinstance(error, SyntaxError))
+            result["error"] = self.runner.describe(error, syntax=isinstance(error, SyntaxError))
             return None
         value = None
         try:
@@ -251,7 +251,7 @@ class Context:
         except Submitted:
             pass
         except BaseException as error:
-            result["error"] = describe(error)
+            result["error"] = self.runner.describe(error)
             value = None
         return value
 

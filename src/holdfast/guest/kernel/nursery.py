@@ -3,9 +3,9 @@
 It runs none of the user's code, so it answers whatever that does. Where it ends, all of its contexts do.
 """
 
+import _operator
 import _signal  # type: ignore[import-not-found]
 import array
-import hmac
 import json
 import os
 import select
@@ -140,7 +140,7 @@ class Nursery:
         self._forget(descriptor)
         document = messages[0][0]
         token = document.get("token")
-        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self._token):
+        if not isinstance(token, str) or not _operator._compare_digest(token.encode(), self._token):
             connection.close()
             return
         try:

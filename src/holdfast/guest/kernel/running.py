@@ -1,22 +1,23 @@
 """Running a piece of the user's code: compiled with its last expression apart, and its errors told by its own lines."""
 
-import ast
-import linecache
+import _ast
 import sys
-import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from traceback import TracebackException
     from types import CodeType
     from typing import Any
 
     Compiled = tuple[CodeType | None, CodeType | None]
 
-_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _COROUTINE = 0x80
 _LONGEST = 32_000
 """Characters of a traceback."""
 _OURS = "holdfast/guest/"
+_SOURCES = 10_000
+"""Pieces of code whose lines are kept for tracebacks."""
 
 
 class Submitted(BaseException):
@@ -33,13 +34,13 @@ class Runner:
 
     def compile(self, code: str, name: str) -> "Compiled":
         """Raises `SyntaxError`, or what else keeps code from being compiled. Nothing of it has run then."""
-        tree = ast.parse(code, name, "exec")
+        tree = compile(code, name, "exec", _AWAIT | _ast.PyCF_ONLY_AST, dont_inherit=True)
         self.sources[name] = code
-        # For tracebacks: lines of a file that there is not.
-        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        while len(self.sources) > _SOURCES:
+            del self.sources[next(iter(self.sources))]
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
-            last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        if tree.body and isinstance(tree.body[-1], _ast.Expr) and not code.rstrip().endswith(";"):
+            last = _ast.Expression(tree.body.pop().value)
         body = compile(tree, name, "exec", _AWAIT, dont_inherit=True) if tree.body else None
         return body, None if last is None else compile(last, name, "eval", _AWAIT, dont_inherit=True)
 
@@ -56,7 +57,7 @@ class Runner:
         return value
 
     def _run(self, code: "CodeType") -> "Any":
-        value = eval(code, self.namespace)  # noqa: S307 - what a kernel is for
+        value = eval(code, self.namespace)  # what a kernel is for
         return self._wait(value) if code.co_flags & _COROUTINE else value
 
     def _wait(self, coroutine: "Any") -> "Any":
@@ -76,6 +77,15 @@ class Runner:
                 pass
             raise
 
+    def describe(self, error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
+        """An error as a model reads it, with the lines of the code."""
+        import linecache
+
+        for name, code in self.sources.items():
+            if name not in linecache.cache:
+                linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        return describe(error, syntax=syntax)
+
     def forked(self) -> "Any":
         """In a forked child: an event loop is the parent's, and is kept as it is, for closing it would tell the
         kernel."""
@@ -89,6 +99,8 @@ class Runner:
 
 def describe(error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
     """An error as a model reads it: without our own frames. `syntax`: nothing of the code ran."""
+    import traceback  # takes as long as a third of a start
+
     name = type(error).__name__
     try:
         message = str(error)
@@ -113,7 +125,7 @@ def describe(error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
     return {"kind": name, "message": message[:_LONGEST], "traceback": text, "syntax": syntax}
 
 
-def _trim(told: "traceback.TracebackException", seen: "set[int]") -> None:
+def _trim(told: "TracebackException", seen: "set[int]") -> None:
     if id(told) in seen:
         return
     seen.add(id(told))

@@ -5,7 +5,7 @@ numpy's arrays, pandas' tables, images. A side that lacks the library gets the d
 value that has no such form is said to have none, and is never cut.
 """
 
-import base64
+import binascii
 import json
 
 TYPE_CHECKING = False
@@ -33,6 +33,10 @@ def load(data: bytes) -> "Any":
     return from_form(json.loads(data.decode("utf-8", "surrogatepass")))
 
 
+def _text_of(data: "bytes | bytearray | memoryview") -> str:
+    return binascii.b2a_base64(data, newline=False).decode()
+
+
 def to_form(value: "Any", depth: int = 0) -> "Any":
     if value is None or value is True or value is False:
         return value
@@ -55,7 +59,7 @@ def to_form(value: "Any", depth: int = 0) -> "Any":
 
 def _others(value: "Any", kind: type, depth: int) -> "Any":
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
+        return {MARK: "bytes", "base64": _text_of(value)}
     if isinstance(value, (tuple, set, frozenset)):
         name = "tuple" if isinstance(value, tuple) else "set"
         return {MARK: name, "items": [to_form(each, depth + 1) for each in value]}
@@ -98,14 +102,14 @@ def _dump_foreign(value: "Any", kind: type, depth: int) -> "Any":
 
         held = io.BytesIO()
         value.save(held, "PNG")
-        return {MARK: "image", "media": "image/png", "base64": base64.b64encode(held.getvalue()).decode()}
+        return {MARK: "image", "media": "image/png", "base64": _text_of(held.getvalue())}
     return None
 
 
 def _dump_numpy(value: "Any", kind: type, depth: int) -> "Any":
     if kind.__name__ == "ndarray":
         if value.dtype.kind in "biufcSUmM" and value.dtype.names is None:
-            data = base64.b64encode(value.tobytes()).decode()
+            data = _text_of(value.tobytes())
             return {MARK: "array", "dtype": value.dtype.str, "shape": list(value.shape), "base64": data}
         return {
             MARK: "array",
@@ -170,7 +174,7 @@ def _make_array(form: "Any") -> "Any":
     if "items" in form:
         return numpy.array(from_form(form["items"]), dtype=object).reshape(form["shape"])
     # Copied: what `frombuffer` gives cannot be written to.
-    data = numpy.frombuffer(base64.b64decode(form["base64"]), dtype=numpy.dtype(form["dtype"]))
+    data = numpy.frombuffer(binascii.a2b_base64(form["base64"]), dtype=numpy.dtype(form["dtype"]))
     return data.reshape(form["shape"]).copy()
 
 
@@ -207,7 +211,7 @@ def _make_image(form: "Any") -> "Any":
 
     from PIL import Image  # type: ignore[import-not-found,unused-ignore]
 
-    return Image.open(io.BytesIO(base64.b64decode(form["base64"])))
+    return Image.open(io.BytesIO(binascii.a2b_base64(form["base64"])))
 
 
 def _make_time(name: str) -> "Callable[[Any], Any]":
@@ -233,7 +237,7 @@ def _make_decimal(form: "Any") -> "Any":
 
 _MAKERS: "dict[str, Callable[[Any], Any]]" = {
     "float": lambda form: float(form["text"]),
-    "bytes": lambda form: base64.b64decode(form["base64"]),
+    "bytes": lambda form: binascii.a2b_base64(form["base64"]),
     "tuple": lambda form: tuple(from_form(each) for each in form["items"]),
     "set": lambda form: {from_form(each) for each in form["items"]},
     "dict": lambda form: {from_form(key): from_form(each) for key, each in form["items"]},
