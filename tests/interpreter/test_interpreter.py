@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ async def test_state_lives_from_call_to_call_and_submit_gives_the_answer(py: Int
     assert "total has to be int" in wrong.error.message
     answer = await py.execute("SUBMIT(total=sum(numbers))")
     assert answer.submitted == {"total": 6}
+
+
+async def test_a_submission_is_as_large_as_a_call_may_be_and_only_what_was_checked(py: Interpreter) -> None:
+    py.output_fields = {"day": date, "text": str}
+    answer = await py.execute("SUBMIT(day='2026-02-03', text='x' * 3_000_000)")
+    assert answer.submitted == {"day": date(2026, 2, 3), "text": "x" * 3_000_000}
+    kernel = "[cell.cell_contents for cell in SUBMIT.__closure__ if hasattr(cell.cell_contents, 'line')][0]"
+    forged = await py.execute(f"{kernel}.submitted = ({{'day': 'never'}},)")
+    assert forged.submitted is None
 
 
 async def test_tools_are_functions_of_this_process_and_may_change(py: Interpreter) -> None:

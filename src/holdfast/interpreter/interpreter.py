@@ -243,24 +243,35 @@ class Interpreter:
 
     async def _open(self, wanted: WorkspaceConfig) -> Transition:
         host = await self._ready_host()
-        if self._record is None:
-            self._record = await host.record(
-                self._thread or f"t-{self.id}", title=f"Interpreter {self.id}", labels={"interpreter": self.id}
-            )
-            self._bridge.record = self._record
+        # Neither waits for the other: a box takes as long as a thread.
+        opening = asyncio.create_task(self._open_box(host, wanted))
+        try:
+            if self._record is None:
+                await self._open_record(host)
+            transition = self._transition = await opening
+        finally:
+            opening.cancel()
+            await asyncio.wait([opening])
+        self._note({"type": WORKSPACE, "transition": transition.kind.value, "reason": transition.reason,
+                    "changed": list(transition.changed)})  # fmt: skip
+        if self._context is None:
+            await self._start_kernel(transition)
+        return transition
+
+    async def _open_record(self, host: Host) -> None:
+        self._record = await host.record(
+            self._thread or f"t-{self.id}", title=f"Interpreter {self.id}", labels={"interpreter": self.id}
+        )
+        self._bridge.record = self._record
+
+    async def _open_box(self, host: Host, wanted: WorkspaceConfig) -> Transition:
         if self._workspace is None:
             spec = self._spec
             if self.template is not None:
                 spec = replace(spec, image=await host.image_of(self.template, spec.provider))
             self._spec = spec.with_labels({"interpreter": self.id})
             self._workspace = Workspace(host, f"interpreter/{self.id}", self._spec, self._set_up, self._roots)
-        transition = await self._workspace.configure(wanted)
-        self._transition = transition
-        self._note({"type": WORKSPACE, "transition": transition.kind.value, "reason": transition.reason,
-                    "changed": list(transition.changed)})  # fmt: skip
-        if self._context is None:
-            await self._start_kernel(transition)
-        return transition
+        return await self._workspace.configure(wanted)
 
     async def _ready_host(self) -> Host:
         if self._host is None:
@@ -344,7 +355,7 @@ class Interpreter:
         assert record is not None
         id = id or f"x-{secrets.token_hex(8)}"
         self._note({"type": EXECUTION, "id": id, "code": code[:_CODE_NOTED], "variables": sorted(variables or ())})
-        async with self._bridge.turn(id):
+        async with self._bridge.turn(id) as turn:
             with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
                 try:
                     await context.define(self._bridge.names())
@@ -359,6 +370,8 @@ class Interpreter:
                     )
                 except KernelLost as lost:
                     done = await self._lost(id, lost)
+                # As it was checked here: what the box says of it is anybody's.
+                done = replace(done, submitted=turn.submitted)
                 if done.state_lost:
                     await self._begin_anew(done)
                 trace.ended(done)
