@@ -26,6 +26,7 @@ from holdfast.boxes.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.images.base import ENV
 from holdfast.images.builder import build
 from holdfast.images.debian.of_machine import build_of_machine
+from holdfast.images.errors import StepFailed
 from holdfast.images.plan import make_plan
 from holdfast.images.progress import Progress, Silent
 from holdfast.images.recipe import Group, Recipe, read_recipe
@@ -291,9 +292,16 @@ class Templates:
         there = await image_or_none(self._workshop, BASE)
         if there is not None and not again:
             return there
-        return await build_of_machine(
-            self._workshop, BASE, SYSTEM, env=ENV, cache=self._cache / "packages", progress=progress
-        )
+        try:
+            return await build_of_machine(
+                self._workshop, BASE, SYSTEM, env=ENV, cache=self._cache / "packages", progress=progress
+            )
+        except StepFailed as error:
+            raise StepFailed(
+                f"{BASE} could not be made for provider {self._workshop.provider}: {error.message}",
+                output=error.output,
+                hint="give a --recipe that begins with an image that has Python, pip and git",
+            ) from error
 
     async def _recipe(self, template: Template, base: Image, folder: Path, progress: Progress) -> Recipe:
         """Packages by this machine's pip; by the box's, over its way out, where that does not do."""
