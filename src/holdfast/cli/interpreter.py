@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,7 +25,7 @@ from holdfast.cli.run_options import ModelOption, describe_box
 if TYPE_CHECKING:
     from holdfast.client import Client, InterpreterInfo, RemoteExecution
     from holdfast.interpreter.host import Host
-    from holdfast.interpreter.smoke import Phase, Report
+    from holdfast.interpreter.reports import Phase, Report
 
 group = typer.Typer(name="interpreter", help="Interpreters: a persistent Python in a box.", no_args_is_help=True)
 
@@ -348,7 +349,7 @@ async def _smoke(
         asked = await smoking.smoke_model(host, model)
     finally:
         await host.close()
-    return smoking.Report((*report.phases, *asked.phases))
+    return replace(report, phases=(*report.phases, *asked.phases))
 
 
 async def _host(where: Where) -> Host:

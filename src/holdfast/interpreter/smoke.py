@@ -11,9 +11,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.boxes.box import Box
@@ -24,6 +23,7 @@ from holdfast.client.errors import HoldfastError
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.reports import Category, Phase, Problem, Report
 from holdfast.interpreter.repositories import Remote, check_ref, locate
 from holdfast.interpreter.results import Execution
 from holdfast.interpreter.workspace import Workspace, WorkspaceConfig
@@ -33,78 +33,6 @@ _EXECUTE_SECONDS: Final = 60.0
 _QUESTION: Final = "Answer with the one word: ready"
 _SHOWN: Final = 500
 _SPEC: Final = BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=900)
-
-
-class Category(StrEnum):
-    """Whose turn it is."""
-
-    CONFIG = "config"
-    """What was asked for makes no sense, or this installation cannot do it."""
-    SERVER = "server"
-    """It does not answer, or refuses."""
-    BOX = "box"
-    REPOSITORY = "repository"
-    DRIVER = "driver"
-    """The kernel in the box."""
-    EXECUTION = "execution"
-    STATE = "state"
-    """What one execution left was not there for the next."""
-    MODEL = "model"
-    TIMEOUT = "timeout"
-    INTERNAL = "internal"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    category: Category
-    code: str
-    message: str
-    hint: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"category": self.category.value, "code": self.code, "message": self.message, "hint": self.hint}
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    name: str
-    seconds: float
-    detail: str = ""
-    problem: Problem | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.problem is None
-
-    def to_json(self) -> dict[str, Any]:
-        told = {"name": self.name, "ok": self.ok, "seconds": round(self.seconds, 6), "detail": self.detail}
-        return told if self.problem is None else {**told, "error": self.problem.to_json()}
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    phases: tuple[Phase, ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(each.ok for each in self.phases)
-
-    @property
-    def problem(self) -> Problem | None:
-        """The first."""
-        return next((each.problem for each in self.phases if each.problem is not None), None)
-
-    @property
-    def seconds(self) -> float:
-        return sum(each.seconds for each in self.phases)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "category": None if self.problem is None else self.problem.category.value,
-            "seconds": round(self.seconds, 6),
-            "phases": [each.to_json() for each in self.phases],
-        }
 
 
 class _Failed(Exception):

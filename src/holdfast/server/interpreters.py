@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
@@ -19,18 +19,19 @@ from pydantic.functional_validators import AfterValidator
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import shipping
-from holdfast.interpreter.budget import Limits
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
-from holdfast.interpreter.fields import fields_of
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.server.box_models import VolumeName, without_nul
 from holdfast.server.box_routes import BOX_ERRORS, began
-from holdfast.server.live_interpreters import LABEL, Description, LiveInterpreters, Made, Missed, Underway
+from holdfast.server.late_interpreters import LABEL
 from holdfast.server.models import Labels, Model, Title
 from holdfast.server.runs import ModelName, RunBox
 from holdfast.server.services import Administrator, Use
 from holdfast.threads.errors import StreamError
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
+
+if TYPE_CHECKING:
+    from holdfast.server.live_interpreters import Description, LiveInterpreters, Made, Underway
 
 NDJSON: Final = "application/x-ndjson"
 _SILENCE: Final = 15.0
@@ -67,7 +68,11 @@ async def _interpreters(services: Use, _: Administrator) -> LiveInterpreters:
     return await services.interpreters.get()
 
 
-UseInterpreters = Annotated[LiveInterpreters, Depends(_interpreters)]
+if TYPE_CHECKING:
+    UseInterpreters = Annotated[LiveInterpreters, Depends(_interpreters)]
+else:
+    # What it is loads much: it is loaded when the first interpreter is asked for.
+    UseInterpreters = Annotated[Any, Depends(_interpreters)]
 
 
 # --- what goes in ---
@@ -111,6 +116,10 @@ class SettingsModel(Model):
     limits: LimitsModel = Field(default_factory=LimitsModel)
 
     def to_made(self) -> Made:
+        from holdfast.interpreter.budget import Limits
+        from holdfast.interpreter.fields import fields_of
+        from holdfast.server.live_interpreters import Made
+
         fields = None
         if self.output_fields is not None:
             fields = [{"name": each.name, "type": each.type} for each in self.output_fields]
@@ -455,7 +464,7 @@ async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[by
                 result = ExecutionModel.of(event).model_dump(mode="json", by_alias=True)
                 yield _line({"type": "result", **result})
                 return
-            if isinstance(event, Missed):
+            if not isinstance(event, tuple):
                 yield _line({"type": "missed", "chunks": event.chunks})
             else:
                 stream, data = event

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from holdfast.server.late_boxes import LateBoxes
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from holdfast.server.live_interpreters import LiveInterpreters
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
+
+LABEL: Final = "interpreter"
+"""Of the threads of interpreters: the id."""
 
 
 class LateInterpreters:

@@ -22,6 +22,7 @@ from holdfast.interpreter.record import ALL, EXECUTION, SETTINGS, Replay, replay
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
+from holdfast.server.late_interpreters import LABEL
 from holdfast.threads.errors import StreamNotFound
 from holdfast.threads.ids import new_id
 from holdfast.threads.rows import RowFilter, ThreadRow
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LABEL: Final = "interpreter"
-"""Of their threads."""
 _MOST_LIVE: Final = 256
 _HELD_BYTES: Final = 4 << 20
 """Output of an execution that is held for who follows it."""
