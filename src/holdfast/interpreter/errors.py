@@ -84,10 +84,10 @@ class TooManyBoxes(InterpreterError):
     code = "too_many_boxes"
 
 
-class TooDeep(InterpreterError):
-    """A child asks for a child of its own, and may not; or for more than it may have."""
+class TooManyChildren(InterpreterError):
+    """A child at this depth may have none of its own, or there are as many as one may have."""
 
-    code = "too_deep"
+    code = "too_many_children"
 
 
 class CompletionFailed(InterpreterError):

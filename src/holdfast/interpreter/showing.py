@@ -51,7 +51,10 @@ class _Room:
             if self._left <= 0:
                 made["…"] = f"{len(value) - number} more"
                 break
-            made[self._text(key if isinstance(key, str) else f"<{type(key).__name__}>")] = self.show(each, depth + 1)
+            name = self._text(
+                key if isinstance(key, str) else f"<{type(key).__name__}>"
+            )  # before its value has the room
+            made[name] = self.show(each, depth + 1)
         return made
 
     def _items(self, value: Any, depth: int) -> list[Any]:

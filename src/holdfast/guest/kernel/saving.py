@@ -146,7 +146,7 @@ def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> 
     """Names that share something, together. Those that cannot be saved are told in `unsaved`."""
     groups: dict[str, list[str]] = {}
     owners: dict[int, str] = {}
-    memos = []  # kept: or what was made for a pickle would go, and something else be in its place
+    memos: list[Any] = []  # kept: or what was made for a pickle would go, and something else be in its place
     small = 0
     for name, value in values.items():
         output = _Output(None)
