@@ -101,13 +101,16 @@ async def test_a_thread_is_made_once_and_opened_again(host: ClientHost) -> None:
     assert [each["type"] for each in await payloads(again)] == ["interpreter.started", "interpreter.ended"]
     assert (await host.client.threads.get(made.thread)).title == "interpreter"
     named = await host.record("t-chosen", title="mine", labels={})
+    assert [each async for each in named.entries(["interpreter.*"])] == []
     assert (named.thread, (await host.client.threads.get("t-chosen")).title) == ("t-chosen", "mine")
 
 
 async def test_a_thread_that_was_deleted_takes_no_more(host: ClientHost) -> None:
     record = await host.record(None, title="short", labels={})
-    await host.client.threads.delete(record.thread)
     record.note({"type": "interpreter.started"})
+    await record.flush()
+    await host.client.threads.delete(record.thread)
+    record.note({"type": "interpreter.ended"})
     with pytest.raises(RecordUnwritten, match=record.thread):
         await record.flush()
 
@@ -154,7 +157,9 @@ async def test_a_server_is_started_where_none_runs(tmp_path: Path, monkeypatch: 
     assert running is not None
     try:
         assert host.client.url == other.client.url == running.url
-        assert (await host.record(None, title="here", labels={})).thread
+        record = await host.record(None, title="here", labels={})
+        record.note({"type": "interpreter.started"})
+        await record.flush()
     finally:
         await host.close()
         await other.close()
@@ -171,5 +176,6 @@ async def test_a_url_of_the_environment_is_used_as_it_is(
     monkeypatch.setenv("HOLDFAST_API_KEY", host_server.api_key or "")
     host = await ClientHost.default()
     assert (host.home, host.client.url) == (None, host_server.url)
-    assert (await host.record(None, title="by url", labels={})).thread
+    record = await host.record(None, title="by url", labels={})
+    assert [each async for each in record.entries(["interpreter.*"])] == []
     await host.close()

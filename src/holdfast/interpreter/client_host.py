@@ -7,6 +7,7 @@ no byte of an execution goes through it, and executions go on while it is restar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,17 +19,17 @@ from holdfast.boxes.acquire import How
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.spec import BoxSpec
-from holdfast.client import Client, Conflict, DiskFull, HoldfastError, NotFound, Refused, ServerFailed, StaleEpoch
+from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box_models import BoxRecord
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
 from holdfast.client.errors import TooManyRequests, Unauthorized
 from holdfast.client.near_box import folder_of
-from holdfast.client.thread import Thread
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.local_server import ServerNotStarted, default_home, find_or_start, read_running
 from holdfast.providers.local.inotify import FileWatch
+from holdfast.threads.ids import new_id
 
 _TEMPORARY: Final = (Unauthorized, TooManyRequests, DiskFull, ServerFailed, StaleEpoch)
 """Refusals that another attempt may not meet. A server that was started again knows the key no more, until found."""
@@ -120,8 +121,8 @@ class ClientHost:
     # --- its thread, and models ---
 
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
-        """A thread that is there, or a new one."""
-        found = _Writing(await self._thread(thread, title, labels))
+        """A thread that is there, or a new one. It is made with the first entry: nobody waits for it."""
+        found = _Writing(self.client, thread or new_id("t"), title, labels)
         opened = QueuedRecord(found.id, found.write, found.read, is_final=is_final)
         self._records.append(opened)
         return opened
@@ -144,35 +145,34 @@ class ClientHost:
         if self._owns_client:
             await self.client.aclose()
 
-    async def _thread(self, id: str | None, title: str, labels: Mapping[str, str]) -> Thread:
-        if id is not None:
-            try:
-                await self.client.threads.get(id)
-            except NotFound:
-                pass
-            else:
-                return self.client.thread(id)
-        try:
-            return await self.client.threads.create(id=id, title=title, labels=labels)
-        except Conflict:
-            if id is None:
-                raise
-            return self.client.thread(id)  # somebody else was quicker
-
 
 class _Writing:
     """A thread over the wire, as a record needs it."""
 
-    def __init__(self, thread: Thread) -> None:
-        self.id = thread.id
-        self._thread = thread
+    def __init__(self, client: Client, id: str, title: str, labels: Mapping[str, str]) -> None:
+        self.id = id
+        self._client = client
+        self._thread = client.thread(id)
+        self._title = title
+        self._labels = labels
+        self._turn = asyncio.Lock()
+        self._is_there = False
 
     async def write(self, noted: Sequence[Noted]) -> None:
+        await self._ensure()
         await self._thread.append_encoded([each.data for each in noted])
 
     async def read(self, types: Sequence[str]) -> AsyncIterator[Mapping[str, Any]]:
+        await self._ensure()
         async for entry in self._thread.entries(types=types):
             yield entry.to_json()
+
+    async def _ensure(self) -> None:
+        async with self._turn:
+            if not self._is_there:
+                with contextlib.suppress(Conflict):  # it is there already
+                    await self._client.threads.create(id=self.id, title=self._title, labels=self._labels)
+                self._is_there = True
 
 
 def is_final(error: Exception) -> bool:
