@@ -69,6 +69,16 @@ async def test_the_box_of_a_key_is_made_resumed_and_made_anew(host: ClientHost) 
         await seam.delete(each)
 
 
+async def test_a_box_knows_the_environment_that_it_was_asked_for_with(host: ClientHost) -> None:
+    spec = BoxSpec(env={"SECRET": "s3cret"})
+    box = (await host.acquire("env", spec)).box
+    fork = await host.fork(box, "env-child")
+    assert box.spec.env == fork.spec.env == {"SECRET": "s3cret"}
+    assert (await host.acquire("env-child", fork.spec)).box.id == fork.id
+    for each in (box, fork):
+        await host.delete(each)
+
+
 async def test_a_server_elsewhere_is_asked_for_everything(host_server: ServerProcess) -> None:
     async with Client(host_server.url, api_key=host_server.api_key) as client:
         host = ClientHost(client)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -89,11 +90,11 @@ class ClientHost:
             async for old in self.client.boxes.list(key=key):
                 await self.client.boxes.delete(old.id)
         made = await self.client.boxes.create(spec, key=key)
-        return Given(self._open(made.box), How(made.how), made.why)
+        return Given(self._open(made.box, spec), How(made.how), made.why)
 
     async def fork(self, box: Box, key: str) -> Box:
         """Another box with the same files, of that key."""
-        return self._open(await self.client.boxes.fork(box.id, key=key))
+        return self._open(await self.client.boxes.fork(box.id, key=key), box.spec)
 
     async def delete(self, box: Box) -> None:
         await self.client.boxes.delete(box.id)
@@ -112,7 +113,9 @@ class ClientHost:
         home = self.home or default_home(os.environ, sys.platform, Path.home())
         return await Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ).resolve(template)
 
-    def _open(self, record: BoxRecord) -> Box:
+    def _open(self, record: BoxRecord, asked: BoxSpec) -> Box:
+        # The server does not tell the values of its environment. Who asked for it knows them, for boxes like it.
+        record = replace(record, spec=replace(record.spec, env=asked.env))
         if self.home is not None and folder_of(record, self.home) is not None:
             self._watch = self._watch or FileWatch()
             return self.client.boxes.near(record, self.home, self._watch)
