@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _VALUE = 1 << 20
 """Bytes of a value that travels with its result. A larger one goes by file."""
+_IDLE = 0.02
+"""Seconds without a request after which there is time for other things."""
 _TEXT = 64_000
 """Characters of a value's `repr`."""
 _ARGUMENTS = 64 << 20
@@ -142,8 +144,7 @@ class Context:
 
     def serve(self) -> None:
         while True:
-            self.pages.gather(lambda: not self.requests.empty())
-            document, body = self.requests.get()
+            document, body = self._next()
             kind = document["t"]
             try:
                 if kind == "execute":
@@ -154,6 +155,14 @@ class Context:
                     self._answer(document, getattr(self, "_do_" + kind)(document, body))
             except Exception as error:
                 self._answer(document, {"error": describe(error)})
+
+    def _next(self) -> "tuple[dict[str, Any], bytes]":
+        if self.pages.is_large():
+            try:
+                return self.requests.get(timeout=_IDLE)
+            except queue.Empty:
+                self.pages.gather(lambda: not self.requests.empty())
+        return self.requests.get()
 
     def _answer(self, document: "dict[str, Any]", answer: "dict[str, Any]") -> None:
         if "id" in document:

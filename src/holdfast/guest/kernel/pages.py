@@ -18,18 +18,23 @@ _GROWN = 64 << 20
 _COLLAPSE = 25
 """MADV_COLLAPSE, of Linux 6.1. Older ones refuse it, and nothing is changed."""
 _EINVAL = 22
+_ATTEMPTS = 16
+"""Times that it is begun anew. A context that is never idle for long is left as it is."""
 
 
 class Pages:
     def __init__(self) -> None:
         self._seen = 0
-        """Bytes that were in memory when it was last looked at."""
+        """Bytes that were in memory when it was last gathered."""
+        self._broken_off = 0
         self._given_up = False
+
+    def is_large(self) -> bool:
+        """Whether there may be something to gather. Quick."""
+        return not self._given_up and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 >= _WORTHWHILE
 
     def gather(self, wanted: "Callable[[], bool]") -> None:
         """Gather until `wanted` says that there is something else to do, which it is asked every millisecond or so."""
-        if self._given_up or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 < _WORTHWHILE:
-            return
         try:
             resident = _resident()
             if resident < _WORTHWHILE or resident < self._seen + _GROWN:
@@ -38,17 +43,19 @@ class Pages:
             with open("/proc/self/smaps") as file:
                 found = scattered(file)
             collapse = _collapser()
-            for start, end in found:
-                for address in range(start, end, _LARGE):
-                    if wanted():
+            for address in (each for start, end in found for each in range(start, end, _LARGE)):
+                if wanted():
+                    self._broken_off += 1
+                    if self._broken_off < _ATTEMPTS:
                         return  # the rest another time
-                    if collapse(address) == _EINVAL:
-                        self._given_up = True
-                        return
+                    break
+                if collapse(address) == _EINVAL:
+                    self._given_up = True
+                    return
         except (OSError, ImportError, AttributeError, ValueError):
             self._given_up = True
             return
-        self._seen = resident
+        self._seen, self._broken_off = resident, 0
 
 
 def scattered(smaps: "Iterable[str]") -> "list[tuple[int, int]]":
