@@ -109,10 +109,16 @@ def test_the_readmes_tour_works_word_for_word(tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("docs")
 @pytest.mark.parametrize(("path", "number", "code"), EXAMPLES)
-def test_examples_run(path: Path, number: int, code: str, tour: Tour) -> None:
+def test_examples_run(path: Path, number: int, code: str, tour: Tour, tmp_path: Path) -> None:
     assert httpx.get(f"{tour.url}/health").status_code == 200
     program = f"url, api_key = {tour.url!r}, {tour.api_key!r}\n{code}"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False, cwd=CHECKOUT
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env=tour.environment,
     )
     assert done.returncode == 0, done.stderr
