@@ -451,6 +451,21 @@ async def test_children_are_asked_with_the_shared_budget_and_answer_in_order(mod
     assert bridge.budget.spent.calls == 8
 
 
+async def test_children_are_bounded_over_all_calls_of_a_bridge() -> None:
+    running = most = 0
+
+    async def child(delegation: Delegation) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    bridge = Bridge(delegate=child)
+    await asyncio.gather(*(bridge.handle(call("sub_rlm", "x")) for _ in range(8)))
+    assert most == 4
+
+
 async def test_depth_breadth_and_iterations_are_bounded_and_said_in_plain_words() -> None:
     async def child(delegation: Delegation) -> Any:
         return delegation.iterations
