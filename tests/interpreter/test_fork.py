@@ -163,6 +163,35 @@ async def test_forks_can_be_forked(kernels: Kernels, parent: Context) -> None:
     assert await value(parent, "path") == ["root"]
 
 
+async def test_a_line_of_forks_of_forks_has_no_end(parent: Context) -> None:
+    await value(parent, "n = 0")
+    last = parent
+    for _ in range(20):
+        (last,) = await last.fork(1)
+        await value(last, "n += 1")
+    assert await value(last, "n") == 20
+
+
+async def test_where_one_cannot_be_reached_none_is_left(
+    kernels: Kernels, parent: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Context.connect
+    refused: list[str] = []
+
+    async def connect_but_one(self: Context, *, make: bool = False) -> None:
+        if not refused:
+            refused.append(self.id)
+            raise KernelUnreachable("no room")
+        await connect(self, make=make)
+
+    monkeypatch.setattr(Context, "connect", connect_but_one)
+    with pytest.raises(KernelUnreachable, match="no room"):
+        await parent.fork(3)
+    living = [info.id for info in await kernels.contexts() if info.pid is not None]
+    assert [each for each in living if each.startswith(parent.id)] == [parent.id]
+    assert await value(parent, "1") == 1
+
+
 async def test_each_calls_its_host_and_gets_its_own_answer(parent: Context) -> None:
     heard: list[tuple[str, Any]] = []
     both = asyncio.Barrier(3)

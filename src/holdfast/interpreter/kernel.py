@@ -651,10 +651,21 @@ class Context:
 
     async def fork(self, count: int) -> list[Context]:
         """More contexts with all that this one has, which share its memory until one of them changes something."""
-        ids = [f"{self.id}-{secrets.token_hex(4)}" for _ in range(count)]
+        ids = [f"{self.id[:64]}-{secrets.token_hex(6)}" for _ in range(count)]
         await self._request("fork", ids=ids)
         made = [Context(self.kernels, id, self.handler) for id in ids]
-        await asyncio.gather(*(each.connect() for each in made))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in made:
+                    group.create_task(each.connect())
+        except BaseException as error:
+            # Nobody knows of them: they would live for ever.
+            for each in made:
+                await each.kill()
+                await each.close()
+            if isinstance(error, BaseExceptionGroup):
+                raise error.exceptions[0] from None
+            raise
         for each in made:
             each._tools = self._tools
             self.kernels.adopt(each)

@@ -29,9 +29,9 @@ _PROTOCOL = 5
 _PIECE = 1 << 20
 _LARGE = 1 << 17
 """Bytes of a write of a pickler that are one value. What is smaller may be many."""
-_LOOKED_AT = 16 << 20
-"""Bytes of small values, about two million of them, beyond which nobody looks at who shares what: all names are in one
-pickle then."""
+_LOOKED_AT = 4 << 20
+"""Bytes of small values, about half a million of them, beyond which nobody looks at who shares what: all names are in
+one pickle then."""
 _WHY = 300
 _SUBMODULES = 1000
 _OURS = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "_"))
@@ -146,7 +146,7 @@ def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> 
     """Names that share something, together. Those that cannot be saved are told in `unsaved`."""
     groups: dict[str, list[str]] = {}
     owners: dict[int, str] = {}
-    memos: list[Any] = []  # kept: or what was made for a pickle would go, and something else be in its place
+    picklers: list[Any] = []  # kept: or what was made for a pickle would go, and something else be in its place
     small = 0
     for name, value in values.items():
         output = _Output(None)
@@ -158,12 +158,11 @@ def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> 
         groups[name] = [name]
         small += output.small
         if small > _LOOKED_AT:
-            memos.clear()
+            picklers.clear()
             owners.clear()
             continue
-        memo = pickler.memo.copy()
-        memos.append(memo)
-        for id, (_, held) in memo.items():
+        picklers.append(pickler)
+        for id, (_, held) in pickler.memo.copy().items():
             if not isinstance(held, _ATOMS) and not pickler.is_named(held):
                 _join(groups, owners.setdefault(id, name), name)
     if small > _LOOKED_AT:
