@@ -115,6 +115,15 @@ def test_the_sync_twin_does_the_same(interpreter_server: ServerProcess) -> None:
             info.id, "print(1); SUBMIT(n=2)", on_output=lambda _, text: said.append(text)
         )
         assert (done.submitted, "".join(said)) == ({"n": 2}, "1\n")
+        client.interpreters.execute(info.id, "import threading; kept = [1, 2]; lock = threading.Lock()")
+        state = b"".join(client.interpreters.export_state(info.id))
+        client.interpreters.execute(info.id, "kept.append(3); other = 1")
+        assert "kept" in client.interpreters.import_state(info.id, state)["names"]
+        done = client.interpreters.execute(info.id, "kept, 'other' in globals(), 'lock' in globals()")
+        assert done.value == {"$": "tuple", "items": [[1, 2], False, False]}
+        with pytest.raises(Conflict, match="state"):
+            client.interpreters.import_state(info.id, b"nonsense")
+        assert client.interpreters.execute(info.id, "kept").value == [1, 2]
         client.interpreters.interrupt(info.id)
         moved = client.interpreters.configure_workspace(info.id)
         assert moved["kind"] == "reused"

@@ -219,6 +219,18 @@ class Interpreters:
         answer = await self._interpreters.below(id).ask("POST", "/workspace", given, timeout=LONG_SECONDS)
         return answer.read(dict)
 
+    async def export_state(self, id: str) -> AsyncIterator[bytes]:
+        """What it has in memory, piece by piece: for `import_state`, of this one or another."""
+        async with self._interpreters.below(id).exchange("GET", "/state", silence=LONG_SECONDS) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    async def import_state(self, id: str, state: AsyncIterator[bytes] | bytes) -> dict[str, Any]:
+        """Replace all that it has in memory. Says `names`, and `unsaved`: what could not be loaded, with why."""
+        async with self._interpreters.below(id).exchange("PUT", "/state", body=state, silence=LONG_SECONDS) as response:
+            await response.aread()
+            return dict(response.json())
+
     async def delete(self, id: str) -> None:
         """Delete its box and all that it has in memory. Its thread stays."""
         await self._interpreters.below(id).ask("DELETE", timeout=LONG_SECONDS)
@@ -349,6 +361,12 @@ class SyncInterpreters:
         return self._loop.run(
             self._interpreters.configure_workspace(id, repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
         )
+
+    def export_state(self, id: str) -> SyncIterator[bytes]:
+        return SyncIterator(self._interpreters.export_state(id), self._loop)
+
+    def import_state(self, id: str, state: bytes) -> dict[str, Any]:
+        return self._loop.run(self._interpreters.import_state(id, state))
 
     def delete(self, id: str) -> None:
         self._loop.run(self._interpreters.delete(id))

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter import state
 from holdfast.interpreter.bridge import Bridge, Delegate
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, KernelLost, KernelUnreachable, NoPython
@@ -31,7 +32,8 @@ from holdfast.interpreter.fields import OutputField
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.kernel import Context, Kernels, Printed
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
-from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution
+from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature
 from holdfast.interpreter.tracing import trace_execution
 from holdfast.interpreter.workspace import Kind, Transition, Workspace, WorkspaceConfig
@@ -43,6 +45,7 @@ _NOTE: Final = "/tmp/.holdfast-kernel.json"
 _SHOWN_IMAGE: Final = 4 << 20
 """Bytes of a figure that comes along with its result."""
 _CODE_NOTED: Final = 100_000
+_NAMES_NOTED: Final = 200
 
 
 class Interpreter:
@@ -441,6 +444,43 @@ class Interpreter:
             if before is not None and self._context is not before:
                 self._note({"type": STATE, "what": "lost", "reason": transition.reason})
             return transition
+
+    # --- state ---
+
+    async def export_state(self) -> State:
+        """What it has in memory, as bytes, for another interpreter or another day. What could not be saved is named."""
+        exported = await state.export_state(await self._ready_context())
+        self._note_state("exported", exported.checkpoint.names, exported.checkpoint.unsaved)
+        return exported
+
+    async def import_state(self, exported: State | bytes) -> Saved:
+        """Replace all that it has in memory, never merge. Says what of it could not be loaded, with why."""
+        data = exported.data if isinstance(exported, State) else exported
+        loaded = await state.import_state(await self._ready_context(), data)
+        self._note_state("imported", loaded.names, loaded.unsaved)
+        return loaded
+
+    async def save_state(self, path: str) -> Checkpoint:
+        """The same to a file of the box: on the volume (`/home/box/memory/…`) it outlives the box."""
+        saved = await state.save(await self._ready_context(), path)
+        self._note_state("saved", saved.names, saved.unsaved, path=path)
+        return saved
+
+    async def load_state(self, path: str) -> Saved:
+        """Replace all that it has in memory by what `save_state` wrote."""
+        loaded = await state.load(await self._ready_context(), path)
+        self._note_state("loaded", loaded.names, loaded.unsaved, path=path)
+        return loaded
+
+    async def _ready_context(self) -> Context:
+        await self.start()
+        assert self._context is not None
+        return self._context
+
+    def _note_state(self, what: str, names: Sequence[str], unsaved: Mapping[str, str], **more: str) -> None:
+        named = dict(list(unsaved.items())[:_NAMES_NOTED])
+        told = {"type": STATE, "what": what, "names": list(names[:_NAMES_NOTED]), "unsaved": named, **more}
+        self._note({**told, "count": len(names), "unsaved_count": len(unsaved)})
 
     # --- branches ---
 

@@ -12,7 +12,8 @@ from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.kernel import Printed
-from holdfast.interpreter.results import Artifact, Execution
+from holdfast.interpreter.results import Artifact, Execution, Saved
+from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature
 from holdfast.interpreter.workspace import Transition
 from holdfast.loop_thread import LoopThread
@@ -105,6 +106,20 @@ class SyncInterpreter:
     ) -> Transition:
         work = self._interpreter.configure_workspace(repo_url, ref, context_paths, volume, force_new)
         return self._loop.run(work)
+
+    def export_state(self) -> State:
+        """What it has in memory, as bytes."""
+        return self._loop.run(self._interpreter.export_state())
+
+    def import_state(self, exported: State | bytes) -> Saved:
+        """Replace all that it has in memory, never merge."""
+        return self._loop.run(self._interpreter.import_state(exported))
+
+    def save_state(self, path: str) -> Checkpoint:
+        return self._loop.run(self._interpreter.save_state(path))
+
+    def load_state(self, path: str) -> Saved:
+        return self._loop.run(self._interpreter.load_state(path))
 
     def fork(self, count: int = 1) -> list[SyncInterpreter]:
         return [self._of(self._loop, each) for each in self._loop.run(self._interpreter.fork(count))]

@@ -47,7 +47,7 @@ def refusal(error: StreamError) -> Response:
 
 _STREAMED: Final = re.compile(
     r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/(snapshots|images)/import"
-    r"|POST /v1/workspaces"
+    r"|POST /v1/workspaces|PUT /v1/interpreters/[^/]+/state"
 )
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import codecs
+import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from pydantic.functional_validators import AfterValidator
 
+from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import shipping
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.server.box_models import VolumeName, without_nul
-from holdfast.server.box_routes import BOX_ERRORS, began
+from holdfast.server.box_routes import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.late_interpreters import LABEL
 from holdfast.server.models import Labels, Model, Title
 from holdfast.server.runs import ModelName, RunBox
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.server.live_interpreters import Description, LiveInterpreters, Made, Underway
 
 NDJSON: Final = "application/x-ndjson"
+_STATE_LIMIT: Final = 4 << 30
 _SILENCE: Final = 15.0
 """Seconds without a line before an empty one says that somebody is still there."""
 
@@ -51,6 +54,7 @@ STATUSES: Final = {
     "completion_failed": 502,
     "workspace_failed": 502,
     "record_unwritten": 503,
+    "state_failed": 409,
 }
 """Of errors of interpreters, by code. Others are conflicts."""
 
@@ -347,6 +351,12 @@ def _form(value: Any) -> Any:
         return None
 
 
+class SavedModel(Model):
+    names: list[str]
+    unsaved: dict[str, str]
+    """Names that could not be loaded, with why."""
+
+
 # --- routes ---
 
 
@@ -437,6 +447,65 @@ async def configure_workspace(
     made = replace(made, document={name: value for name, value in document.items() if value is not None})
     transition = await interpreters.configure(id, made, change.force_new, changed, read_made)
     return TransitionModel(kind=transition.kind.value, reason=transition.reason, changed=list(transition.changed))
+
+
+@router.get(
+    "/{id}/state", response_class=Response, responses=binary_answer("What it has in memory. The headers tell of it.")
+)
+async def export_state(id: InterpreterId, interpreters: UseInterpreters) -> Response:
+    """What it has in memory, as bytes: for `PUT` here, or at another interpreter."""
+    interpreter = await interpreters.interpreter(id, read_made)
+    path = _passing()
+    told = await interpreter.save_state(path)
+    headers = {"holdfast-names": str(len(told.names)), "holdfast-unsaved": _header(told.unsaved)}
+    return StreamingResponse(await began(_read(interpreter.box, path)), media_type=OCTETS, headers=headers)
+
+
+@router.put("/{id}/state", openapi_extra=binary_body())
+async def import_state(id: InterpreterId, request: Request, interpreters: UseInterpreters) -> SavedModel:
+    """Replace all that it has in memory by what was exported: it is never merged."""
+    interpreter = await interpreters.interpreter(id, read_made)
+    path = _passing()
+    try:
+        await interpreter.box.files.write(path, _bounded(request.stream()), mode=0o600)
+        loaded = await interpreter.load_state(path)
+    finally:
+        await _remove(interpreter.box, path)
+    return SavedModel(names=list(loaded.names), unsaved=dict(loaded.unsaved))
+
+
+def _passing() -> str:
+    """A file of the box, for a moment."""
+    return f"/tmp/.holdfast-state-{secrets.token_hex(8)}"
+
+
+async def _read(box: Box, path: str) -> AsyncIterator[bytes]:
+    try:
+        async for piece in box.files.stream(path):
+            yield piece
+    finally:
+        await _remove(box, path)
+
+
+async def _bounded(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    size = 0
+    async for piece in pieces:
+        size += len(piece)
+        if size > _STATE_LIMIT:
+            raise InvalidInterpreter(f"a state has {_STATE_LIMIT:,} bytes at most")
+        if piece:
+            yield piece
+
+
+async def _remove(box: Box, path: str) -> None:
+    with contextlib.suppress(BoxError):
+        await box.files.delete(path)
+
+
+def _header(unsaved: Mapping[str, str]) -> str:
+    """Names and reasons as JSON, as much as a header can hold."""
+    few = {_sound(name)[:100]: _sound(why)[:100] for name, why in list(unsaved.items())[:20]}
+    return json.dumps({"count": len(unsaved), "first": few})
 
 
 async def _begin(id: str, new: NewExecution, interpreters: LiveInterpreters) -> Underway:
