@@ -1,0 +1,59 @@
+"""What an interpreter has in memory goes to another, and by the volume to another box. It replaces, never merges."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from holdfast import SyncClient
+from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.record import replay
+from holdfast.testing.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("state") / "home") as server:
+        yield server
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            for each in client.boxes.list():
+                client.boxes.delete(each.id)
+
+
+@pytest.fixture
+async def host(state_server: ServerProcess) -> AsyncIterator[ClientHost]:
+    host = await ClientHost.of_home(state_server.home)
+    yield host
+    await host.close()
+
+
+async def test_a_state_goes_from_one_interpreter_to_another_and_replaces_what_is_there(host: ClientHost) -> None:
+    async with Interpreter(host=host) as one, Interpreter(host=host) as other:
+        await one.execute("import math, threading\nlock = threading.Lock()\ndef area(r): return math.pi * r * r\nn = 2")
+        exported = await one.export_state()
+        assert "lock" in exported.checkpoint.unsaved
+        await other.execute("n = 1; mine = 1")
+        loaded = await other.import_state(exported)
+        assert {"n", "area"} <= set(loaded.names)
+        done = await other.execute("[round(area(n), 2), 'mine' in globals()]")
+        assert done.value == [12.57, False]
+        with pytest.raises(InvalidInterpreter, match="no exported state"):
+            await other.import_state(b"something else")
+        told = replay([entry async for entry in other.history()])
+        assert [(each["what"], each["count"]) for each in told.states] == [("imported", len(loaded.names))]
+
+
+async def test_a_state_on_the_volume_outlives_its_box(host: ClientHost) -> None:
+    path = "/home/box/memory/buffers/state"
+    async with Interpreter(host=host, volume="kept-state") as py:
+        await py.execute("kept = list(range(5))")
+        saved = await py.save_state(path)
+        assert (saved.path, "kept" in saved.names) == (path, True)
+    async with Interpreter(host=host, volume="kept-state") as py:
+        assert "kept" in (await py.load_state(path)).names
+        assert (await py.execute("sum(kept)")).value == 10
