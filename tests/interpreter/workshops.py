@@ -14,7 +14,6 @@ from typing import Any
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
-from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
@@ -72,10 +71,7 @@ class BoxesHost:
     given: list[Box] = field(default_factory=list)
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        if fresh:
-            for old in (await self.boxes.list(BoxFilter(key=key))).rows:
-                await self.boxes.delete(old.id)
-        acquired = await self.boxes.acquire(key, spec)
+        acquired = await self.boxes.acquire(key, spec, fresh=fresh)
         box = await self.boxes.open(acquired.row.id)
         self.given.append(box)
         return Given(box, acquired.how, acquired.why)

@@ -86,11 +86,12 @@ class Replace:
     """The box is another machine than the one that is wanted: delete it, and look again."""
 
     row: BoxRow
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+    """Nothing, where one was asked for that has nothing of it."""
 
     @property
     def why(self) -> str:
-        return f"the spec changed: {', '.join(self.changed)}"
+        return f"the spec changed: {', '.join(self.changed)}" if self.changed else "a fresh one was asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,15 @@ class Create:
 Decision = Resume | Start | Bury | Finish | Replace | Restore | Create
 
 
-def decide(found: Found, wanted: BoxSpec) -> Decision:
-    """The next thing to do. Raises where doing anything could make a second box, or harm somebody else's work."""
+def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False) -> Decision:
+    """The next thing to do. Raises where doing anything could make a second box, or harm somebody else's work.
+
+    `fresh`: neither the box that there is nor a snapshot of it will do.
+    """
     row = found.row
     if row is None or wanted.lifetime is Lifetime.ONE_SHOT:
         # A one-shot box is nobody's: it neither takes the key's box nor stands in its way.
-        return _afresh(found.snapshot, wanted)
+        return _afresh(None if fresh else found.snapshot, wanted)
     if row.lifetime is Lifetime.ONE_SHOT:
         raise BoxConflict(f"box {row.id} is a one-shot: it is never given out a second time")
     if row.state in (BoxState.CREATING, BoxState.DELETING):
@@ -128,6 +132,8 @@ def decide(found: Found, wanted: BoxSpec) -> Decision:
                 f"box {row.id} of key {row.key} does not answer, and {row.provider} cannot say whether it is alive",
                 hint="try again; delete the box if you want another one in its place",
             )
+    if fresh:
+        return Replace(row)
     changed = changes(row.spec, wanted)
     if not found.network_live:
         changed += network_changes(row.spec, wanted)

@@ -45,7 +45,7 @@ class Acquiring:
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
 
-    async def acquire(self, key: str, spec: BoxSpec, owner: Owner, timeout: float) -> Acquired:
+    async def acquire(self, key: str, spec: BoxSpec, owner: Owner, timeout: float, *, fresh: bool = False) -> Acquired:
         self._boxes.making.check(spec)
         if not key:
             raise InvalidSpec("the key is empty")
@@ -54,6 +54,9 @@ class Acquiring:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
+                if fresh:
+                    async with self._boxes.turns.turn(f"key/{key}"):
+                        return await self._acquire_in_turn(key, spec, owner, fresh=True)
                 return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner)
         except TimeoutError:
             if not limit.expired():
@@ -84,13 +87,13 @@ class Acquiring:
         async with self._boxes.turns.turn(f"key/{key}"):
             return await self._resume_at_once(key, spec) or await self._acquire_in_turn(key, spec, owner)
 
-    async def _acquire_in_turn(self, key: str, spec: BoxSpec, owner: Owner) -> Acquired:
+    async def _acquire_in_turn(self, key: str, spec: BoxSpec, owner: Owner, *, fresh: bool = False) -> Acquired:
         provider = self._boxes.provider(spec.provider)
         found = await self._found(key, spec)
         replaced: str | None = None
         whys: list[str] = []
         for _ in range(_TRIES):
-            match decide(found, spec):
+            match decide(found, spec, fresh=fresh):
                 case Resume(row):
                     row = await self._take_up(await self._with_network(row, spec), spec)
                     return Acquired(row, How.RESUMED, why="it was there")

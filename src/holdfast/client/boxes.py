@@ -41,14 +41,17 @@ class Boxes:
         self.volumes = Volumes(connection)
 
     async def create(
-        self, spec: BoxSpec | None = None, *, key: str | None = None, owner: Owner | None = None
+        self, spec: BoxSpec | None = None, *, key: str | None = None, fresh: bool = False, owner: Owner | None = None
     ) -> MadeBox:
-        """Make a box; with a key, acquire the one of that key: resumed, restored or created."""
+        """Make a box; with a key, acquire the one of that key: resumed, restored or created. `fresh`: the one that
+        there is gets deleted, and the new one has nothing of it."""
         wanted: dict[str, Any] = {"spec": (spec or BoxSpec()).to_json(), "owner": _owner(owner)}
         if key is not None:
-            wanted["key"] = key
+            wanted |= {"key": key, "fresh": fresh}
         # Asked twice for a key, there is one box all the same.
-        answer = await self._boxes.ask("POST", "", wanted, repeatable=key is not None, timeout=LONG_SECONDS)
+        answer = await self._boxes.ask(
+            "POST", "", wanted, repeatable=key is not None and not fresh, timeout=LONG_SECONDS
+        )
         return answer.read(MadeBox.from_json)
 
     async def get(self, id: str) -> BoxRecord:

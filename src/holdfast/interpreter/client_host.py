@@ -86,10 +86,7 @@ class ClientHost:
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
         """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
-        if fresh:
-            async for old in self.client.boxes.list(key=key):
-                await self.client.boxes.delete(old.id)
-        made = await self.client.boxes.create(spec, key=key)
+        made = await self.client.boxes.create(spec, key=key, fresh=fresh)
         return Given(self._open(made.box, spec), How(made.how), made.why)
 
     async def fork(self, box: Box, key: str) -> Box:

@@ -167,6 +167,8 @@ class NewBox(Model):
     spec: NewSpec = Field(default_factory=NewSpec)
     key: Key | None = None
     """Acquire the box of this key: resume it, restore its latest snapshot, or create it."""
+    fresh: StrictBool = False
+    """Delete the box of the key that there is, and create one that has nothing of it."""
     owner: OwnerModel = Field(default_factory=OwnerModel)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.network import Network
-from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ModelError, ask
 from holdfast.interpreter.errors import CompletionFailed
@@ -56,10 +55,7 @@ class ServerHost:
         boxes = await self._late_boxes.get()
         if spec.network.mode is not Network.NONE:
             await (await self._late_boxes.way_out()).ready()
-        if fresh:
-            for old in (await boxes.list(BoxFilter(key=key))).rows:
-                await boxes.delete(old.id)
-        acquired = await boxes.acquire(key, spec)
+        acquired = await boxes.acquire(key, spec, fresh=fresh)
         return Given(await boxes.open(acquired.row.id), acquired.how, acquired.why)
 
     async def fork(self, box: Box, key: str) -> Box:
