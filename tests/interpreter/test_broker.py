@@ -16,12 +16,12 @@ from tests.egress.model_world import make_world
 from tests.interpreter.ways import AskedBox
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, BoxUnreachable
+from holdfast.boxes.errors import BoxError, BoxUnreachable, Refused
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ask
 from holdfast.guest.kernel.wire import pack
 from holdfast.interpreter.bridge import Bridge, Delegation
-from holdfast.interpreter.broker import Broker, Refused
+from holdfast.interpreter.broker import Broker
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.errors import InterpreterError, KernelLost
 from holdfast.interpreter.host import Completion

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, BoxUnreachable, ConnectRefused, ExecTimeout
+from holdfast.boxes.errors import BoxError, BoxUnreachable, ConnectRefused, ExecTimeout, Refused
 from holdfast.boxes.process import Connection
 from holdfast.guest.kernel.wire import Garbage, Unpacker, pack
 from holdfast.interpreter.errors import KernelLost
@@ -106,10 +106,6 @@ class Broker:
                 f"a request in box {self._box.id} failed: {done.stderr[-300:].decode(errors='replace')}"
             )
         return done.stdout
-
-
-class Refused(BoxError):
-    """The broker says no: somebody else holds the context, say."""
 
 
 @dataclass(slots=True)
