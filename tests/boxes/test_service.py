@@ -242,15 +242,15 @@ async def test_a_snapshot_that_cannot_be_restored_is_passed_over_and_said(
 
 
 async def test_a_fresh_box_has_nothing_of_the_one_before(boxes: Boxes) -> None:
-    row = (await boxes.acquire("k", BoxSpec())).row
+    row = (await boxes.acquire("k", SPEC)).row
     await boxes.snapshot(row.id)
-    acquired = await boxes.acquire("k", BoxSpec(), fresh=True)
+    acquired = await boxes.acquire("k", SPEC, fresh=True)
     assert (acquired.how, acquired.replaced, acquired.why) == (How.CREATED, row.id, "a fresh one was asked for")
     assert acquired.row.snapshot is None
     assert (await boxes.get(row.id)).state is BoxState.DELETED
-    assert (await boxes.acquire("k", BoxSpec())).row.id == acquired.row.id
+    assert (await boxes.acquire("k", SPEC)).row.id == acquired.row.id
     await boxes.delete(acquired.row.id)
-    assert (await boxes.acquire("k", BoxSpec(), fresh=True)).how is How.CREATED
+    assert (await boxes.acquire("k", SPEC, fresh=True)).how is How.CREATED
 
 
 async def test_a_snapshot_of_another_spec_is_not_taken(boxes: Boxes) -> None:
