@@ -42,8 +42,12 @@ _EARLY: Final = (
     "_ast", "_ctypes", "array", "binascii", "builtins", "collections", "gc", "io", "json", "queue", "re", "resource",
     "site", "socket", "struct", "threading", "time", "types",
 )  # fmt: skip
-_HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Large values in few pages, where the machine has such: a fork copies the list of pages."""
+_HUGE_PAGES: Final = {
+    "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={4 << 20}"
+    f":glibc.malloc.trim_threshold={16 << 20}"
+}
+"""Values in few, large pages, where the machine has such: a fork copies the list of pages. What is below 4 MB comes from
+the heap, which has such pages, too: by itself it would be too small for one."""
 _LONGEST_BODY: Final = 64 << 20
 """Bytes of a call's arguments, or of a value."""
 START_SECONDS: Final = 60.0
@@ -53,6 +57,8 @@ GRACE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.05
 _MOST_CALLS: Final = 256
 """Calls of one context that are carried out at once."""
+_MOST_ANSWERED: Final = 64 << 20
+"""Bytes of answers that are kept for calls that come again."""
 _KILLED: Final = 128 + signal.SIGKILL.value
 
 
@@ -503,9 +509,9 @@ class Context:
             running.call_began(time.monotonic())
         try:
             answer, content = await self._answer_of(id, document, body, running)
-            while len(self._answered) >= _MOST_CALLS:
-                del self._answered[next(iter(self._answered))]
             self._answered[id] = json.dumps(answer).encode() + b"\n" + content
+            while len(self._answered) > _MOST_CALLS or sum(map(len, self._answered.values())) > _MOST_ANSWERED:
+                del self._answered[next(iter(self._answered))]
         finally:
             self._calls.pop(id, None)
             if running is not None:
@@ -578,8 +584,9 @@ class Context:
             finally:
                 self._waiting.pop(id, None)
                 self._running = None
-                # Nobody waits for the answers any more.
+                # Nobody waits for the answers any more, or asks for them again.
                 await self._drop_calls()
+                self._answered.clear()
         return _result(running, document, content, time.monotonic())
 
     async def _watch(self, running: _Running, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:

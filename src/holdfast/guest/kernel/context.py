@@ -47,6 +47,9 @@ class HostError(RuntimeError):
     """What the host answered to a call."""
 
 
+HostError.__module__ = "builtins"  # in a traceback, its own name is enough
+
+
 def run(id: str, control: socket.socket, config: "dict[str, Any]") -> None:
     """In a new process. Returns when there is no nursery any more."""
     if config.get("memory"):
@@ -65,6 +68,7 @@ class Context:
         sys.modules["__main__"] = module
         sys.argv = [""]
         self.namespace = module.__dict__
+        shipping.OPENS_IMAGES = True
         self.runner = Runner(self.namespace)
         self.tools: dict[str, Any] = {}
         self.count = 0

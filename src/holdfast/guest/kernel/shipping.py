@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 64
+OPENS_IMAGES = False
+"""Of this process: a context makes images of what its host sends. Nobody else opens what comes from a box."""
 MARK = "$"
 
 
@@ -207,6 +209,8 @@ def _dtype(name: str) -> "str | None":
 
 
 def _make_image(form: "Any") -> "Any":
+    if not OPENS_IMAGES:
+        return {**form, "data": binascii.a2b_base64(form["base64"])}
     import io
 
     from PIL import Image  # type: ignore[import-not-found,unused-ignore]
