@@ -46,8 +46,8 @@ _HUGE_PAGES: Final = {
     "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={4 << 20}"
     f":glibc.malloc.trim_threshold={16 << 20}"
 }
-"""Values in few, large pages, where the machine has such: a fork copies the list of pages. What is below 4 MB comes from
-the heap, which has such pages, too: by itself it would be too small for one."""
+"""Values in few, large pages, where the machine has such: a fork copies the list of pages. What is below 4 MB comes
+from the heap, which has such pages, too: by itself it would be too small for one."""
 _LONGEST_BODY: Final = 64 << 20
 """Bytes of a call's arguments, or of a value."""
 START_SECONDS: Final = 60.0
