@@ -15,10 +15,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.kernel import Kernels
 from holdfast.interpreter.results import CodeError, Execution
 from holdfast.interpreter.tracing import trace_call, trace_execution
 from holdfast.providers.local import LocalProvider
+from holdfast.testing.server import ServerProcess
 
 
 @pytest.fixture(scope="session")
@@ -99,6 +102,8 @@ def test_without_opentelemetry_nothing_is_loaded() -> None:
     program = """
 import sys
 from holdfast.boxes.spec import BoxSpec
+from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.kernel import Kernels
 from holdfast.interpreter.results import Execution
 from holdfast.interpreter.tracing import trace_call, trace_execution
@@ -110,3 +115,28 @@ assert execution.environment == {}
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.anyio
+async def test_an_interpreter_traces_its_executions_and_their_calls(
+    spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    def double(n: int) -> int:
+        with trace.get_tracer("test").start_as_current_span("inside the tool"):
+            return 2 * n
+
+    with ServerProcess(tmp_path / "home") as server:
+        host = await ClientHost.of_home(server.home)
+        async with Interpreter(host=host, tools=[double]) as py:
+            with trace.get_tracer("test").start_as_current_span("outside"):
+                done = await py.execute("import os; [double(4), os.environ['TRACEPARENT'].split('-')[1]]")
+            thread = py.thread
+        await host.close()
+    found = by_name(spans)
+    names = ["outside", "interpreter.execute", "interpreter.box", "interpreter.call double", "inside the tool"]
+    for name, above in zip(names[1:], names, strict=False):
+        parent = found[name].parent
+        assert parent is not None
+        assert parent.span_id == found[above].context.span_id
+    assert done.value == [8, f"{found['outside'].context.trace_id:032x}"]
+    assert dict(found["interpreter.execute"].attributes or {})["holdfast.thread"] == thread

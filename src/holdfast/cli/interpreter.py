@@ -176,6 +176,7 @@ def _show(done: RemoteExecution) -> None:
 
 @group.command("list")
 def list_(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Those that have no box any more, too.")] = False,
     deleted: Annotated[bool, typer.Option("--deleted", help="Those that were deleted instead.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Ids only.")] = False,
     server: ServerOption = None,
@@ -186,7 +187,8 @@ def list_(
     """List interpreters, those of scripts and notebooks too, the latest active first."""
 
     async def work(client: Client) -> list[InterpreterInfo]:
-        return [each async for each in client.interpreters.list(deleted=deleted)]
+        found = [each async for each in client.interpreters.list(deleted=deleted)]
+        return [each for each in found if every or deleted or each.box is not None or each.is_live]
 
     found = ask(Where(server, api_key, home), work)
     if as_json:
@@ -201,13 +203,19 @@ def list_(
         rows = [
             (
                 Cell(each.id, "bold"),
-                Cell("live", "green") if each.is_live else Cell("at rest", "dim"),
+                _state(each),
                 f"{describe_duration(now - each.last_activity_at / 1000)} ago",
                 each.title or "",
             )
             for each in found
         ]
         write_table(("id", "state", "active", "title"), rows)
+
+
+def _state(interpreter: InterpreterInfo) -> Cell:
+    if interpreter.is_live:
+        return Cell("live", "green")
+    return Cell("at rest" if interpreter.box is not None else "ended", "dim")
 
 
 @group.command("show")
@@ -229,7 +237,8 @@ def show(
         return
     told = found.document
     write_field("interpreter", Cell(found.id, "bold"), Cell(f"  {found.title or ''}", "dim"))
-    write_field("state", "live in the server" if found.is_live else "at rest: found again when it is used")
+    states = {"live": "live in the server", "at rest": "at rest: found again when it is used"}
+    write_field("state", states.get(_state(found).text, "ended: it has no box any more"))
     write_field("box", found.box or "none", Cell(f"  Python {told['python']}" if told.get("python") else "", "dim"))
     if (transition := told.get("transition")) is not None:
         write_field("workspace", transition["kind"], Cell(f"  {transition['reason']}", "dim"))

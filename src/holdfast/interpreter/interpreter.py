@@ -358,8 +358,9 @@ class Interpreter:
         assert record is not None
         id = id or f"x-{secrets.token_hex(8)}"
         self._note({"type": EXECUTION, "id": id, "code": code[:_CODE_NOTED], "variables": sorted(variables or ())})
-        async with self._bridge.turn(id) as turn:
-            with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
+        # The turn is in the trace: so is what its calls do.
+        with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
+            async with self._bridge.turn(id) as turn:
                 try:
                     await context.define(self._bridge.names())
                     done = await context.execute(

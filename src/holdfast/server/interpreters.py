@@ -195,10 +195,12 @@ class InterpreterModel(Model):
     last_activity_at: int
     is_live: bool
     """It is in the server's memory now. Else it is found again when it is used."""
+    box: str | None
+    """None: it has none any more."""
 
     @classmethod
-    def of(cls, row: ThreadRow, is_live: bool) -> InterpreterModel:
-        return cls(**_facts(row, is_live))
+    def of(cls, row: ThreadRow, box: str | None, is_live: bool) -> InterpreterModel:
+        return cls(**_facts(row, box, is_live))
 
 
 class InterpreterList(Model):
@@ -213,7 +215,6 @@ class TransitionModel(Model):
 
 
 class InterpreterDetail(InterpreterModel):
-    box: str | None
     python: str | None
     transition: TransitionModel | None
     """How it came to the box that it has."""
@@ -228,11 +229,10 @@ class InterpreterDetail(InterpreterModel):
 
     @classmethod
     def told(cls, found: Description) -> InterpreterDetail:
-        told, metadata = found.told, found.metadata or {}
+        told = found.told
         started, workspace = told.started or {}, told.workspace
         return cls(
-            **_facts(found.row, found.metadata is not None),
-            box=metadata.get("box") or _text(started.get("box")),
+            **_facts(found.row, found.box, found.is_live),
             python=_text(started.get("python")),
             transition=None if workspace is None else _transition(workspace),
             executions=len(told.executions),
@@ -244,7 +244,7 @@ class InterpreterDetail(InterpreterModel):
         )
 
 
-def _facts(row: ThreadRow, is_live: bool) -> dict[str, Any]:
+def _facts(row: ThreadRow, box: str | None, is_live: bool) -> dict[str, Any]:
     return {
         "id": row.labels.get(LABEL, ""),
         "thread": row.id,
@@ -253,6 +253,7 @@ def _facts(row: ThreadRow, is_live: bool) -> dict[str, Any]:
         "created_at": row.created_at,
         "last_activity_at": row.last_activity_at,
         "is_live": is_live,
+        "box": box,
     }
 
 
@@ -379,8 +380,10 @@ async def list_interpreters(
     """List interpreters, those of scripts and notebooks too, the latest active first."""
     after = parse_cursor(cursor) if cursor is not None else None
     page = await interpreters.page(RowFilter(labels=((LABEL, None),), archived=deleted, limit=limit, after=after))
+    boxes = await interpreters.boxes()
+    found = [(row, row.labels.get(LABEL, "")) for row in page.rows]
     return InterpreterList(
-        interpreters=[InterpreterModel.of(row, interpreters.is_live(row.labels.get(LABEL, ""))) for row in page.rows],
+        interpreters=[InterpreterModel.of(row, boxes.get(id), interpreters.is_live(id)) for row, id in found],
         next_cursor=page.next_cursor,
     )
 

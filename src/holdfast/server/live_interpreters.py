@@ -42,6 +42,8 @@ _HELD_BYTES: Final = 4 << 20
 """Output of an execution that is held for who follows it."""
 _HELD_CHUNKS: Final = 4096
 _KEPT_EXECUTIONS: Final = 16
+_KEY: Final = "interpreter/"
+"""Of their boxes: the id follows."""
 _MOST_KNOWN: Final = 10_000
 
 
@@ -174,8 +176,8 @@ class _Live:
 class Description:
     row: ThreadRow
     told: Replay
-    metadata: Mapping[str, Any] | None
-    """What it says itself, where it is live here."""
+    box: str | None
+    is_live: bool
 
 
 class LiveInterpreters:
@@ -227,6 +229,12 @@ class LiveInterpreters:
     async def page(self, wanted: RowFilter) -> ThreadPage:
         return await self._threads.list(wanted)
 
+    async def boxes(self) -> dict[str, str]:
+        """The boxes that interpreters have now: id by id."""
+        boxes = await self._boxes.get()
+        rows = await boxes.rows.live(boxes.tenant, boxes.node)
+        return {row.key.removeprefix(_KEY): row.id for row in rows if row.key is not None and row.key.startswith(_KEY)}
+
     def is_live(self, id: str) -> bool:
         return id in self._live
 
@@ -237,7 +245,7 @@ class LiveInterpreters:
         if live is not None:
             await live.interpreter.flush()
         told = replay(await self._entries(row.id, (ALL,)))
-        return Description(row, told, None if live is None else live.interpreter.runtime_metadata())
+        return Description(row, told, (await self.boxes()).get(id), is_live=live is not None)
 
     # --- what is done with one ---
 
@@ -295,7 +303,7 @@ class LiveInterpreters:
                 await self._remove(id, live)
             else:
                 boxes = await self._boxes.get()
-                for box in (await boxes.list(BoxFilter(key=f"interpreter/{id}"))).rows:
+                for box in (await boxes.list(BoxFilter(key=f"{_KEY}{id}"))).rows:
                     await boxes.delete(box.id)
         if not row.archived:
             await self._threads.archive(row.id, True)
