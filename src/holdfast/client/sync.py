@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from holdfast.client.agents import SyncAgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.client import Client
-from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
+from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, FindAgain
 from holdfast.client.egress import SyncEgress
 from holdfast.client.images import SyncImages
 from holdfast.client.interpreters import SyncInterpreters
@@ -50,8 +50,16 @@ class SyncClient:
         timeout: float = DEFAULT_TIMEOUT,
         retry_seconds: float = DEFAULT_RETRY_SECONDS,
         on_retry: Callable[[RetryNotice], None] | None = None,
+        find_again: FindAgain | None = None,
     ) -> None:
-        self._client = Client(url, api_key=api_key, timeout=timeout, retry_seconds=retry_seconds, on_retry=on_retry)
+        self._client = Client(
+            url,
+            api_key=api_key,
+            timeout=timeout,
+            retry_seconds=retry_seconds,
+            on_retry=on_retry,
+            find_again=find_again,
+        )
         self._loop = LoopThread()
         self._closed = False
         self.agents = SyncAgentStore(self._client.agents, self._loop)
@@ -186,6 +194,10 @@ class SyncThread:
     def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
         """Append entries, all or none of them, and return when they are on the server's disk."""
         return self._loop.run(self._thread.append(what, author_id=author_id))
+
+    def append_encoded(self, entries: Sequence[bytes]) -> None:
+        """The same for whole entries that are JSON already, each with an id of its own."""
+        self._loop.run(self._thread.append_encoded(entries))
 
     def chat(self, text: str, *, author_id: str | None = None) -> Entry:
         """Say something as the user."""

@@ -38,6 +38,7 @@ SETTINGS: Final = "interpreter.settings"
 
 ALL: Final = "interpreter.*"
 
+_GATHER_SECONDS: Final = 0.05
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 4 << 20
 _MOST_BYTES: Final = 64 << 20
@@ -105,6 +106,9 @@ class QueuedRecord:
         """The latest error, until something is written again."""
         self._is_dead = False
         self._writer: asyncio.Task[None] | None = None
+        self._wrote_at = -math.inf
+        self._hurry = asyncio.Event()
+        """Somebody waits for it to be written."""
 
     def note(self, payload: Mapping[str, Any]) -> None:
         """Write an entry: at once, in order, without waiting for the disk."""
@@ -130,6 +134,7 @@ class QueuedRecord:
             raise self._unwritten()
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((target, written))
+        self._hurry.set()
         progress = -1
         while not written.done():
             # As long as something is written, it goes on.
@@ -188,6 +193,7 @@ class QueuedRecord:
     async def _write_all(self) -> None:
         attempt = 0
         while self._queue:
+            await self._gather()
             batch = self._batch()
             try:
                 await self._write(batch)
@@ -205,6 +211,17 @@ class QueuedRecord:
                 self._held -= len(noted.data)
             self._written += len(batch)
             self._settle()
+
+    async def _gather(self) -> None:
+        """Not more often than so: a request costs more than what it writes, and code that runs waits for the loop."""
+        loop = asyncio.get_running_loop()
+        rest = self._wrote_at + _GATHER_SECONDS - loop.time()
+        if rest > 0 and not self._waiting and self._held < _BATCH_BYTES:
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._hurry.wait()
+        self._wrote_at = loop.time()
 
     def _settle(self) -> None:
         left = []
