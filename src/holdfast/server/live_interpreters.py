@@ -18,7 +18,7 @@ from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.budget import Limits
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
-from holdfast.interpreter.record import ALL, EXECUTION, SETTINGS, Replay, replay
+from holdfast.interpreter.record import ALL, EXECUTION, SETTINGS, RecordUnwritten, Replay, replay
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
@@ -267,11 +267,19 @@ class LiveInterpreters:
         ended = [key for key, each in live.executions.items() if each.task is not None and each.task.done()]
         for key in ended[: max(0, len(live.executions) - _KEPT_EXECUTIONS)]:
             del live.executions[key]
-        running = live.interpreter.execute(
-            code, variables or None, timeout=timeout, on_output=underway.took, id=execution
-        )
+        running = self._run(live.interpreter, code, variables, timeout, underway)
         underway.begin(asyncio.create_task(running, name=f"execution {execution}"))
         return underway
+
+    async def _run(
+        self, interpreter: Interpreter, code: str, variables: Mapping[str, Any], timeout: float | None, to: Underway
+    ) -> Execution:
+        done = await interpreter.execute(code, variables or None, timeout=timeout, on_output=to.took, id=to.id)
+        try:
+            await interpreter.flush()  # who is told of it finds it on the thread, whatever dies then
+        except RecordUnwritten as error:
+            log.warning("%s", error)  # what came of it matters more
+        return done
 
     async def interrupt(self, id: str, read: ReadMade) -> None:
         await (await self._get(id, read)).interpreter.interrupt()
