@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,7 @@ from holdfast import Interpreter, SyncClient, SyncInterpreter
 from holdfast.boxes.errors import BoxGone
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter
+from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter, TooManyChildren
 from holdfast.interpreter.record import replay
 from holdfast.interpreter.workspace import Kind
 from holdfast.testing.server import ServerProcess
@@ -197,6 +198,28 @@ async def test_branches_begin_with_all_there_is_and_go_their_own_ways(py: Interp
         await each.shutdown()
 
 
+async def test_a_child_has_a_box_of_its_own_the_same_budget_and_what_it_submits_is_kept(
+    host: ClientHost, py: Interpreter
+) -> None:
+    await py.execute("open('given', 'w').write('from the parent')\nx = 1")
+    async with await py.build_child() as child:
+        assert child.box.id != py.box.id
+        assert child.budget is py.budget
+        assert (await child.execute("open('given').read()")).value == "from the parent"
+        unknown = await child.execute("x")
+        assert unknown.error is not None
+        async with await child.build_child() as grandchild:
+            boxes = {child.box.id, grandchild.box.id}
+            assert (await grandchild.execute("1 + 1")).value == 2
+            with pytest.raises(TooManyChildren):
+                await grandchild.build_child()
+        await child.execute("SUBMIT(answer=42)")
+    left = {each.id async for each in host.client.boxes.list()}
+    assert not boxes & left
+    kept = [dict(each["payload"]) async for each in py.history() if each["payload"]["type"] == "interpreter.child"]
+    assert [(each["id"], each["result"], each["status"]) for each in kept] == [(child.id, {"answer": 42}, "ok")]
+
+
 async def test_who_looks_on_sees_output_and_entries(py: Interpreter) -> None:
     seen: list[dict[str, Any]] = []
     looking = asyncio.Event()
@@ -251,10 +274,23 @@ async def test_the_sync_twin_works_inside_a_running_loop(server: ServerProcess) 
             [branch] = py.fork(1)
             assert branch.execute("1 + 1").value == 2
             branch.shutdown()
+            with py.build_child(tools={"thrice": lambda n: 3 * n}) as child:
+                assert child.execute("thrice(4)").value == 12
             assert len(list(py.history())) > 3
         py.shutdown()
     finally:
         del os.environ["HOLDFAST_HOME"]
+
+
+def test_the_twins_have_the_same_surface() -> None:
+    def surface(kind: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(member).parameters)
+            for name, member in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert surface(Interpreter) == surface(SyncInterpreter)
 
 
 def test_signals_are_where_they_were() -> None:

@@ -153,7 +153,8 @@ class BoxInterpreter:
                 # dspy has a limit of calls itself. Who gives one to us has it for the whole tree.
                 options["limits"] = Limits(calls=None, call_seconds=CALL_SECONDS)
         else:
-            options = self._of_parent(parent)
+            self._check_depth(parent)
+            return await parent.interpreter.build_child(delegate=self._delegate)
         interpreter = Interpreter(delegate=self._delegate, **options)
         try:
             return await interpreter.start()
@@ -161,19 +162,13 @@ class BoxInterpreter:
             await interpreter.shutdown()
             raise
 
-    def _of_parent(self, parent: BoxInterpreter) -> dict[str, Any]:
-        """As the parent is, one level below, and of the same budget."""
+    def _check_depth(self, parent: BoxInterpreter) -> None:
         budget = parent.interpreter.budget
         if self._depth > budget.limits.depth:
             raise CallRefused(
                 f"this is level {parent._depth} of {budget.limits.depth}: no children below it",
                 hint="do the task here, or give the factory limits=Limits(depth=...)",
             )
-        root = self._root
-        options = {**root._options, "host": root._host or root._options["host"], "budget": budget}
-        for own in ("limits", "id", "thread"):
-            options.pop(own, None)
-        return options | {"depth": self._depth}
 
     @with_callbacks
     def execute(self, code: str, variables: Mapping[str, Any] | None = None) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter import state
 from holdfast.interpreter.bridge import Bridge, Delegate
 from holdfast.interpreter.budget import Budget, Limits
+from holdfast.interpreter.children import Child, ChildLimits, Children, Parent
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.events import Events
 from holdfast.interpreter.fields import Given as GivenField
@@ -115,9 +117,17 @@ class Interpreter:
         self._context: Context | None = None
         self._transition: Transition | None = None
         self._parent: Interpreter | None = None
+        self._children: Children | None = None
+        """Of the whole tree."""
+        self._as_parent: Parent | None = None
+        self._child: Child | None = None
+        """Its own box, where it is a child."""
+        self._kept_by: Record | None = None
+        self._submitted: Mapping[str, Any] | None = None
         self._starting = asyncio.Lock()
         self._closed = False
         self._executions = 0
+        self._made_at = time.monotonic()
 
     # --- what it is ---
 
@@ -223,7 +233,11 @@ class Interpreter:
         workspace, self._workspace = self._workspace, None
         box = workspace.box if workspace is not None else None
         try:
-            if box is not None and delete and self._host is not None:
+            if self._child is not None:
+                await self._end_child(self._child)
+            # Where a child lost its box, it has another one by now.
+            of_child = self._child is not None and box is self._child.box
+            if box is not None and delete and not of_child and self._host is not None:
                 await self._host.delete(box)
         finally:
             if workspace is not None:
@@ -380,6 +394,7 @@ class Interpreter:
                     await self._begin_anew(done)
                 trace.ended(done)
         self._executions += 1
+        self._submitted = done.submitted or self._submitted
         done = await self._with_images(done)
         self._note(_told(done, code))
         return done
@@ -482,6 +497,70 @@ class Interpreter:
         named = dict(list(unsaved.items())[:_NAMES_NOTED])
         told = {"type": STATE, "what": what, "names": list(names[:_NAMES_NOTED]), "unsaved": named, **more}
         self._note({**told, "count": len(names), "unsaved_count": len(unsaved)})
+
+    # --- children ---
+
+    async def build_child(
+        self,
+        *,
+        tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
+        output_fields: Sequence[GivenField] | Mapping[str, Any] | None = None,
+        delegate: Delegate | None = None,
+        iterations: int | None = None,
+    ) -> Interpreter:
+        """A child with a box and a context of its own, one level below, on the same budget. Its box has a part of the
+        volume of this one's; without a volume, it begins as a fork of it; else it is clean.
+
+        Waits while the tree has as many boxes as it may. What it submitted last is kept by this one when it is shut
+        down. Raises `TooManyChildren`, `TooManyBoxes`.
+        """
+        await self.start()
+        host = await self._ready_host()
+        if self._children is None:
+            limits = self._budget.limits
+            self._children = Children(host, ChildLimits(depth=limits.depth, breadth=limits.delegates))
+        if self._as_parent is None:
+            self._as_parent = self._child or Parent(self.id, self.box, self._bridge.depth)
+        child = await self._children.build_child(self._as_parent)
+        made = Interpreter(
+            id=child.id,
+            template=self.template,
+            model=self.model,
+            host=host,
+            spec=child.spec,
+            tools=tools,
+            output_fields=output_fields,
+            budget=self._budget,
+            timeout=self.timeout,
+            output_limit=self.output_limit,
+            memory=self._memory,
+            python=self._python,
+            delegate=delegate,
+            depth=child.depth,
+            iterations=iterations,
+            keep=False,
+            roots=self._roots,
+        )
+        made._child, made._children, made._kept_by = child, self._children, self._record
+        made._workspace = Workspace(
+            host, f"interpreter/{child.id}", child.spec, made._set_up, self._roots, box=child.box
+        )
+        self._note({"type": STATE, "what": "child", "child": child.id, "box": child.box.id,
+                    "origin": child.origin.value})  # fmt: skip
+        try:
+            return await made.start()
+        except BaseException:
+            await made.shutdown()
+            raise
+
+    async def _end_child(self, child: Child) -> None:
+        assert self._children is not None
+        assert self._kept_by is not None
+        try:
+            seconds = time.monotonic() - self._made_at
+            await self._children.keep(child, self._kept_by, result=self._submitted, seconds=seconds)
+        finally:
+            await child.close()
 
     # --- branches ---
 

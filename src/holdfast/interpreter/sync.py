@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.interpreter.bridge import Delegate
 from holdfast.interpreter.budget import Budget
 from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField
@@ -24,12 +25,14 @@ class SyncInterpreter:
 
     def __init__(self, **options: Any) -> None:
         self._loop = LoopThread()
+        self._owns_loop = True
         self._interpreter = self._loop.run(_make(options))
 
     @classmethod
-    def _of(cls, loop: LoopThread, interpreter: Interpreter) -> Self:
+    def _of(cls, loop: LoopThread, interpreter: Interpreter, *, owns_loop: bool) -> Self:
         made = cls.__new__(cls)
         made._loop = loop
+        made._owns_loop = owns_loop
         made._interpreter = interpreter
         return made
 
@@ -70,14 +73,13 @@ class SyncInterpreter:
 
     def shutdown(self, *, delete: bool | None = None) -> None:
         """Doing it twice is fine."""
-        branch = self._interpreter.is_branch
         try:
             self._loop.run(self._interpreter.shutdown(delete=delete))
         except RuntimeError:
             if not self._loop.closed:
                 raise
         finally:
-            if not branch:
+            if self._owns_loop:
                 self._loop.close()
 
     def execute(
@@ -121,8 +123,21 @@ class SyncInterpreter:
     def load_state(self, path: str) -> Saved:
         return self._loop.run(self._interpreter.load_state(path))
 
+    def build_child(
+        self,
+        *,
+        tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
+        output_fields: Sequence[GivenField] | Mapping[str, Any] | None = None,
+        delegate: Delegate | None = None,
+        iterations: int | None = None,
+    ) -> SyncInterpreter:
+        work = self._interpreter.build_child(
+            tools=tools, output_fields=output_fields, delegate=delegate, iterations=iterations
+        )
+        return self._of(self._loop, self._loop.run(work), owns_loop=False)
+
     def fork(self, count: int = 1) -> list[SyncInterpreter]:
-        return [self._of(self._loop, each) for each in self._loop.run(self._interpreter.fork(count))]
+        return [self._of(self._loop, each, owns_loop=False) for each in self._loop.run(self._interpreter.fork(count))]
 
     def read_artifact(self, artifact: Artifact) -> bytes:
         return self._loop.run(self._interpreter.read_artifact(artifact))
