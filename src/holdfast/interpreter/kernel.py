@@ -328,7 +328,7 @@ class Context:
     async def connect(self, *, make: bool = False) -> None:
         """Raises `KernelLost` where the context has ended, and is not to be made."""
         connection = await self.kernels.connect()
-        self._ready = asyncio.get_running_loop().create_future()
+        self._ready = _future()
         self._connection = connection
         self._reader = asyncio.create_task(self._read(connection, self._ready), name=f"context {self.id}")
         try:
@@ -570,7 +570,7 @@ class Context:
         id = id or f"x-{secrets.token_hex(8)}"
         body = shipping.dump(dict(variables)) if variables else b""
         async with self._turn:
-            done = asyncio.get_running_loop().create_future()
+            done = _future()
             running = _Running(id, time.monotonic(), limit, done, on_output)
             self._waiting[id] = done
             self._running = running
@@ -692,7 +692,7 @@ class Context:
     async def _request(self, kind: str, body: bytes = b"", **fields: Any) -> Mapping[str, Any]:
         id = f"q-{secrets.token_hex(8)}"
         async with self._turn:
-            done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+            done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = _future()
             self._waiting[id] = done
             try:
                 await self._send({"t": kind, "id": id, **fields}, body)
@@ -784,6 +784,13 @@ def _saved(document: Mapping[str, Any]) -> Saved:
     )
 
 
-def _take_note(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # a lost connection: what matters is sent again
+def _future() -> asyncio.Future[Any]:
+    """One whose failure is nobody's news where nobody waits for it any more."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(_take_note)
+    return future
+
+
+def _take_note(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
