@@ -37,10 +37,10 @@ from holdfast.interpreter.broker import Broker
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
 
-_ENTRY: Final = "holdfast.guest.kernel.nursery"
+_ENTRY: Final = "holdfast.guest.kernel.boot"
 _EARLY: Final = (
-    "_ast", "_ctypes", "array", "binascii", "builtins", "collections", "gc", "io", "json", "queue", "re", "resource",
-    "site", "socket", "struct", "threading", "time", "types",
+    "_collections", "_ctypes", "_socket", "_thread", "binascii", "builtins", "gc", "io", "resource", "site", "struct",
+    "time",
 )  # fmt: skip
 _HUGE_PAGES: Final = {
     "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={4 << 20}"

@@ -5,18 +5,14 @@ and what subprocesses print. An interrupt is a signal, sent by the nursery.
 """
 
 import _signal  # type: ignore[import-not-found]
+import _socket
 import _thread
 import builtins
 import gc
 import os
-import queue
-import re
 import resource
-import socket
 import sys
-import threading
 import time
-import types
 
 from holdfast.guest.kernel import shipping
 from holdfast.guest.kernel.figures import take_figures
@@ -25,6 +21,11 @@ from holdfast.guest.kernel.line import Line
 from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output
 from holdfast.guest.kernel.pages import Pages
 from holdfast.guest.kernel.running import Runner, Submitted, describe
+
+try:
+    from _queue import Empty, SimpleQueue
+except ImportError:  # a Python without it
+    from queue import Empty, SimpleQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _IDLE = 0.02
 _TEXT = 64_000
 """Characters of a value's `repr`."""
 _ARGUMENTS = 64 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MARKS = dict.fromkeys(b"._-")
 _ERRORS = ("ArithmeticError", "KeyError", "LookupError", "NotImplementedError", "PermissionError", "RuntimeError",
            "TimeoutError", "TypeError", "ValueError")  # fmt: skip
 
@@ -50,7 +51,7 @@ class HostError(RuntimeError):
 HostError.__module__ = "builtins"  # in a traceback, its own name is enough
 
 
-def run(id: str, control: socket.socket, config: "dict[str, Any]") -> None:
+def run(id: str, control: _socket.socket, config: "dict[str, Any]") -> None:
     """In a new process. Returns when there is no nursery any more."""
     if config.get("memory"):
         limit = int(config["memory"])
@@ -62,8 +63,8 @@ def run(id: str, control: socket.socket, config: "dict[str, Any]") -> None:
 
 
 class Context:
-    def __init__(self, id: str, control: socket.socket) -> None:
-        module = types.ModuleType("__main__")
+    def __init__(self, id: str, control: _socket.socket) -> None:
+        module = type(sys)("__main__")
         module.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = module
         sys.argv = [""]
@@ -76,13 +77,13 @@ class Context:
         self._graveyard: list[Any] = []
         self._settle(id, control)
 
-    def _settle(self, id: str, control: socket.socket) -> None:
+    def _settle(self, id: str, control: _socket.socket) -> None:
         """What belongs to one process alone: made anew after a fork."""
         self.id = id
         self.execution = ""
         self.calls: dict[str, Waiting] = {}
         self.submitted: tuple[Any] | None = None
-        self.requests: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+        self.requests: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
         self.children: dict[int, int] = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
@@ -164,7 +165,7 @@ class Context:
         if self.pages.is_large():
             try:
                 return self.requests.get(timeout=_IDLE)
-            except queue.Empty:
+            except Empty:
                 self.pages.gather(lambda: not self.requests.empty())
         return self.requests.get()
 
@@ -219,7 +220,7 @@ class Context:
 
     def _execute(self, document: "dict[str, Any]", body: bytes) -> None:
         id = document["id"]
-        if not _NAME.fullmatch(id):
+        if not _is_name(id):
             raise ValueError("an execution needs a name")
         self.count += 1
         folder = "%s/.holdfast/artifacts/%s/%s" % (os.environ.get("HOME", "/tmp"), self.id, id)
@@ -360,8 +361,8 @@ class Context:
 
     def _fork_one(self, id: str) -> int:
         """0 in the child."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        try:
             with self.output.lock, self.line.sending:
                 pid = os.fork()
             if pid == 0:
@@ -370,9 +371,11 @@ class Context:
             theirs.close()
             self.children[pid] = os.pidfd_open(pid)
             self.line.tell_nursery({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
+        finally:
+            ours.close()
         return pid
 
-    def _reborn(self, id: str, control: socket.socket) -> None:
+    def _reborn(self, id: str, control: _socket.socket) -> None:
         """In the child: the same namespace, and nothing else of the parent's."""
         self._graveyard.append((self.runner.forked(), self.output, self.line))
         self.line.let_go()
@@ -388,9 +391,14 @@ class Waiting:
     """A call that is not answered yet."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = _thread.allocate_lock()
         self.lock.acquire()
         self.answered: tuple[dict[str, Any], bytes] | None = None
+
+
+def _is_name(id: str) -> bool:
+    """Letters, digits, and from the second character on `._-`. What it names is a folder, too."""
+    return len(id) <= 128 and id.isascii() and id[:1].isalnum() and id.translate(_MARKS).isalnum()
 
 
 def _error_of(document: "dict[str, Any]") -> Exception:

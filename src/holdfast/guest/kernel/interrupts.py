@@ -1,7 +1,7 @@
 """An interrupt of the host: raised in the user's code, and never in the middle of ours."""
 
 import _signal  # type: ignore[import-not-found]
-import threading
+import _thread
 
 
 class Interrupts:
@@ -9,7 +9,7 @@ class Interrupts:
     are never interrupted."""
 
     def __init__(self) -> None:
-        self._main = threading.get_ident()
+        self._main = _thread.get_ident()
         self._depth = 0
         self._struck = False
         self.armed = False
@@ -35,11 +35,11 @@ class Interrupts:
         self._struck = False
 
     def __enter__(self) -> None:
-        if threading.get_ident() == self._main:
+        if _thread.get_ident() == self._main:
             self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        if threading.get_ident() == self._main:
+        if _thread.get_ident() == self._main:
             self._depth -= 1
             if self._struck and self.armed and not self._depth:
                 self._struck = False

@@ -4,13 +4,13 @@ What cannot be sent now waits for the next connection: results and calls all of 
 dropped beyond that is counted and said.
 """
 
-import collections
-import json
+import _collections  # type: ignore[import-not-found]
+import _socket
+import _thread
 import select
-import socket
 import struct
-import threading
 
+from holdfast.guest.kernel import notation
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
@@ -24,13 +24,13 @@ _PACKET = 1 << 16
 
 
 class Line:
-    def __init__(self, control: socket.socket, greeting: "Callable[[], dict[str, Any]]") -> None:
+    def __init__(self, control: _socket.socket, greeting: "Callable[[], dict[str, Any]]") -> None:
         """`greeting` is what a new connection is told first."""
         self.control = control
         self._greeting = greeting
-        self._socket: socket.socket | None = None
-        self._sending = threading.RLock()
-        self._waiting: collections.deque[bytes] = collections.deque()
+        self._socket: _socket.socket | None = None
+        self._sending = _thread.RLock()
+        self._waiting: _collections.deque[bytes] = _collections.deque()
         self._kept = 0
         self.dropped = 0
         self._reader = _Reader()
@@ -62,7 +62,7 @@ class Line:
         except OSError:
             self._socket = None
             try:
-                connection.shutdown(socket.SHUT_RDWR)  # who reads it learns of it
+                connection.shutdown(_socket.SHUT_RDWR)  # who reads it learns of it
             except OSError:
                 pass
             return False
@@ -75,7 +75,7 @@ class Line:
         self._waiting.append(message)
         self._kept += len(message)
 
-    def _join(self, connection: socket.socket) -> None:
+    def _join(self, connection: _socket.socket) -> None:
         """Go on with another connection."""
         with self._sending:
             self._socket = connection
@@ -125,7 +125,7 @@ class Line:
         if reader.connection is not None:
             with self._sending:
                 try:
-                    reader.connection.send(pack({"t": "taken"}), socket.MSG_DONTWAIT)
+                    reader.connection.send(pack({"t": "taken"}), _socket.MSG_DONTWAIT)
                 except OSError:
                     pass
         reader.close()
@@ -145,14 +145,14 @@ class Line:
             reader.close()
         return messages
 
-    def _receive(self) -> "socket.socket | None":
-        _, ancillary, _, _ = self.control.recvmsg(_PACKET, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+    def _receive(self) -> "_socket.socket | None":
+        _, ancillary, _, _ = self.control.recvmsg(_PACKET, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
         for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                connection = socket.socket(fileno=struct.unpack("i", payload[:4])[0])
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                connection = _socket.socket(fileno=struct.unpack("i", payload[:4])[0])
                 connection.setblocking(True)
                 try:
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 except OSError:
                     pass
                 return connection
@@ -161,14 +161,14 @@ class Line:
     # --- forks ---
 
     @property
-    def sending(self) -> "threading.RLock":
+    def sending(self) -> "_thread.RLock":
         """Held around a fork: then nobody is in the middle of a message."""
         return self._sending
 
     def tell_nursery(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
         given = struct.pack("%di" % len(descriptors), *descriptors) if descriptors else b""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if given else []
-        self.control.sendmsg([json.dumps(document).encode()], rights)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, given)] if given else []
+        self.control.sendmsg([notation.dumps(document).encode()], rights)
 
     def let_go(self) -> None:
         """In a forked child: the parent's connection and control are the parent's."""
@@ -177,7 +177,7 @@ class Line:
 
 
 class _Reader:
-    def __init__(self, connection: "socket.socket | None" = None) -> None:
+    def __init__(self, connection: "_socket.socket | None" = None) -> None:
         self.connection = connection
         self.unpacker = Unpacker()
 

@@ -5,15 +5,15 @@ It runs none of the user's code, so it answers whatever that does. Where it ends
 
 import _operator
 import _signal  # type: ignore[import-not-found]
-import array
-import json
+import _socket
 import os
 import select
-import socket
+import struct
 import sys
 
 from holdfast.guest import lineage
 from holdfast.guest.kernel import context as contexts
+from holdfast.guest.kernel import notation
 from holdfast.guest.kernel.wire import HEAD, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
@@ -27,17 +27,12 @@ _CONNECTIONS = 512
 _PACKET = 1 << 16
 
 
-def main(program: int, configuration: bytes) -> None:
-    config = json.loads(configuration)
+def run(listener: _socket.socket, configuration: bytes) -> None:
+    """Never returns. Somebody may have connected already."""
+    config = notation.loads(configuration)
     lineage.adopt_orphans()
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(128)
-    listener.setblocking(False)
     prepare(config)
-    nursery = Nursery(config, listener)
-    os.write(1, json.dumps({"port": listener.getsockname()[1], "python": sys.version.split()[0]}).encode() + b"\n")
-    nursery.serve()
+    Nursery(config, listener).serve()
 
 
 def prepare(config: "dict[str, Any]") -> None:
@@ -63,14 +58,14 @@ def prepare(config: "dict[str, Any]") -> None:
 class Born:
     """A context, as the nursery knows it."""
 
-    def __init__(self, id: str, pid: int, control: socket.socket) -> None:
+    def __init__(self, id: str, pid: int, control: _socket.socket) -> None:
         self.id = id
         self.pid = pid
         self.control = control
 
 
 class Nursery:
-    def __init__(self, config: "dict[str, Any]", listener: socket.socket) -> None:
+    def __init__(self, config: "dict[str, Any]", listener: _socket.socket) -> None:
         self._config = config
         self._token = config["token"].encode()
         self._listener = listener
@@ -79,7 +74,7 @@ class Nursery:
         self._by_control: dict[int, Born] = {}
         self._ended: dict[str, int] = {}
         """Codes of those that have ended: 128 + N where signal N ended them."""
-        self._heard: dict[int, tuple[socket.socket, Unpacker]] = {}
+        self._heard: dict[int, tuple[_socket.socket, Unpacker]] = {}
         self._wake, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
         _signal.signal(_signal.SIGINT, lambda number, frame: None)
@@ -111,7 +106,7 @@ class Nursery:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection = _socket.socket(fileno=self._listener._accept()[0])  # type: ignore[attr-defined]
         except OSError:
             return
         if len(self._heard) >= _CONNECTIONS:
@@ -150,8 +145,8 @@ class Nursery:
         finally:
             connection.close()
 
-    def _wanted(self, connection: socket.socket) -> int:
-        seen = connection.recv(HEAD.size, socket.MSG_PEEK)
+    def _wanted(self, connection: _socket.socket) -> int:
+        seen = connection.recv(HEAD.size, _socket.MSG_PEEK)
         if len(seen) < HEAD.size:
             return len(seen) or 1
         told, body = HEAD.unpack(seen)
@@ -163,7 +158,7 @@ class Nursery:
         self._poll.unregister(descriptor)
         del self._heard[descriptor]
 
-    def _do(self, document: "dict[str, Any]", connection: socket.socket) -> None:
+    def _do(self, document: "dict[str, Any]", connection: _socket.socket) -> None:
         kind = document["t"]
         if kind == "contexts":
             living = [{"id": each.id, "pid": each.pid} for each in self._living.values()]
@@ -185,8 +180,8 @@ class Nursery:
                     _say(connection, {"t": "refused", "why": "ended", "code": self._ended.get(id)})
                     return
                 context = self._make(id, connection)
-            told = json.dumps({"made": made}).encode()
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
+            told = notation.dumps({"made": made}).encode()
+            rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, connection.fileno().to_bytes(4, sys.byteorder))]
             context.control.sendmsg([told], rights)
         elif kind == "signal":
             context = self._living.get(id)
@@ -198,21 +193,23 @@ class Nursery:
         else:
             raise ValueError("nobody knows %r" % kind)
 
-    def _find_broker(self, connection: socket.socket) -> int:
+    def _find_broker(self, connection: _socket.socket) -> int:
         """The port of a process that keeps connections for a host that cannot. Started where there is none."""
         if self._broker is None:
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
             here = self._listener.getsockname()[1]
             pid = os.fork()
             if pid == 0:
                 try:
+                    import socket
+
                     from holdfast.guest.kernel import broker
 
                     connection.close()
                     self._let_go()
-                    broker.run(listener, here, self._config["token"])
+                    broker.run(socket.socket(fileno=listener.detach()), here, self._config["token"])
                 finally:
                     os._exit(1)
             self._broker = (pid, listener.getsockname()[1])
@@ -221,10 +218,10 @@ class Nursery:
 
     # --- contexts ---
 
-    def _make(self, id: str, connection: socket.socket) -> Born:
+    def _make(self, id: str, connection: _socket.socket) -> Born:
         if len(self._living) >= MOST:
             raise ValueError("there are %d contexts in this box already" % MOST)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -272,25 +269,25 @@ class Nursery:
     def _hear_context(self, context: Born) -> bool:
         """A context tells of one that was forked off it, or of its end. Says whether there was something to hear."""
         try:
-            data, ancillary, _, _ = context.control.recvmsg(_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = context.control.recvmsg(
+                _PACKET, _socket.CMSG_SPACE(4 * 4), _socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except OSError:
             data, ancillary = b"", []
         given: list[int] = []
         for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors = array.array("i")
-                descriptors.frombytes(payload[: len(payload) - len(payload) % 4])
-                given += descriptors
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                given += struct.unpack("%di" % (len(payload) // 4), payload[: len(payload) // 4 * 4])
         if not data:
             self._poll.unregister(context.control.fileno())  # its end is told by its process
             self._by_control.pop(context.control.fileno(), None)
             return False
         try:
-            document = json.loads(data)
+            document = notation.loads(data)
             if document["t"] == "born" and len(given) == 1 and len(self._living) < MOST:
-                control = socket.socket(fileno=given.pop())
+                control = _socket.socket(fileno=given.pop())
                 if document["id"] in self._living:
                     control.close()
                 else:
@@ -329,7 +326,7 @@ class Nursery:
                 self._ended[context.id] = code
 
 
-def _say(connection: socket.socket, document: "dict[str, Any]") -> None:
+def _say(connection: _socket.socket, document: "dict[str, Any]") -> None:
     connection.setblocking(True)
     connection.settimeout(5.0)
     try:

@@ -3,11 +3,11 @@
 Python's own streams are ours; what goes to descriptors 1 and 2 (subprocesses, C code) comes through pipes.
 """
 
-import collections
+import _collections  # type: ignore[import-not-found]
+import _thread
 import io
 import os
 import sys
-import threading
 
 from holdfast.guest.kernel.wire import PIECE
 
@@ -31,7 +31,7 @@ class Output:
     def __init__(self, line: "Line", interrupts: "Interrupts") -> None:
         self._line = line
         self.interrupts = interrupts
-        self.lock = threading.RLock()
+        self.lock = _thread.RLock()
         self.execution = ""
         self._limit = 0
         self._folder = ""
@@ -160,7 +160,7 @@ class Printer(io.TextIOBase):
         super().__init__()
         self._output = output
         self._number = number
-        self._pending: collections.deque[str] = collections.deque()
+        self._pending: _collections.deque[str] = _collections.deque()
         self._size = 0
         self._nudged = False
         self.buffer = _Bytes(self)

@@ -6,7 +6,8 @@ value that has no such form is said to have none, and is never cut.
 """
 
 import binascii
-import json
+
+from holdfast.guest.kernel import notation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ class Unshippable(Exception):
 def dump(value: "Any") -> bytes:
     """Raises `Unshippable`."""
     try:
-        return json.dumps(to_form(value), separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass")
+        return notation.dumps(to_form(value), allow_nan=False).encode()
     except (RecursionError, ValueError) as error:
         raise Unshippable(str(error)) from None
 
 
 def load(data: bytes) -> "Any":
-    return from_form(json.loads(data.decode("utf-8", "surrogatepass")))
+    return from_form(notation.loads(data))
 
 
 def _text_of(data: "bytes | bytearray | memoryview") -> str:

@@ -4,8 +4,9 @@ A message is the length of its document, the length of its body, the document, t
 it is. What a side takes is bounded by what it says when it reads: nobody keeps more than that for the other.
 """
 
-import json
 import struct
+
+from holdfast.guest.kernel import notation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Garbage(Exception):
 
 
 def pack(document: "dict[str, Any]", body: bytes = b"") -> bytes:
-    told = json.dumps(document, separators=(",", ":")).encode()
+    told = notation.dumps(document).encode()
     if len(told) > LONGEST_DOCUMENT:
         raise Garbage("a message of %d bytes" % len(told))
     return HEAD.pack(len(told), len(body)) + told + body
@@ -64,7 +65,7 @@ class Unpacker:
             return None
         with memoryview(self._held) as held:
             try:
-                document = json.loads(bytes(held[start : start + told]))
+                document = notation.loads(bytes(held[start : start + told]))
             except (ValueError, RecursionError):
                 raise Garbage("a message that is no JSON") from None
             content = bytes(held[start + told : end])
