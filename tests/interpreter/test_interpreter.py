@@ -16,7 +16,7 @@ from tests.interpreter.workshops import Repository
 
 from holdfast import Interpreter, SyncClient, SyncInterpreter
 from holdfast.boxes.errors import BoxGone
-from holdfast.boxes.spec import BoxSpec
+from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter, TooManyChildren
 from holdfast.interpreter.record import replay
@@ -125,6 +125,13 @@ async def test_one_with_an_id_goes_on_where_it_was_also_after_the_server_was_kil
             assert told.starts == 2
             await py.shutdown(delete=True)
         await host.close()
+
+
+async def test_the_box_of_a_killed_script_does_not_stay(py: Interpreter, host: ClientHost) -> None:
+    assert py.box.spec.lifetime is Lifetime.EPHEMERAL
+    async with Interpreter(id="i-kept", host=host) as kept:
+        assert kept.box.spec.lifetime is Lifetime.SHARED
+        await kept.shutdown(delete=True)
 
 
 async def test_a_killed_kernel_is_reported_and_a_new_one_is_there(py: Interpreter) -> None:

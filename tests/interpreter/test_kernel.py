@@ -371,6 +371,17 @@ async def test_another_process_finds_the_contexts_with_all_that_they_have(kernel
         await Kernels.attach(kernels.box, "p-none", kernels.token)
 
 
+async def test_a_kernel_whose_host_does_not_come_back_ends_by_itself(box: Box) -> None:
+    kernels = await Kernels.start(box, alone=0.4)
+    context = await kernels.context()
+    assert (await context.execute("import time\ntime.sleep(1)\n1")).value == 1  # not while somebody is there
+    await kernels.close()
+    process = await box.process(kernels.process)
+    assert await process.wait(60) == 0
+    with pytest.raises(KernelLost):
+        await Kernels.attach(box, kernels.process, kernels.token)
+
+
 # --- what a box must not be able to do ---
 
 

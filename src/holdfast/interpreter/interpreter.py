@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
-from holdfast.boxes.spec import BoxSpec
+from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.interpreter import state
 from holdfast.interpreter.bridge import Bridge, Delegate
 from holdfast.interpreter.budget import Budget, Limits
@@ -42,6 +42,8 @@ from holdfast.interpreter.workspace import Kind, Transition, Workspace, Workspac
 from holdfast.threads.ids import new_id
 
 EXECUTION_SECONDS: Final = 900.0
+ALONE_SECONDS: Final = 900
+"""Whose process was killed ends after so long, and its box after as long again, unless it was to be kept."""
 _NOTE: Final = "/tmp/.holdfast-kernel.json"
 """Where a box keeps how its kernel is reached."""
 _SHOWN_IMAGE: Final = 4 << 20
@@ -94,7 +96,9 @@ class Interpreter:
         self.events = Events()
         self._host = host
         self._owns_host = host is None
-        self._spec = spec or BoxSpec()
+        self._spec = spec or (
+            BoxSpec() if self.keep else BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=ALONE_SECONDS)
+        )
         self._memory = memory
         self._python = python
         self._wanted = WorkspaceConfig(repo_url, ref, context_paths, volume)
@@ -337,12 +341,16 @@ class Interpreter:
             return None
 
     async def _new_kernel(self) -> Kernels:
-        box, workdir = self.box, self._spec.workdir
+        box = self.box
         if self._python is None and self._spec.image is not None:
             # The Python of the image has its packages.
             with suppress(NoPython):
-                return await self._noted(await Kernels.start(box, python=["python3"], cwd=workdir, memory=self._memory))
-        return await self._noted(await Kernels.start(box, python=self._python, cwd=workdir, memory=self._memory))
+                return await self._noted(await self._start_in(box, ["python3"]))
+        return await self._noted(await self._start_in(box, self._python))
+
+    async def _start_in(self, box: Box, python: Sequence[str] | None) -> Kernels:
+        alone = None if self.keep else ALONE_SECONDS
+        return await Kernels.start(box, python=python, cwd=self._spec.workdir, memory=self._memory, alone=alone)
 
     async def _noted(self, kernels: Kernels) -> Kernels:
         if self.keep:

@@ -127,9 +127,10 @@ class Kernels:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         memory: int | None = None,
+        alone: float | None = None,
     ) -> Kernels:
         """`python` is what the user's code runs on: the box's own, where nothing is said. `memory` bounds each
-        context, in bytes."""
+        context, in bytes. `alone`: it ends by itself after so many seconds without a host."""
         token = secrets.token_hex(16)
         argv = packing.boot_argv(python or await box.python(), _ENTRY, _EARLY)
         try:
@@ -140,7 +141,7 @@ class Kernels:
                 hint="use a template or an image with Python 3.9 or later",
             ) from None
         try:
-            config = {"token": token, "cwd": cwd, "memory": memory, "forget": list(_HUGE_PAGES)}
+            config = {"token": token, "cwd": cwd, "memory": memory, "alone": alone, "forget": list(_HUGE_PAGES)}
             archive = await asyncio.to_thread(packing.pack, [_ENTRY])
             with contextlib.suppress(BoxConflict):  # it has ended: what it says tells why
                 await process.write(packing.stdin_of(archive, config))

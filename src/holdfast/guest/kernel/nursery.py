@@ -10,6 +10,7 @@ import os
 import select
 import struct
 import sys
+import time
 
 from holdfast.guest import lineage
 from holdfast.guest.kernel import context as contexts
@@ -55,6 +56,16 @@ def prepare(config: "dict[str, Any]") -> None:
     sys.dont_write_bytecode = False
 
 
+def has_company(port: int) -> bool:
+    """Whether anybody is connected to this port, as the kernel tells: connections are with contexts."""
+    local = ":%04X" % port
+    try:
+        with open("/proc/self/net/tcp") as connections:
+            return any(line.split()[1].endswith(local) and line.split()[3] == "01" for line in connections)
+    except OSError:
+        return True
+
+
 class Born:
     """A context, as the nursery knows it."""
 
@@ -83,12 +94,15 @@ class Nursery:
         self._tell = tell
         self._broker: tuple[int, int] | None = None
         """Its process and its port."""
+        self._alone: float | None = config.get("alone")
+        """Seconds without a host after which it ends."""
+        self._seen = time.monotonic()
 
     def serve(self) -> None:
         self._poll.register(self._listener.fileno(), select.EPOLLIN)
         self._poll.register(self._wake, select.EPOLLIN)
         while True:
-            for descriptor, _ in self._poll.poll():
+            for descriptor, _ in self._poll.poll(None if self._alone is None else self._alone / 4):
                 if descriptor == self._listener.fileno():
                     self._accept()
                 elif descriptor == self._wake:
@@ -101,6 +115,15 @@ class Nursery:
                     self._hear(descriptor)
                 elif descriptor in self._by_control:
                     self._hear_context(self._by_control[descriptor])
+            if self._alone is not None and time.monotonic() - self._seen > self._alone / 4:
+                self._look_around(self._alone)
+
+    def _look_around(self, alone: float) -> None:
+        """Whose host was killed is nobody's any more: it ends, and its box is idle then."""
+        if has_company(self._listener.getsockname()[1]):
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > alone:
+            os._exit(0)
 
     # --- who connects ---
 
