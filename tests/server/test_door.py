@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import uvloop
 
 from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.egress import EgressProxy, SqliteRecords
@@ -280,3 +281,23 @@ async def test_a_box_that_is_dismissed_loses_its_door(world: World) -> None:
         world.proxy.dismiss("b-1")
         with pytest.raises(httpx.HTTPError):
             await client.post("/v1/runs/r-1/beat", json={})
+
+
+def test_what_was_read_of_a_request_comes_before_what_follows() -> None:
+    """On the loop that servers run on, which reads of a socket as soon as it has it."""
+
+    async def ask() -> bytes:
+        door = Door(None, None, lambda: "r", max_body=1 << 20)  # type: ignore[arg-type] # nobody gets that far
+        ours, theirs = socket.socketpair()
+        body = b"x" * 100_000
+        head = b"POST /v1/nothing HTTP/1.1\r\nhost: door\r\ncontent-length: %d\r\n\r\n" % len(body)
+        ours.sendall(body)
+        serving = asyncio.create_task(door("box", theirs, head))
+        ours.setblocking(False)
+        answer = await asyncio.get_running_loop().sock_recv(ours, 1 << 16)
+        ours.close()
+        await serving
+        return answer
+
+    for _ in range(20):
+        assert uvloop.run(ask()).startswith(b"HTTP/1.1 404 ")

@@ -106,12 +106,11 @@ class Door:
     async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:
         loop = asyncio.get_running_loop()
         wire = _DoorWire(self._config, self._state, {"box": box}, _loop=loop)
+        wire.ahead = ahead
         transport: asyncio.Transport | None = None
         try:
             connection.setblocking(False)
             transport, _ = await loop.connect_accepted_socket(lambda: wire, connection)
-            if ahead:
-                wire.data_received(ahead)
             await wire.over
         except OSError:
             pass  # it is gone already
@@ -240,12 +239,16 @@ class _DoorWire(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.over: asyncio.Future[None] = self.loop.create_future()
+        self.ahead = b""
+        """Read of it already. Taken before the loop reads more, which it does before who connected us goes on."""
         self._head_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_head()
+        if self.ahead:
+            self.data_received(self.ahead)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
