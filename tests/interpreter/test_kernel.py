@@ -15,7 +15,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.wire import pack
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.kernel import Call, Context, Kernels, Submission, ToolName, _Running
+from holdfast.interpreter.kernel import Call, Context, ContextRefused, Kernels, Submission, ToolName, _Running
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +73,17 @@ async def hosted(context: Context) -> Host:
 
 
 # --- values and output ---
+
+
+async def test_an_execution_brings_its_tools_along_and_does_not_run_without_them(context: Context) -> None:
+    context.handler = Host().handle
+    assert (await context.execute("echo(1)", tools=[ToolName("echo")])).value == {"args": [1], "kwargs": {}}
+    broken = [ToolName(["no name"])]  # type: ignore[arg-type]
+    with pytest.raises(ContextRefused, match="could not define"):
+        await context.execute("ran = True", tools=broken)
+    done = await context.execute("'ran' in globals(), 'echo' in globals()", tools=[ToolName("other")])
+    assert done.value == (False, False)
+    assert (await context.execute("echo", tools=())).error is not None
 
 
 async def test_names_live_from_one_execution_to_the_next_and_the_last_expression_is_the_value(context: Context) -> None:

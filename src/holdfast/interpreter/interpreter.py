@@ -384,7 +384,6 @@ class Interpreter:
         with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
             async with self._bridge.turn(id) as turn:
                 try:
-                    await context.define(self._bridge.names())
                     done = await context.execute(
                         code,
                         variables=variables,
@@ -393,6 +392,7 @@ class Interpreter:
                         id=id,
                         limit=self.output_limit,
                         env=trace.environment,
+                        tools=self._bridge.names(),
                     )
                 except KernelLost as lost:
                     done = await self._lost(id, lost)

@@ -316,8 +316,8 @@ class Context:
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._answered: dict[str, bytes] = {}
         """Answers that were sent: a call that comes again, after a broken connection, gets the same."""
-        self._confirmed: list[bytes] = []
-        """Goes along with the next message: nothing waits for it."""
+        self._along: list[bytes] = []
+        """Messages that go with the next one: nobody waits for them."""
         self._tools: tuple[ToolName, ...] = ()
         self._closed = False
         self._lost: KernelLost | None = None
@@ -459,7 +459,7 @@ class Context:
             future = self._waiting.pop(document["id"], None)
             if future is not None and not future.done():
                 future.set_result((document, body))
-            self._confirmed.append(pack({"t": "confirm", "id": document["id"]}))
+            self._along.append(pack({"t": "confirm", "id": document["id"]}))
         elif kind == "call":
             self._take_call(document, body)
         elif kind == "cancel":
@@ -482,9 +482,9 @@ class Context:
         if connection is None:
             raise self._lost or (self._taken() if self._closed else self._unconnected())
         message = pack(document, body)
-        if self._confirmed:
-            message = b"".join([*self._confirmed, message])
-            self._confirmed.clear()
+        if self._along:
+            message = b"".join([*self._along, message])
+            self._along.clear()
         try:
             await connection.write(message)
         except (BoxError, OSError) as error:
@@ -546,8 +546,16 @@ class Context:
         wanted = tuple(tools)
         if wanted == self._tools:
             return
-        await self._request("define", tools=[{"name": each.name, "doc": each.doc} for each in wanted])
+        await self._request("define", tools=_told(wanted))
         self._tools = wanted
+
+    def _define_along(self, tools: tuple[ToolName, ...]) -> tuple[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]]:
+        """As `define`, with whatever is sent next: nobody waits for it alone."""
+        id = f"q-{secrets.token_hex(8)}"
+        done = self._waiting[id] = asyncio.get_running_loop().create_future()
+        self._along.append(pack({"t": "define", "id": id, "tools": _told(tools)}))
+        self._tools = tools
+        return id, done
 
     # --- executions ---
 
@@ -561,9 +569,10 @@ class Context:
         id: str | None = None,
         limit: int = OUTPUT_LIMIT,
         env: Mapping[str, str] | None = None,
+        tools: Sequence[ToolName] | None = None,
     ) -> Execution:
         """Run code to its end. `timeout` counts while the code computes, not while the host works for it. `env` is
-        added to its environment for that time.
+        added to its environment for that time. `tools` are defined before, where they are others than now.
 
         What the code does wrong is in the result. Raises `KernelLost`, `KernelUnreachable`, and `shipping.Unshippable`
         for variables that cannot be sent.
@@ -575,15 +584,24 @@ class Context:
             running = _Running(id, time.monotonic(), limit, done, on_output)
             self._waiting[id] = done
             self._running = running
+            before = self._tools
+            defining = None if tools is None or tuple(tools) == before else self._define_along(tuple(tools))
             try:
                 asked = {"t": "execute", "id": id, "code": code, "limit": limit}
                 await self._send({**asked, "env": dict(env)} if env else asked, body)
                 document, content = await self._watch(running, timeout)
-            except asyncio.CancelledError:
-                await self._stop(running)
+                if defining is not None and defining[1].done():
+                    self._check("define", (await defining[1])[0])
+            except BaseException as error:
+                self._tools = before  # so that they are told again
+                if isinstance(error, asyncio.CancelledError):
+                    await self._stop(running)
                 raise
             finally:
                 self._waiting.pop(id, None)
+                if defining is not None:
+                    self._waiting.pop(defining[0], None)
+                    _let_go_of(defining[1])
                 self._running = None
                 # Nobody waits for the answers any more, or asks for them again.
                 await self._drop_calls()
@@ -700,9 +718,12 @@ class Context:
                 document, _ = await done
             finally:
                 self._waiting.pop(id, None)
+        self._check(kind, document)
+        return document
+
+    def _check(self, kind: str, document: Mapping[str, Any]) -> None:
         if error := document.get("error"):
             raise ContextRefused(f"context {self.id} could not {kind}: {error.get('kind')}: {error.get('message')}")
-        return document
 
 
 async def _port_of(process: Process) -> int:
@@ -760,6 +781,10 @@ def _result(running: _Running, document: Mapping[str, Any], content: bytes, now:
     )
 
 
+def _told(tools: Sequence[ToolName]) -> list[dict[str, str]]:
+    return [{"name": each.name, "doc": each.doc} for each in tools]
+
+
 def _killed(message: str, *, lost: bool) -> dict[str, Any]:
     return {"error": {"kind": "KernelKilled", "message": message, "traceback": message}, "lost": lost}
 
@@ -790,6 +815,12 @@ def _future() -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.add_done_callback(_take_note)
     return future
+
+
+def _let_go_of(future: asyncio.Future[Any]) -> None:
+    """Whatever became of it was told by another."""
+    if not future.cancel() and not future.cancelled():
+        future.exception()
 
 
 def _take_note(done: asyncio.Future[Any]) -> None:

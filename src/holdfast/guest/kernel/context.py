@@ -72,6 +72,7 @@ class Context:
         shipping.OPENS_IMAGES = True
         self.runner = Runner(self.namespace)
         self.tools: dict[str, Any] = {}
+        self.defined = True
         self.count = 0
         self.pages = Pages()
         self._graveyard: list[Any] = []
@@ -175,12 +176,14 @@ class Context:
 
     def _do_define(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         """Functions of the host's that code here can call. Names that are not among them any more are taken away."""
+        self.defined = False
         wanted = {each["name"]: each for each in document["tools"]}
         for name, function in list(self.tools.items()):
             if name not in wanted and self.namespace.get(name) is function:
                 del self.namespace[name]
         self.tools = {name: self._function(name, each.get("doc", "")) for name, each in wanted.items()}
         self.namespace.update(self.tools)
+        self.defined = True
         return {}
 
     def _do_set(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
@@ -222,6 +225,8 @@ class Context:
         id = document["id"]
         if not _is_name(id):
             raise ValueError("an execution needs a name")
+        if not self.defined:  # what was to come before it
+            raise RuntimeError("the functions of the host could not be defined")
         self.count += 1
         folder = "%s/.holdfast/artifacts/%s/%s" % (os.environ.get("HOME", "/tmp"), self.id, id)
         self.submitted = None
