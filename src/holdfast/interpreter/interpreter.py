@@ -266,13 +266,16 @@ class Interpreter:
         host = await self._ready_host()
         # Neither waits for the other: a box takes as long as a thread.
         opening = asyncio.create_task(self._open_box(host, wanted))
+        preparing = asyncio.create_task(Kernels.prepare())
         try:
             if self._record is None:
                 await self._open_record(host)
             transition = self._transition = await opening
+            await preparing
         finally:
             opening.cancel()
-            await asyncio.wait([opening])
+            preparing.cancel()
+            await asyncio.wait([opening, preparing])
         self._note({"type": WORKSPACE, "transition": transition.kind.value, "reason": transition.reason,
                     "changed": list(transition.changed)})  # fmt: skip
         if self._context is None:

@@ -142,7 +142,7 @@ class Kernels:
             ) from None
         try:
             config = {"token": token, "cwd": cwd, "memory": memory, "alone": alone, "forget": list(_HUGE_PAGES)}
-            archive = await asyncio.to_thread(packing.pack, [_ENTRY])
+            archive = await cls.prepare()
             with contextlib.suppress(BoxConflict):  # it has ended: what it says tells why
                 await process.write(packing.stdin_of(archive, config))
                 await process.close_stdin()
@@ -152,6 +152,11 @@ class Kernels:
                 await process.kill()
             raise
         return cls(box, process, port, token)
+
+    @staticmethod
+    async def prepare() -> bytes:
+        """What a nursery is started with. Takes a while the first time: it can be had while a box is made."""
+        return await asyncio.to_thread(packing.pack, [_ENTRY])
 
     @classmethod
     async def attach(cls, box: Box, process: str, token: str) -> Kernels:
