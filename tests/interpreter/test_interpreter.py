@@ -18,7 +18,7 @@ from holdfast import Interpreter, SyncClient, SyncInterpreter
 from holdfast.boxes.errors import BoxGone
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter, TooManyChildren
+from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.record import replay
 from holdfast.interpreter.workspace import Kind
 from holdfast.testing.server import ServerProcess
@@ -225,6 +225,45 @@ async def test_a_child_has_a_box_of_its_own_the_same_budget_and_what_it_submits_
     assert not boxes & left
     kept = [dict(each["payload"]) async for each in py.history() if each["payload"]["type"] == "interpreter.child"]
     assert [(each["id"], each["result"], each["status"]) for each in kept] == [(child.id, {"answer": 42}, "ok")]
+
+
+async def test_a_session_is_saved_on_the_volume_and_goes_on_in_another_box(host: ClientHost) -> None:
+    async with Interpreter(host=host, workspace="shop", user="ada") as py:
+        await py.execute("prices = {'tea': 2}\ndef price(n): return prices[n]\nlock = __import__('threading').Lock()")
+        saved = await py.save_session("s-1")
+        assert "lock" in saved.unsaved
+        await py.execute("prices['tea'] = 3")
+        await py.save_session("s-1")
+        assert py.runtime_metadata()["session_revision"] == 2
+        state_files = await py.execute("import os\nlen(os.listdir('/home/box/memory/buffers'))")
+        assert state_files.value == 1
+    async with Interpreter(host=host, workspace="shop", user="ada") as later:
+        await later.execute("mine = 1")
+        assert "price" in (await later.load_session("s-1")).names
+        assert (await later.execute("price('tea')")).value == 3
+        replaced = await later.execute("mine")
+        assert replaced.error is not None
+        async with Interpreter(host=host, workspace="shop", user="ada") as other:
+            await other.load_session("s-1")
+            await other.save_session("s-1")
+        with pytest.raises(ManifestConflict):
+            await later.save_session("s-1")
+        path = "meta/workspaces/shop/users/ada/session-s-1.json"
+        assert await later.box.files.exists(f"/home/box/memory/{path}")
+    async with Interpreter(host=host, workspace="shop", user="grace") as stranger:
+        with pytest.raises(InvalidInterpreter, match="no session"):
+            await stranger.load_session("s-1")
+        forged = (
+            '{"format": 1, "session": "s-1", "revision": 1, "savedAt": 1, "content": {"state": {"path": "/etc/x"}}}'
+        )
+        await stranger.box.files.write(
+            "/home/box/memory/meta/workspaces/shop/users/grace/session-s-1.json", forged.encode()
+        )
+        with pytest.raises((InvalidInterpreter, ManifestConflict)):
+            await stranger.load_session("s-1")
+    async with Interpreter(host=host) as bare:
+        with pytest.raises(InvalidInterpreter, match="volume"):
+            await bare.save_session()
 
 
 async def test_who_looks_on_sees_output_and_entries(py: Interpreter) -> None:

@@ -35,9 +35,11 @@ from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.kernel import Context, Kernels, Printed
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+from holdfast.interpreter.sessions import Sessions
 from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature
 from holdfast.interpreter.tracing import trace_execution
+from holdfast.interpreter.volumes import volume_name
 from holdfast.interpreter.workspace import Kind, Transition, Workspace, WorkspaceConfig
 from holdfast.threads.ids import new_id
 
@@ -75,6 +77,9 @@ class Interpreter:
         ref: str | None = None,
         context_paths: Sequence[str | Path] | None = None,
         volume: str | None = None,
+        workspace: str | None = None,
+        user: str = "default",
+        tenant: str = "default",
         thread: str | None = None,
         delegate: Delegate | None = None,
         depth: int = 0,
@@ -84,7 +89,8 @@ class Interpreter:
     ) -> None:
         """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
         where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
-        bounds each context, in bytes. `keep`: the box outlives this; it does where an id was given."""
+        bounds each context, in bytes. `keep`: the box outlives this; it does where an id was given. `workspace` names
+        what several work on: its volume is theirs together, and each `user` has sessions on it."""
         if budget is not None and limits is not None:
             raise InvalidInterpreter("a budget has its limits", hint="give limits or a budget, not both")
         self.id = id or new_id("i")
@@ -101,6 +107,9 @@ class Interpreter:
         )
         self._memory = memory
         self._python = python
+        if workspace is not None and volume is None:
+            volume = volume_name(tenant, workspace)
+        self._sessions = Sessions(workspace or "default", user)
         self._wanted = WorkspaceConfig(repo_url, ref, context_paths, volume)
         self._thread = thread
         self._roots = roots
@@ -189,6 +198,9 @@ class Interpreter:
             "provider": self._spec.provider,
             "image": self._spec.image,
             "volume": None if self._workspace is None else self._workspace.config.volume,
+            "workspace": self._sessions.workspace,
+            "user": self._sessions.user,
+            "session_revision": self._sessions.revision,
             "workdir": self._spec.workdir,
             "context": None if self._context is None else self._context.id,
             "python": None if self._context is None else self._context.python,
@@ -497,6 +509,27 @@ class Interpreter:
         """Replace all that it has in memory by what `save_state` wrote."""
         loaded = await state.load(await self._ready_context(), path)
         self._note_state("loaded", loaded.names, loaded.unsaved, path=path)
+        return loaded
+
+    async def save_session(self, session: str | None = None) -> Checkpoint:
+        """Save memory and what this works on to the volume, as a session: for another box, another day, another process.
+
+        Raises `ManifestConflict` where somebody else has saved it since it was loaded or saved here.
+        """
+        session = session or self.id
+        context = await self._ready_context()
+        config = self._workspace.config if self._workspace is not None else self._wanted
+        about = {"interpreter": self.id, "thread": self.thread, "ref": config.ref,
+                 "repository": None if config.repo_url is None else str(config.repo_url)}  # fmt: skip
+        saved = await self._sessions.save(context, session, about)
+        self._note_state("saved", saved.names, saved.unsaved, session=session)
+        return saved
+
+    async def load_session(self, session: str | None = None) -> Saved:
+        """Replace all that it has in memory by what a session has. Says what of it could not be loaded, with why."""
+        session = session or self.id
+        _, loaded = await self._sessions.load(await self._ready_context(), session)
+        self._note_state("loaded", loaded.names, loaded.unsaved, session=session)
         return loaded
 
     async def _ready_context(self) -> Context:

@@ -120,6 +120,12 @@ class SyncInterpreter:
     def save_state(self, path: str) -> Checkpoint:
         return self._loop.run(self._interpreter.save_state(path))
 
+    def save_session(self, session: str | None = None) -> Checkpoint:
+        return self._loop.run(self._interpreter.save_session(session))
+
+    def load_session(self, session: str | None = None) -> Saved:
+        return self._loop.run(self._interpreter.load_session(session))
+
     def load_state(self, path: str) -> Saved:
         return self._loop.run(self._interpreter.load_state(path))
 
