@@ -512,7 +512,7 @@ class Interpreter:
         return loaded
 
     async def save_session(self, session: str | None = None) -> Checkpoint:
-        """Save memory and what this works on to the volume, as a session: for another box, another day, another process.
+        """Save memory and what this works on to the volume, as a session: for another box, another day.
 
         Raises `ManifestConflict` where somebody else has saved it since it was loaded or saved here.
         """

@@ -20,6 +20,10 @@ OPENS_IMAGES = False
 MARK = "$"
 
 
+class Form(dict):  # type: ignore[type-arg] # of anything, and of Python 3.9
+    """What a side has in the place of something that it cannot make. Sent back, it is that again."""
+
+
 class Unshippable(Exception):
     """The value has no form that travels."""
 
@@ -48,6 +52,8 @@ def to_form(value: "Any", depth: int = 0) -> "Any":
         return value
     if kind is float:
         return value if value - value == 0 else {MARK: "float", "text": repr(value)}
+    if kind is Form:
+        return dict(value)
     if depth >= DEPTH:
         raise Unshippable("it is nested more than %d deep, or holds itself" % DEPTH)
     if kind is list:
@@ -66,6 +72,8 @@ def _others(value: "Any", kind: type, depth: int) -> "Any":
     if isinstance(value, (tuple, set, frozenset)):
         name = "tuple" if isinstance(value, tuple) else "set"
         return {MARK: name, "items": [to_form(each, depth + 1) for each in value]}
+    if kind.__name__ in ("NaTType", "NAType"):  # pandas has several ways to say that there is nothing
+        return None
     made = _dump_foreign(value, kind, depth)
     if made is not None:
         return made
@@ -144,8 +152,6 @@ def _dump_pandas(value: "Any", kind: type, depth: int) -> "Any":
         return _cells(value.tolist(), depth)
     if kind.__name__ in ("Timestamp", "Timedelta", "Period", "Interval"):
         return {MARK: "datetime", "iso": value.isoformat()} if kind.__name__ == "Timestamp" else str(value)
-    if kind.__name__ in ("NaTType", "NAType"):
-        return None
     return None
 
 
@@ -168,7 +174,7 @@ def from_form(form: "Any") -> "Any":
     try:
         return make(form)
     except ImportError:
-        return form  # this side has no such thing
+        return Form(form)  # this side has no such thing
 
 
 def _make_array(form: "Any") -> "Any":
@@ -211,7 +217,7 @@ def _dtype(name: str) -> "str | None":
 
 def _make_image(form: "Any") -> "Any":
     if not OPENS_IMAGES:
-        return {**form, "data": binascii.a2b_base64(form["base64"])}
+        return Form(form)
     import io
 
     from PIL import Image  # type: ignore[import-not-found,unused-ignore]
