@@ -47,6 +47,9 @@ _looking: "set[int]" = set()
 _idle_since = 0.0
 _born = 0
 """When this box was made, or handed over to whoever has it now, as the host says: milliseconds. 0: it did not yet."""
+_score = -1
+"""How likely the kernel is to pick us where memory runs out, as a descriptor; -1: it is not ours to change."""
+_own_score = b"0"
 _dated: "list[str]" = []
 """Folders that show when the box was made: those that came with it."""
 
@@ -339,9 +342,9 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
         raise Problem(error.errno or errno.EIO, request["cwd"]) from None
     try:
         program = find_program(argv[0], env)
-        score = expose()
+        expose()
         try:
-            return posix.posix_spawn(
+            pid = posix.posix_spawn(
                 program,
                 argv,
                 env,
@@ -350,45 +353,75 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
                 setsigmask=(),
                 setsigdef=(_signal.SIGPIPE, _signal.SIGCHLD),
             )
+            wait_for_own_memory(pid)
+            return pid
         except OSError as error:
             raise Problem(error.errno or errno.EIO, argv[0]) from None
         finally:
-            cover(score)
+            cover()
     finally:
         posix.chdir("/")
 
 
-def expose() -> "tuple[int, bytes] | None":
+def open_score() -> None:
+    """Of this process, while it may still be looked at: later the kernel lets nobody open it."""
+    global _score, _own_score
+    try:
+        _score = posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
+        _own_score = posix.read(_score, 16)
+    except OSError:
+        _score = -1
+
+
+def expose() -> None:
     """Where memory runs out, the kernel shall pick what we start, and not us: a child is born with our score. Given to
     it only afterwards, what it had started by then would go without."""
-    try:
-        score = posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        own = posix.read(score, 16)
-        posix.write(score, b"1000")
-    except OSError:
-        posix.close(score)
-        return None
-    return score, own
+    if _score >= 0:
+        posix.write(_score, b"1000")
 
 
-def cover(exposed: "tuple[int, bytes] | None") -> None:
-    if exposed is None:
+def cover() -> None:
+    if _score >= 0:
+        posix.write(_score, _own_score)
+
+
+def wait_for_own_memory(pid: int) -> None:
+    """A spawned process has our memory until it executes, and for a moment after we go on; a score that is set in that
+    moment is set for both. Its command line is ours for as long."""
+    if _score < 0:
         return
-    score, own = exposed
+    own = command_line(posix.getpid())
+    for _ in range(1000):
+        if command_line(pid) != own:
+            return
+
+
+def command_line(pid: int) -> bytes:
     try:
-        posix.write(score, own)
+        descriptor = posix.open("/proc/%d/cmdline" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return posix.read(descriptor, 4096)
+    except OSError:
+        return b""
     finally:
-        posix.close(score)
+        posix.close(descriptor)
 
 
 def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
     """Start a process whose end is that of all that it started: its number, and that of the child that sees to it."""
+    global _score
     told, tell = posix.pipe2(posix.O_CLOEXEC)
-    child = posix.fork()
+    expose()
+    child = -1
+    try:
+        child = posix.fork()
+    finally:
+        if child:
+            cover()
     if child == 0:
+        _score = -1  # it is our parent's; we were born with what those that we start are to have
         try:
             import tending  # type: ignore[import-not-found]
 
@@ -863,6 +896,7 @@ def main(arguments: "list[str]") -> None:
             limit_processes(int(value))
     if _ISOLATED:
         _dated.extend(("/run", "/dev/shm"))
+    open_score()
     set_up_process()
     serve()
 
