@@ -62,7 +62,7 @@ async def test_the_end_waits_for_a_server_that_is_away(door: RunnerDoor, tmp_pat
 
 async def test_a_server_that_never_comes_back_is_not_waited_for_for_ever(door: RunnerDoor, tmp_path: Path) -> None:
     script = f"say(session='up')\nopen('{tmp_path}/done', 'w').close(); time.sleep(1000)"
-    running = await start(door, script, tmp_path / "state", limits={"seconds": 4, "grace": 0.1, "patience": 1})
+    running = await start(door, script, tmp_path / "state", limits={"seconds": 2, "grace": 0.1, "patience": 1})
     await appears(tmp_path / "done")
     await door.go_away()
     assert await running.wait() == 70

@@ -134,6 +134,9 @@ class RunnerDoor:
     # --- HTTP, as much as a runner speaks ---
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None or not self._server.is_serving():  # it was let in as we went
+            writer.transport.abort()
+            return
         self._writers.add(writer)
         try:
             while True:
