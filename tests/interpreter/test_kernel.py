@@ -15,7 +15,8 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.wire import pack
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.kernel import Call, Context, ContextRefused, Kernels, Submission, ToolName, _Running
+from holdfast.interpreter.kernel import Call, Context, ContextRefused, Kernels, Submission, ToolName
+from holdfast.interpreter.running import Running
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -281,7 +282,7 @@ async def test_code_that_takes_too_long_is_interrupted_and_killed_where_it_does_
 
 
 def test_the_clock_of_an_execution_stands_still_while_the_host_works() -> None:
-    running = _Running("x", 100.0, 10, None, None)  # type: ignore[arg-type]
+    running = Running("x", 100.0, 10, None, None)  # type: ignore[arg-type]
     assert running.computed(103.0) == 3.0
     running.call_began(103.0)
     running.call_began(104.0)

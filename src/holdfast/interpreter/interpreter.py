@@ -32,9 +32,10 @@ from holdfast.interpreter.events import Events
 from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField
 from holdfast.interpreter.host import Host, Record
-from holdfast.interpreter.kernel import Context, Kernels, Printed
+from holdfast.interpreter.kernel import Context, Kernels
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+from holdfast.interpreter.running import Printed
 from holdfast.interpreter.sessions import Sessions
 from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature

@@ -14,7 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,8 @@ from holdfast.guest.kernel import shipping
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
 from holdfast.interpreter.broker import Broker
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+from holdfast.interpreter.results import OUTPUT_LIMIT, Execution, Saved
+from holdfast.interpreter.running import Printed, Running, killed, result_of
 
 _ENTRY: Final = "holdfast.guest.kernel.boot"
 _EARLY: Final = (
@@ -82,7 +83,6 @@ class Submission:
 
 Handler = Callable[[Call], Awaitable[Any]]
 """Carries a call out. Its result travels by `shipping`; an exception becomes one in the box."""
-Printed = Callable[[Stream, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,65 +240,6 @@ class Kernels:
         raise KernelUnreachable(f"the kernel of box {self.box.id} hung up")
 
 
-@dataclass(slots=True)
-class _Running:
-    """An execution that has not ended."""
-
-    id: str
-    began: float
-    limit: int
-    done: asyncio.Future[tuple[Mapping[str, Any], bytes]]
-    on_output: Printed | None
-    heads: dict[Stream, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
-    tails: dict[Stream, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
-    sizes: dict[Stream, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    calls: int = 0
-    """Of its calls that are being carried out now."""
-    away: float = 0.0
-    """Seconds in which the host was at work for it."""
-    away_since: float = 0.0
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def take(self, stream: Stream, data: bytes) -> None:
-        self.sizes[stream] += len(data)
-        head = self.heads[stream]
-        if (room := self.limit - len(head)) > 0:
-            head += data[:room]
-            data = data[room:]
-        if data:
-            tail = self.tails[stream]
-            tail += data[-self.limit :]
-            if len(tail) > 2 * self.limit:
-                del tail[: -self.limit]
-
-    def printed(self, stream: Stream, whole: str | None) -> str:
-        """What is shown of it: all, or its beginning and its end."""
-        head, tail, size = self.heads[stream], self.tails[stream], self.sizes[stream]
-        text = bytes(head + tail).decode("utf-8", "replace") if size <= len(head) + len(tail) else ""
-        if size <= self.limit or (text and len(text) <= self.limit):
-            return text
-        half = self.limit // 2
-        first, last = bytes(head[:half]).decode("utf-8", "ignore"), bytes(tail[-half:]).decode("utf-8", "ignore")
-        where = f": all of it is in {whole}" if whole else ""
-        return f"{first}\n... {size - 2 * half} bytes left out{where} ...\n{last}"
-
-    def computed(self, now: float) -> float:
-        waiting = now - self.away_since if self.calls else 0.0
-        return now - self.began - self.away - waiting
-
-    def call_began(self, now: float) -> None:
-        if self.calls == 0:
-            self.away_since = now
-        self.calls += 1
-        self.moved.set()
-
-    def call_ended(self, now: float) -> None:
-        self.calls -= 1
-        if self.calls == 0:
-            self.away += now - self.away_since
-        self.moved.set()
-
-
 class _Taken(Exception):
     """Another host has the context now."""
 
@@ -316,7 +257,7 @@ class Context:
         """Makes a broken connection again."""
         self._ready: asyncio.Future[Mapping[str, Any]] | None = None
         self._turn = asyncio.Lock()
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._waiting: dict[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._answered: dict[str, bytes] = {}
@@ -510,7 +451,7 @@ class Context:
             running = None
         self._calls[id] = asyncio.create_task(self._carry_out(id, document, body, running), name=f"call {id}")
 
-    async def _carry_out(self, id: str, document: Mapping[str, Any], body: bytes, running: _Running | None) -> None:
+    async def _carry_out(self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None) -> None:
         if running is not None:
             running.call_began(time.monotonic())
         try:
@@ -526,7 +467,7 @@ class Context:
             await self._send({"t": "answer", "call": id, **answer}, content)
 
     async def _answer_of(
-        self, id: str, document: Mapping[str, Any], body: bytes, running: _Running | None
+        self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None
     ) -> tuple[dict[str, Any], bytes]:
         try:
             name = str(document["name"])
@@ -586,7 +527,7 @@ class Context:
         body = shipping.dump(dict(variables)) if variables else b""
         async with self._turn:
             done = _future()
-            running = _Running(id, time.monotonic(), limit, done, on_output)
+            running = Running(id, time.monotonic(), limit, done, on_output)
             self._waiting[id] = done
             self._running = running
             before = self._tools
@@ -611,9 +552,9 @@ class Context:
                 # Nobody waits for the answers any more, or asks for them again.
                 await self._drop_calls()
                 self._answered.clear()
-        return _result(running, document, content, time.monotonic())
+        return result_of(running, document, content, time.monotonic())
 
-    async def _watch(self, running: _Running, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:
+    async def _watch(self, running: Running, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:
         if timeout is None:
             return await running.done
         while not running.done.done():
@@ -628,18 +569,18 @@ class Context:
                 moved.cancel()
         return await running.done
 
-    async def _end_late(self, running: _Running, timeout: float) -> tuple[Mapping[str, Any], bytes]:
+    async def _end_late(self, running: Running, timeout: float) -> tuple[Mapping[str, Any], bytes]:
         ended = await self._stop(running)
         said = f"the code took longer than {timeout:g} s and was interrupted"
         if ended is None:
-            return _killed(f"{said}; it did not stop, so its context was killed", lost=True), b""
+            return killed(f"{said}; it did not stop, so its context was killed", lost=True), b""
         document, body = ended
         if document.get("error") is None:
             return document, body  # it was just done
         trace = document["error"].get("traceback", "")
         return {**document, "error": {"kind": "TimeoutError", "message": said, "traceback": f"{trace}\n{said}"}}, body
 
-    async def _stop(self, running: _Running) -> tuple[Mapping[str, Any], bytes] | None:
+    async def _stop(self, running: Running) -> tuple[Mapping[str, Any], bytes] | None:
         """Interrupt it, then kill it. None: it was killed, and all of its state with it."""
         try:
             async with asyncio.timeout(GRACE_SECONDS):
@@ -751,47 +692,8 @@ async def _port_of(process: Process) -> int:
     )
 
 
-def _result(running: _Running, document: Mapping[str, Any], content: bytes, now: float) -> Execution:
-    try:
-        artifacts = tuple(
-            Artifact(str(each["name"]), str(each["media"]), str(each["path"]), int(each["size"]))
-            for each in document.get("artifacts", ())
-        )
-        error = document.get("error")
-        told = None
-        if error is not None:
-            told = CodeError(
-                str(error["kind"]), str(error["message"]), str(error["traceback"]), bool(error.get("syntax"))
-            )
-        value = shipping.load(content) if content else None
-        text = document.get("text")
-        if document.get("unshipped") and text is None:
-            text = f"<{document['unshipped']}>"
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as broken:
-        raise KernelUnreachable(f"the kernel says what makes no sense: {broken}") from None
-    files = {each.name: each.path for each in artifacts}
-    submitted = value if document.get("submitted") else None
-    return Execution(
-        running.id,
-        running.printed("stdout", files.get("stdout")),
-        running.printed("stderr", files.get("stderr")),
-        None if submitted is not None else value,
-        None if text is None else str(text),
-        told,
-        submitted,
-        artifacts,
-        now - running.began,
-        running.computed(now),
-        bool(document.get("lost")),
-    )
-
-
 def _told(tools: Sequence[ToolName]) -> list[dict[str, str]]:
     return [{"name": each.name, "doc": each.doc} for each in tools]
-
-
-def _killed(message: str, *, lost: bool) -> dict[str, Any]:
-    return {"error": {"kind": "KernelKilled", "message": message, "traceback": message}, "lost": lost}
 
 
 def _ended_by(code: object) -> str:

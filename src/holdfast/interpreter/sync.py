@@ -12,8 +12,8 @@ from holdfast.interpreter.budget import Budget
 from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.kernel import Printed
 from holdfast.interpreter.results import Artifact, Execution, Saved
+from holdfast.interpreter.running import Printed
 from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature
 from holdfast.interpreter.workspace import Transition
