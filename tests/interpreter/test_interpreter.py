@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import date
 from pathlib import Path
@@ -309,23 +307,22 @@ async def test_a_child_has_only_so_many_iterations(host: ClientHost) -> None:
             await py.execute("3")
 
 
-async def test_the_sync_twin_works_inside_a_running_loop(server: ServerProcess) -> None:
-    os.environ["HOLDFAST_HOME"] = str(server.home)
-    try:
-        with SyncInterpreter(tools={"twice": lambda n: 2 * n}) as py:
-            assert py.execute("twice(4)").value == 8
-            heard: list[bytes] = []
-            py.execute("print('x' * 3)", on_output=lambda stream, data: heard.append(data))
-            assert b"".join(heard) == b"xxx\n"
-            [branch] = py.fork(1)
-            assert branch.execute("1 + 1").value == 2
-            branch.shutdown()
-            with py.build_child(tools={"thrice": lambda n: 3 * n}) as child:
-                assert child.execute("thrice(4)").value == 12
-            assert len(list(py.history())) > 3
-        py.shutdown()
-    finally:
-        del os.environ["HOLDFAST_HOME"]
+async def test_the_sync_twin_works_inside_a_running_loop(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
+    with SyncInterpreter(tools={"twice": lambda n: 2 * n}) as py:
+        assert py.execute("twice(4)").value == 8
+        heard: list[bytes] = []
+        py.execute("print('x' * 3)", on_output=lambda stream, data: heard.append(data))
+        assert b"".join(heard) == b"xxx\n"
+        [branch] = py.fork(1)
+        assert branch.execute("1 + 1").value == 2
+        branch.shutdown()
+        with py.build_child(tools={"thrice": lambda n: 3 * n}) as child:
+            assert child.execute("thrice(4)").value == 12
+        assert len(list(py.history())) > 3
+    py.shutdown()
 
 
 def test_the_twins_have_the_same_surface() -> None:
@@ -337,8 +334,3 @@ def test_the_twins_have_the_same_surface() -> None:
         }
 
     assert surface(Interpreter) == surface(SyncInterpreter)
-
-
-def test_signals_are_where_they_were() -> None:
-    """The facade takes no signal of its process."""
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
