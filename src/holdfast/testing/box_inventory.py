@@ -20,7 +20,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import POOL
 from holdfast.providers.local.ground import PREPARED, Ground
 from holdfast.providers.local.launch import stage_for
-from holdfast.providers.local.link import PAUSED, Link
+from holdfast.providers.local.link import PAUSED, Link, is_guest, monitor_name
 
 _OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
@@ -266,7 +266,7 @@ def guests_of(home: Path) -> list[tuple[int, str]]:
         # Those of ordinary users do not let themselves be looked at; the kernel tells who listens on a socket.
         with contextlib.suppress(BoxError, OSError):
             pid = Link(name, ground.boxes / name).pid()
-            if pid and not re.match(rb"holdfast-box |.*launcher\.py", _command(pid), re.DOTALL):
+            if pid and is_guest(pid):
                 found.append((pid, name))
     return found
 
@@ -282,7 +282,7 @@ def monitors_of(home: Path) -> list[tuple[int, str]]:
     for pid in _all_pids():
         with contextlib.suppress(OSError):
             command = _command(pid).split(b"\0")[0].decode("utf-8", "replace")
-            name = command.removeprefix("holdfast-box ")
+            name = command.removeprefix(monitor_name(""))
             if name != command and (ground.boxes / name).exists():
                 found.append((pid, name))
     return found

@@ -22,7 +22,7 @@ from holdfast.providers.local.link import get_descriptor
 from holdfast.testing import box_faults
 from holdfast.testing.box_fault_work import SERVICE_WORK, WORK, Victim
 from holdfast.testing.box_faults import Neighbour, strike_at_steps
-from holdfast.testing.box_inventory import guests_of
+from holdfast.testing.box_inventory import guests_of, monitors_of
 
 ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))
 MOST = None if ALL else 1
@@ -184,6 +184,23 @@ async def test_a_box_whose_guest_was_killed_is_stopped_even_where_somebody_still
 
 
 @pytest.mark.anyio
+async def test_a_box_whose_guest_was_killed_is_stopped_even_where_whoever_started_it_has_not_ended(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    box = await provider.create(BoxSpec(), id=f"struck-{os.getpid()}")  # monitors of all homes are named so
+    [(guest, _)] = guests_of(tmp_path / "home")
+    [(monitor, _)] = monitors_of(tmp_path / "home")
+    handle = os.pidfd_open(guest)
+    os.kill(monitor, signal.SIGSTOP)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        await asyncio.to_thread(_wait_for, handle)
+        assert await box.power() is Power.STOPPED
+    finally:
+        os.kill(monitor, signal.SIGCONT)
+
+
+@pytest.mark.anyio
 async def test_a_sweep_leaves_an_export_alone_that_is_on_its_way(provider: LocalProvider) -> None:
     box = await provider.create(BoxSpec(), id="large")
     content = os.urandom(1 << 20)
@@ -204,5 +221,6 @@ async def test_a_sweep_leaves_an_export_alone_that_is_on_its_way(provider: Local
 
 
 def _wait_for(handle: int) -> None:
-    select.select([handle], [], [], 10.0)
+    ended, _, _ = select.select([handle], [], [], 30.0)
     os.close(handle)
+    assert ended, "it was killed, and has not ended"

@@ -332,6 +332,17 @@ def peer_of(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[0])
 
 
+def monitor_name(box: str) -> str:
+    """What a box's sandbox is called in a list of the machine's processes: who starts the guest, and outlives it."""
+    return f"holdfast-box {box}"
+
+
+def is_guest(pid: int) -> bool:
+    """Whether a process that listens for a box is its guest already, and not yet who starts it."""
+    command = Path("/proc", str(pid), "cmdline").read_bytes()
+    return not command.startswith(monitor_name("").encode()) and b"launcher.py" not in command
+
+
 def peer_handle(connection: socket.socket) -> int:
     """A descriptor of the process that listens at the other end, whatever becomes of its number; Linux has it since
     6.5. `ProcessLookupError` where that process has ended, on kernels that can tell nothing more of it."""

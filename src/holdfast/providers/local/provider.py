@@ -26,7 +26,7 @@ from holdfast.providers.local.guest_provider import GuestProvider
 from holdfast.providers.local.images import LocalImages, interpreter
 from holdfast.providers.local.images import store as image_store
 from holdfast.providers.local.launch import Launcher, stage_for
-from holdfast.providers.local.link import PAUSED, Link
+from holdfast.providers.local.link import PAUSED, Link, monitor_name
 from holdfast.providers.local.network import CAPABILITIES, WaysOut
 
 log = logging.getLogger(__name__)
@@ -302,7 +302,7 @@ class LocalProvider(GuestProvider):
             request = {
                 "folder": str(folder),
                 "program": self._reachable(self._runtime.bwrap),
-                "argv": [name_of(record.id), *arguments],
+                "argv": [monitor_name(record.id), *arguments],
                 "environment": {},
                 "mounts": [
                     {"root": source.root, "parts": source.parts, "place": place}
@@ -522,7 +522,7 @@ async def _hold_files(link: Link) -> list[int]:
 
 def _kill_unborn(id: str, upper: str) -> None:
     """End the processes of a sandbox whose guest does not run yet. Another home may have a box of the same name."""
-    name, files = name_of(id).encode(), os.fsencode(upper)
+    name, files = monitor_name(id).encode(), os.fsencode(upper)
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -547,11 +547,6 @@ def environment_in(image: BoxImage) -> dict[str, str]:
 
 def _memory_of(spec: BoxSpec) -> int:
     return spec.memory or int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def name_of(id: str) -> str:
-    """What a box's sandbox is called in a list of the machine's processes."""
-    return f"holdfast-box {id}"
 
 
 def _capabilities(backend: limits.LimitBackend) -> frozenset[Capability]:

@@ -11,7 +11,7 @@ import socket
 from threading import Lock
 from typing import Final
 
-from holdfast.providers.local.link import has_ended, peer_handle
+from holdfast.providers.local.link import has_ended, is_guest, peer_handle, peer_of
 
 _MOST: Final = 1024
 
@@ -36,8 +36,13 @@ class Pulses:
             return False
 
     def take(self, box: str, connection: socket.socket) -> None:
-        """Know the guest at the other end of a connection, where the kernel tells."""
+        """Know the guest at the other end of a connection, where the kernel tells.
+
+        While a box comes up it may be whoever starts the guest, and lives a little longer than it: nobody to know.
+        """
         try:
+            if not is_guest(peer_of(connection)):
+                return
             handle = peer_handle(connection)
         except OSError:
             return
