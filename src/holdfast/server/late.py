@@ -9,16 +9,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.server.loading import load_aside
+
 
 class LateApp:
     """Stands where the app will stand. What is asked of it before it is loaded waits until it is."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self._load = load
-        self._loading: asyncio.Future[Any] | None = None
+        self._loading: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
+        self._loading = asyncio.create_task(load_aside(self._load))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._loading is None:

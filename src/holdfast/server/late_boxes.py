@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.server.box_samples import BoxSamples
+from holdfast.server.loading import load_aside
 from holdfast.threads.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class LateBoxes:
 
     async def _open(self) -> Boxes:
         # Loading takes long enough that nobody else should wait for it.
-        service, pool, rows, way_out = await asyncio.to_thread(_load)
+        service, pool, rows, way_out = await load_aside(_load)
         outside = await asyncio.to_thread(self._make_outside)
         self._way_out = way_out(self._database, outside, door=self.door)
         await self._way_out.open()

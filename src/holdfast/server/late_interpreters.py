@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from holdfast.server.loading import load_aside
 
 if TYPE_CHECKING:
     from holdfast.server.late_boxes import LateBoxes
@@ -51,7 +54,7 @@ class LateInterpreters:
 
     async def _open(self) -> LiveInterpreters:
         for name in ("live_interpreters", "template_workshop"):
-            await asyncio.to_thread(importlib.import_module, f"holdfast.server.{name}")
+            await load_aside(partial(importlib.import_module, f"holdfast.server.{name}"))
         from holdfast.server.live_interpreters import LiveInterpreters
         from holdfast.server.template_workshop import ServerTemplates
 

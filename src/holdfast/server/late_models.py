@@ -8,6 +8,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.server.loading import load_aside
+
 if TYPE_CHECKING:
     from holdfast.egress.models import ModelGateway, Models
     from holdfast.server.late_boxes import LateBoxes
@@ -58,7 +60,7 @@ class LateModels:
         await self._stack.aclose()
 
     async def _open(self) -> Models:
-        models = await asyncio.to_thread(_load)  # which takes long enough that nobody else should wait for it
+        models = await load_aside(_load)  # which takes long enough that nobody else should wait for it
         return await self._stack.enter_async_context(models(self._database, self._secret))
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.server.loading import load_aside
 from holdfast.threads.access import Access, RunScope
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class LateRuns:
 
     async def _open(self) -> Runs:
         boxes = await self._boxes.get()
-        await asyncio.to_thread(_load)  # which takes long enough that nobody else should wait for it
+        await load_aside(_load)  # which takes long enough that nobody else should wait for it
         from holdfast.harnesses.installing import Tools
         from holdfast.runs.launching import Launching
         from holdfast.runs.log import RunLog

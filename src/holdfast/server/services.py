@@ -51,18 +51,19 @@ def services_of(connection: HTTPConnection) -> Services:
     return services
 
 
-def _services(request: Request) -> Services:
+# These wait for nothing. They are coroutines since FastAPI runs any other function in a thread, which takes longer.
+async def _services(request: Request) -> Services:
     return services_of(request)
 
 
-def _grant(
+async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
     return services.access.grant(credentials.credentials if credentials else None)
 
 
-def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
+async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
     grant.check_administer()
     return grant
 

@@ -98,14 +98,19 @@ async def try_to_ask(
     """
     spoken = api or choice.apis[0]
     path, question = question_of(spoken, choice.model, messages, max_tokens or choice.max_tokens)
-    caller = _Caller(orjson.dumps(question))
+    body = orjson.dumps(question)
+    caller = _Caller(body)
     scope = {
         "type": "http",
         "method": "POST",
         "path": path,
         "raw_path": path.encode(),
         "query_string": b"",
-        "headers": [(b"content-type", b"application/json"), (b"user-agent", b"holdfast")],
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"user-agent", b"holdfast"),
+        ],
     }
     began = time.monotonic()
     try:
