@@ -11,7 +11,7 @@ from tests.boxes.conftest import SPEC
 
 from holdfast.boxes.acquire import Bury, Create, Finish, Found, Replace, Restore, Resume, Start, changes, decide
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable
+from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
 from holdfast.boxes.idleness import Doing
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
@@ -134,6 +134,15 @@ OTHER = replace(SPEC, env={"A": "1"})
 )
 def test_what_is_found_decides_what_is_done(found: Found, decision: object) -> None:
     assert decide(found, SPEC) == decision
+
+
+def test_a_box_of_another_spec_stays_where_it_is_not_to_be_replaced() -> None:
+    found = Found(row(spec=OTHER), liveness=Liveness.LIVE, power=Power.RUNNING)
+    with pytest.raises(BoxDiffers, match=r"env \(A\)"):
+        decide(found, SPEC, replaces=False)
+    same = Found(row(), liveness=Liveness.LIVE, power=Power.RUNNING)
+    assert decide(same, SPEC, replaces=False) == Resume(row())
+    assert decide(Found(), SPEC, replaces=False) == Create()
 
 
 @pytest.mark.parametrize("state", [S.RUNNING, S.STOPPED, S.STOPPING, S.STARTING])

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreter.workshops import Repository
 
-from holdfast import Client, SyncClient
+from holdfast import Client, Interpreter, SyncClient
 from holdfast.boxes.acquire import How
-from holdfast.boxes.errors import BoxConflict
+from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.client import RemoteBox
 from holdfast.client.near_box import NearBox
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import CompletionFailed
+from holdfast.interpreter.errors import CompletionFailed, WorkspaceConflict
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.record import RecordUnwritten
+from holdfast.interpreter.workspace import FORCED
 from holdfast.local_server import is_alive, read_running
 from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, error
@@ -67,6 +69,35 @@ async def test_the_box_of_a_key_is_made_resumed_and_made_anew(host: ClientHost) 
     assert (fresh.how, fresh.box.id != made.box.id) == (How.CREATED, True)
     for each in (fork, fresh.box):
         await seam.delete(each)
+
+
+async def test_a_box_of_another_spec_is_told_of_and_stays(host: ClientHost) -> None:
+    seam: Host = host
+    made = (await seam.acquire("other", SPEC)).box
+    with pytest.raises(BoxDiffers, match="memory"):
+        await seam.acquire("other", BoxSpec(memory=512 << 20))
+    found = await seam.find("other")
+    assert found is not None
+    assert (found.id, found.spec, await seam.find("nobody")) == (made.id, made.spec, None)
+    await seam.delete(made)
+    assert await seam.find("other") is None
+
+
+async def test_an_interpreter_of_another_process_does_not_lose_what_is_in_its_box(
+    host: ClientHost, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path / "repository")
+    repository.commit("first", a_txt="one\n")
+    async with Interpreter(id="i-lasting", host=host, repo_url=repository.folder, volume="one") as first:
+        await first.execute("open('a.txt', 'w').write('mine')")
+    another = Interpreter(id="i-lasting", host=host, repo_url=repository.folder, volume="two")
+    with pytest.raises(WorkspaceConflict, match=r"one → two.*a\.txt") as raised:
+        await another.start()
+    assert "force_new" in (raised.value.hint or "")
+    done = await another.configure_workspace(force_new=True)
+    assert (done.kind, done.reason) == ("recreated", FORCED)
+    assert (await another.execute("open('a.txt').read()")).value == "one\n"
+    await another.shutdown(delete=True)
 
 
 async def test_a_box_knows_the_environment_that_it_was_asked_for_with(host: ClientHost) -> None:

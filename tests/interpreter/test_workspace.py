@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.interpreter.workshops import AS_SOMEBODY, Shop, opened, sh
+from tests.interpreter.workshops import AS_SOMEBODY, BoxesHost, Shop, opened, sh
 
 from holdfast.boxes.acquire import How
 from holdfast.boxes.box import Box, Power
-from holdfast.boxes.errors import BoxGone
+from holdfast.boxes.errors import BoxGone, CreateFailed
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.checkout import Found, Step, Wanted, plan
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict, WorkspaceFailed
@@ -438,6 +438,34 @@ async def test_a_box_that_cannot_be_resumed_is_made_again(shop: Shop) -> None:
     assert first.box.id in done.reason
 
 
+class Unstarting(BoxesHost):
+    """Its boxes do not start any more, as on a machine that is short of something."""
+
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+        if not fresh:
+            raise CreateFailed("the launcher of boxes is gone")
+        return await super().acquire(key, spec, fresh=fresh)
+
+
+async def test_the_files_of_a_box_that_does_not_start_are_kept(shop: Shop) -> None:
+    first = shop.workspace("broken")
+    await first.configure(WorkspaceConfig(repo_url=shop.repository().folder))
+    await sh(first.box, "echo mine > b.txt")
+    assert first.box is not None
+    await shop.boxes.stop(first.box.id)
+    await first.close()
+    second = shop.workspace("broken")
+    second.host = Unstarting(shop.boxes)
+    done = await second.configure(WorkspaceConfig())
+    assert (done.kind, done.reason.partition(";")[0]) == (
+        Kind.RECREATED,
+        "it could not be resumed: the launcher of boxes is gone",
+    )
+    (snapshot,) = [each for each in await shop.boxes.snapshots() if done.reason.endswith(f"snapshot {each.id}")]
+    async with await shop.boxes.open((await shop.boxes.restore(snapshot.id, BoxSpec())).id) as restored:
+        assert await sh(restored, "cat b.txt") == "mine"
+
+
 async def test_force_new_begins_with_another_box(shop: Shop) -> None:
     repository = shop.repository()
     workspace = shop.workspace()
@@ -466,6 +494,74 @@ async def test_another_volume_takes_another_box_and_never_local_changes(shop: Sh
     assert await sh(workspace.box, f"ls {MEMORY}/memory; cat b.txt") == "same"
     await workspace.configure(WorkspaceConfig(volume="first"))
     assert await sh(workspace.box, f"cat {MEMORY}/memory/x") == "kept"
+
+
+async def test_who_comes_later_with_another_volume_does_not_lose_local_changes(shop: Shop) -> None:
+    repository = shop.repository()
+    first = shop.workspace("later")
+    await first.configure(WorkspaceConfig(repo_url=repository.folder, volume="first"))
+    await sh(first.box, "echo mine > b.txt; echo new > notes.txt")
+    assert first.box is not None
+    old = first.box.id
+    await first.close()
+
+    wanted = WorkspaceConfig(repo_url=repository.folder, volume="second")
+    for _ in range(2):
+        with pytest.raises(WorkspaceConflict, match=r"first → second.*b\.txt, notes\.txt") as raised:
+            await shop.workspace("later").configure(wanted)
+        assert "force_new" in (raised.value.hint or "")
+        await shop.boxes.stop(old)  # it is looked at all the same
+    again = shop.workspace("later")
+    await again.configure(WorkspaceConfig(repo_url=repository.folder, volume="first"))
+    assert again.box is not None
+    assert (again.box.id, await sh(again.box, "cat b.txt notes.txt")) == (old, "mine\nnew")
+
+    await sh(again.box, f"git add .; {AS_SOMEBODY} commit -qm mine")
+    with pytest.raises(WorkspaceConflict, match="1 commit that is nowhere else"):
+        await shop.workspace("later").configure(wanted)
+    other = shop.workspace("later")
+    done = await other.configure(replace(wanted, force_new=True))
+    assert (done.kind, await sh(other.box, "cat b.txt")) == (Kind.RECREATED, "same")
+
+
+async def test_who_comes_later_with_another_volume_gets_another_box_where_nothing_is_lost(shop: Shop) -> None:
+    repository = shop.repository()
+    first = shop.workspace("clean")
+    await first.configure(WorkspaceConfig(repo_url=repository.folder, volume="first"))
+    await first.close()
+    second = shop.workspace("clean")
+    done = await second.configure(WorkspaceConfig(repo_url=repository.folder, volume="second"))
+    assert (done.kind, done.reason) == (Kind.RECREATED, "the volume is another: first → second")
+    third = shop.workspace("clean")
+    third.spec = BoxSpec(memory=512 << 20)
+    await sh(second.box, "echo mine > b.txt")
+    with pytest.raises(WorkspaceConflict, match=r"memory .* b\.txt"):
+        await third.configure(WorkspaceConfig(repo_url=repository.folder, volume="second"))
+    assert await sh(second.box, "cat b.txt") == "mine"
+
+
+async def test_commits_of_a_repository_that_was_put_aside_are_local_changes(shop: Shop) -> None:
+    one, two = shop.repository(), shop.repository()
+    workspace = shop.workspace()
+    await workspace.configure(WorkspaceConfig(repo_url=one.folder, volume="first"))
+    await sh(workspace.box, f"echo mine > b.txt; {AS_SOMEBODY} commit -qam mine")
+    await workspace.configure(WorkspaceConfig(repo_url=two.folder))
+    with pytest.raises(WorkspaceConflict, match="1 commit that is nowhere else"):
+        await workspace.configure(WorkspaceConfig(volume="second"))
+    back = await workspace.configure(WorkspaceConfig(repo_url=one.folder))
+    assert back.kind is Kind.REUSED
+    assert await sh(workspace.box, "cat b.txt") == "mine"
+
+
+async def test_a_stopped_box_is_looked_at_before_another_takes_its_place(shop: Shop) -> None:
+    repository = shop.repository()
+    workspace = shop.workspace()
+    await workspace.configure(WorkspaceConfig(repo_url=repository.folder, volume="first"))
+    await sh(workspace.box, "echo mine > b.txt")
+    assert workspace.box is not None
+    await shop.boxes.stop(workspace.box.id)
+    with pytest.raises(WorkspaceConflict, match=r"first → second.*b\.txt"):
+        await workspace.configure(WorkspaceConfig(volume="second"))
 
 
 async def test_a_new_box_gets_in_the_end_what_it_did_not_get_at_once(shop: Shop) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
+from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
@@ -71,10 +72,15 @@ class BoxesHost:
     given: list[Box] = field(default_factory=list)
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        acquired = await self.boxes.acquire(key, spec, fresh=fresh)
+        acquired = await self.boxes.acquire(key, spec, fresh=fresh, replaces=False)
         box = await self.boxes.open(acquired.row.id)
         self.given.append(box)
         return Given(box, acquired.how, acquired.why)
+
+    async def find(self, key: str) -> Box | None:
+        for row in (await self.boxes.list(BoxFilter(key=key))).rows:
+            return await self.boxes.open(row.id)
+        return None
 
     async def fork(self, box: Box, key: str) -> Box:
         raise NotImplementedError

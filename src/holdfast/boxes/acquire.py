@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.boxes.box import Liveness, Power
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable
+from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
 from holdfast.boxes.labels import SPEC
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
@@ -107,10 +107,10 @@ class Create:
 Decision = Resume | Start | Bury | Finish | Replace | Restore | Create
 
 
-def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False) -> Decision:
+def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool = True) -> Decision:
     """The next thing to do. Raises where doing anything could make a second box, or harm somebody else's work.
 
-    `fresh`: neither the box that there is nor a snapshot of it will do.
+    `fresh`: neither the box that there is nor a snapshot of it will do. Not `replaces`: a box of another spec stays.
     """
     row = found.row
     if row is None or wanted.lifetime is Lifetime.ONE_SHOT:
@@ -138,6 +138,8 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False) -> Decision:
     if not found.network_live:
         changed += network_changes(row.spec, wanted)
     if changed:
+        if not replaces:
+            raise BoxDiffers(f"the spec of box {row.id} is another: {', '.join(changed)}", hint="delete it first")
         return Replace(row, changed)
     if found.power is Power.RUNNING:
         return Resume(row)

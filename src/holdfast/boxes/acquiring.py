@@ -45,7 +45,9 @@ class Acquiring:
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
 
-    async def acquire(self, key: str, spec: BoxSpec, owner: Owner, timeout: float, *, fresh: bool = False) -> Acquired:
+    async def acquire(
+        self, key: str, spec: BoxSpec, owner: Owner, timeout: float, *, fresh: bool = False, replaces: bool = True
+    ) -> Acquired:
         self._boxes.making.check(spec)
         if not key:
             raise InvalidSpec("the key is empty")
@@ -57,7 +59,7 @@ class Acquiring:
                 if fresh:
                     async with self._boxes.turns.turn(f"key/{key}"):
                         return await self._acquire_in_turn(key, spec, owner, fresh=True)
-                return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner)
+                return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner, replaces)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -81,19 +83,22 @@ class Acquiring:
             return None  # somebody was quicker, and is deleting it
         return Acquired(replace(row, last_active_at=now), How.RESUMED, why="it was there")
 
-    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner) -> Acquired:
+    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool) -> Acquired:
         if spec.lifetime is Lifetime.ONE_SHOT:
             return await self._acquire_in_turn(key, spec, owner)
         async with self._boxes.turns.turn(f"key/{key}"):
-            return await self._resume_at_once(key, spec) or await self._acquire_in_turn(key, spec, owner)
+            at_once = await self._resume_at_once(key, spec)
+            return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces)
 
-    async def _acquire_in_turn(self, key: str, spec: BoxSpec, owner: Owner, *, fresh: bool = False) -> Acquired:
+    async def _acquire_in_turn(
+        self, key: str, spec: BoxSpec, owner: Owner, *, fresh: bool = False, replaces: bool = True
+    ) -> Acquired:
         provider = self._boxes.provider(spec.provider)
         found = await self._found(key, spec)
         replaced: str | None = None
         whys: list[str] = []
         for _ in range(_TRIES):
-            match decide(found, spec, fresh=fresh):
+            match decide(found, spec, fresh=fresh, replaces=replaces):
                 case Resume(row):
                     row = await self._take_up(await self._with_network(row, spec), spec)
                     return Acquired(row, How.RESUMED, why="it was there")

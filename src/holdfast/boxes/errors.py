@@ -86,6 +86,12 @@ class BoxConflict(BoxError):
     code = "box_conflict"
 
 
+class BoxDiffers(BoxConflict):
+    """The box of a key is another machine than the one that is wanted, and was not to be replaced."""
+
+    code = "box_differs"
+
+
 class CreateFailed(BoxError):
     """The box could not be made. Nothing of it is left."""
 

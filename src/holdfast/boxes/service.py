@@ -143,13 +143,15 @@ class Boxes:
         owner: Owner = _ANYBODY,
         timeout: float = TURN_SECONDS,
         fresh: bool = False,
+        replaces: bool = True,
     ) -> Acquired:
         """The box of a key: the one there is, or the latest snapshot's, or a new one. All who ask at once get one box.
 
-        A box of another spec is replaced, and `replaced` and `why` say so. One-shot boxes are always new. `fresh`: the
-        box that there is gets deleted, and the new one begins with no snapshot of it.
+        A box of another spec is replaced, and `replaced` and `why` say so; not `replaces`: that is a `BoxDiffers`.
+        One-shot boxes are always new. `fresh`: the box that there is gets deleted, and the new one begins with no
+        snapshot of it.
         """
-        return await self.acquiring.acquire(key, spec, owner, timeout, fresh=fresh)
+        return await self.acquiring.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces)
 
     async def adopt(self, info: BoxInfo) -> BoxRow:
         """Write a box into the store that only its provider knew."""

@@ -41,13 +41,20 @@ class Boxes:
         self.volumes = Volumes(connection)
 
     async def create(
-        self, spec: BoxSpec | None = None, *, key: str | None = None, fresh: bool = False, owner: Owner | None = None
+        self,
+        spec: BoxSpec | None = None,
+        *,
+        key: str | None = None,
+        fresh: bool = False,
+        replaces: bool = True,
+        owner: Owner | None = None,
     ) -> MadeBox:
         """Make a box; with a key, acquire the one of that key: resumed, restored or created. `fresh`: the one that
-        there is gets deleted, and the new one has nothing of it."""
+        there is gets deleted, and the new one has nothing of it. Not `replaces`: one of another spec is a
+        `BoxDiffers`, and stays."""
         wanted: dict[str, Any] = {"spec": (spec or BoxSpec()).to_json(), "owner": _owner(owner)}
         if key is not None:
-            wanted |= {"key": key, "fresh": fresh}
+            wanted |= {"key": key, "fresh": fresh} | ({} if replaces else {"replaces": False})
         # Asked twice for a key, there is one box all the same.
         answer = await self._boxes.ask(
             "POST", "", wanted, repeatable=key is not None and not fresh, timeout=LONG_SECONDS

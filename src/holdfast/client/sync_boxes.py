@@ -25,11 +25,18 @@ class SyncBoxes:
         self.volumes = SyncVolumes(boxes.volumes, loop)
 
     def create(
-        self, spec: BoxSpec | None = None, *, key: str | None = None, fresh: bool = False, owner: Owner | None = None
+        self,
+        spec: BoxSpec | None = None,
+        *,
+        key: str | None = None,
+        fresh: bool = False,
+        replaces: bool = True,
+        owner: Owner | None = None,
     ) -> MadeBox:
         """Make a box; with a key, acquire the one of that key: resumed, restored or created. `fresh`: the one that
-        there is gets deleted, and the new one has nothing of it."""
-        return self._loop.run(self._boxes.create(spec, key=key, fresh=fresh, owner=owner))
+        there is gets deleted, and the new one has nothing of it. Not `replaces`: one of another spec is a
+        `BoxDiffers`, and stays."""
+        return self._loop.run(self._boxes.create(spec, key=key, fresh=fresh, replaces=replaces, owner=owner))
 
     def get(self, id: str) -> BoxRecord:
         """A box, dead or alive. Raises `BoxNotFound`."""

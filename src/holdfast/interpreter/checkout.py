@@ -177,10 +177,24 @@ async def look(box: Box, workdir: str) -> Found | None:
 
 
 async def changes(box: Box, workdir: str) -> tuple[str, ...]:
-    """Files that differ from their last commit, new ones included: what a new box would not have."""
-    if await look(box, workdir) is None:
-        return ()
-    return await _Git(box, workdir).changed("--untracked-files=all")
+    """What a new box would not have, in words: commits that were made here, of repositories that were put aside, too;
+    and files that differ from their last commit, new ones included."""
+    git = _Git(box, workdir)
+    is_there = await look(box, workdir) is not None
+    commits = await git.made_here() if is_there else 0
+    for aside in await _aside(box, workdir):
+        commits += await git.at(aside).made_here()
+    told = (f"{commits} commit{'s that are' if commits > 1 else ' that is'} nowhere else",) if commits else ()
+    return told + (await git.changed("--untracked-files=all") if is_there else ())
+
+
+async def _aside(box: Box, workdir: str) -> list[str]:
+    """Repositories that another one took the place of."""
+    try:
+        found = await box.files.list(posixpath.join(workdir, _REPOSITORIES))
+    except (FileMissing, FileProblem):
+        return []
+    return [f"{_REPOSITORIES}/{each.name}" for each in found if each.kind is FileKind.FOLDER]
 
 
 class _Git:
@@ -236,6 +250,12 @@ class _Git:
 
     async def is_ancestor(self, one: str, other: str) -> bool:
         return (await self.run("merge-base", "--is-ancestor", one, other, check=False)).ok
+
+    async def made_here(self) -> int:
+        """Commits of its branches that came from nowhere else."""
+        came = ("--remotes", "--tags", "--glob=refs/holdfast/*")
+        heads = ("--branches", *(("HEAD",) if await self.commit("HEAD") is not None else ()))
+        return int((await self.run("rev-list", "--count", *heads, "--not", *came)).text)
 
     async def changed(self, untracked: str) -> tuple[str, ...]:
         done = await self.run("status", "--porcelain", "-z", "--no-renames", untracked)

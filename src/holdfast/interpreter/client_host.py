@@ -86,8 +86,14 @@ class ClientHost:
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
         """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
-        made = await self.client.boxes.create(spec, key=key, fresh=fresh)
+        made = await self.client.boxes.create(spec, key=key, fresh=fresh, replaces=False)
         return Given(self._open(made.box, spec), How(made.how), made.why)
+
+    async def find(self, key: str) -> Box | None:
+        """The box of a key as it is, if there is one. Closed by who asked."""
+        async for record in self.client.boxes.list(key=key):
+            return self.client.boxes.handle(record)
+        return None
 
     async def fork(self, box: Box, key: str) -> Box:
         """Another box with the same files, of that key."""

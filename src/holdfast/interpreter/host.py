@@ -57,7 +57,13 @@ class Record(Protocol):
 
 class Host(Protocol):
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
+        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first.
+
+        Raises `BoxDiffers` where its old one is of another spec: who asked looks whether that may go."""
+        ...
+
+    async def find(self, key: str) -> Box | None:
+        """The box of a key as it is, if there is one. Closed by who asked."""
         ...
 
     async def fork(self, box: Box, key: str) -> Box:

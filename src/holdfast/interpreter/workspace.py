@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Final
 
 from holdfast.boxes.acquire import How
 from holdfast.boxes.box import Box, Power
-from holdfast.boxes.errors import BoxGone, BoxNotFound, CreateFailed
+from holdfast.boxes.errors import BoxDiffers, BoxError, BoxGone, BoxNotFound, CreateFailed
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter import staging
 from holdfast.interpreter.checkout import CheckedOut, Step, changes, prepare
@@ -125,8 +126,12 @@ def decide(held: Held | None, wanted: WorkspaceConfig) -> Decision:
     if held.power is None:
         return Recreate("the box is gone")
     if wanted.volume is not None and wanted.volume != held.volume:
-        return Recreate(f"the volume is another: {held.volume or 'none'} → {wanted.volume}")
+        return Recreate(_another_volume(held.volume, wanted.volume))
     return Keep() if held.power is Power.RUNNING else Acquire()
+
+
+def _another_volume(had: str | None, wanted: str | None) -> str:
+    return f"the volume is another: {had or 'none'} → {wanted or 'none'}"
 
 
 def describe(given: Given, *, instead: str | None) -> tuple[Kind, str]:
@@ -218,8 +223,8 @@ class Workspace:
             case Keep():
                 return Kind.REUSED, "it was there"
             case Recreate(reason, deliberate):
-                if not deliberate:
-                    await self._refuse_loss(reason)
+                if not deliberate and self.box is not None:
+                    await self._refuse_loss(self.box, reason)
                 return await self._recreate(spec, reason)
             case Acquire():
                 return await self._acquire(spec)
@@ -227,35 +232,55 @@ class Workspace:
     async def _look(self) -> Held | None:
         if self.box is None:
             return None
-        mounted = volume_of(self.box.spec.volumes)
-        volume = None if mounted is None else mounted.volume
+        volume = _volume(self.box.spec)
         try:
             return Held(volume, await self.box.power())
         except (BoxGone, BoxNotFound):
             return Held(volume, None)
 
-    async def _refuse_loss(self, reason: str) -> None:
+    async def _refuse_loss(self, box: Box, reason: str) -> None:
         """Another box does not have what was changed in the checkout of this one."""
-        assert self.box is not None
         try:
-            changed = await changes(self.box, self.workdir)
+            if await box.power() is not Power.RUNNING:
+                await box.start()
+            changed = await changes(box, box.spec.workdir)
         except (BoxGone, BoxNotFound):
             return
         if changed:
-            shown = ", ".join(changed[:5])
+            shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
             raise WorkspaceConflict(
-                f"{reason}. That takes another box, and this one has local changes: {shown}",
-                hint="commit and push them, or copy them to the volume; force_new=True loses them",
+                f"{reason}. That takes another box, and box {box.id} has local changes: {shown}",
+                hint="go on as before, and push them or copy them out of the box; force_new=True loses them",
             )
 
     async def _acquire(self, spec: BoxSpec) -> tuple[Kind, str]:
         await self._ensure_volume(spec)
         try:
             given = await self.host.acquire(self.key, spec)
+        except BoxDiffers as error:
+            return await self._recreate(spec, await self._let_differ(spec, error.message))
         except _UNRECOVERABLE as error:
-            return await self._recreate(spec, f"it could not be resumed: {error.message}")
+            return await self._recreate(spec, f"it could not be resumed: {error.message}{await self._keep_files()}")
         await self._take(given.box)
         return describe(given, instead=None)
+
+    async def _let_differ(self, spec: BoxSpec, how: str) -> str:
+        """Why the box from before, which somebody else had, may go."""
+        if (old := await self.host.find(self.key)) is None:
+            return how
+        async with old:
+            if _volume(old.spec) != _volume(spec):
+                how = _another_volume(_volume(old.spec), _volume(spec))
+            await self._refuse_loss(old, how)
+        return how
+
+    async def _keep_files(self) -> str:
+        """A box that does not start cannot be looked at. Its files are kept, where its provider can do that."""
+        with suppress(BoxError):
+            if (old := await self.host.find(self.key)) is not None:
+                async with old:
+                    return f"; its files are kept in snapshot {(await old.snapshot()).id}"
+        return ""
 
     async def _recreate(self, spec: BoxSpec, reason: str) -> tuple[Kind, str]:
         await self._ensure_volume(spec)
@@ -307,6 +332,11 @@ class Workspace:
             checkout=checkout,
             context_files=None if survey is None else survey.files,
         )
+
+
+def _volume(spec: BoxSpec) -> str | None:
+    mounted = volume_of(spec.volumes)
+    return None if mounted is None else mounted.volume
 
 
 def _told(checkout: CheckedOut, repository: Repository) -> list[str]:

@@ -169,6 +169,8 @@ class NewBox(Model):
     """Acquire the box of this key: resume it, restore its latest snapshot, or create it."""
     fresh: StrictBool = False
     """Delete the box of the key that there is, and create one that has nothing of it."""
+    replaces: StrictBool = True
+    """A box of the key that has another spec is deleted for the one that is wanted. False: that is an error."""
     owner: OwnerModel = Field(default_factory=OwnerModel)
 
 

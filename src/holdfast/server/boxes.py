@@ -50,7 +50,7 @@ async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> Made:
         await (await services.boxes.way_out()).ready()  # its first command should find the registries
     if new.key is None:
         return Made(box=BoxModel.of(await boxes.create(spec, owner=owner)), how="created")
-    acquired = await boxes.acquire(new.key, spec, owner=owner, fresh=new.fresh)
+    acquired = await boxes.acquire(new.key, spec, owner=owner, fresh=new.fresh, replaces=new.replaces)
     return Made(box=BoxModel.of(acquired.row), how=acquired.how.value, replaced=acquired.replaced, why=acquired.why)
 
 

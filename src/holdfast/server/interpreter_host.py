@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.network import Network
+from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ModelError, ask
 from holdfast.interpreter.errors import CompletionFailed
@@ -55,8 +56,15 @@ class ServerHost:
         boxes = await self._late_boxes.get()
         if spec.network.mode is not Network.NONE:
             await (await self._late_boxes.way_out()).ready()
-        acquired = await boxes.acquire(key, spec, fresh=fresh)
+        acquired = await boxes.acquire(key, spec, fresh=fresh, replaces=False)
         return Given(await boxes.open(acquired.row.id), acquired.how, acquired.why)
+
+    async def find(self, key: str) -> Box | None:
+        """The box of a key as it is, if there is one. Closed by who asked."""
+        boxes = await self._late_boxes.get()
+        for row in (await boxes.list(BoxFilter(key=key))).rows:
+            return await boxes.open(row.id)
+        return None
 
     async def fork(self, box: Box, key: str) -> Box:
         """Another box with the same files, of that key."""
