@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.box import Liveness
+from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, BoxUnreachable, CreateFailed, ImageNotFound
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.labels import KEY, NODE, POOL, SPEC, TENANT, Owner
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network import Network, NetworkPolicy
-from holdfast.boxes.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, made_ahead
+from holdfast.boxes.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, furnishing_of, made_ahead
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service import Boxes
@@ -468,3 +468,64 @@ async def test_a_box_that_was_handed_over_and_has_no_row_is_removed(
     clock.advance(2 * MINUTE)
     await boxes.sweep()
     assert await provider.probe(id) is Liveness.GONE
+
+
+# --- what is started ahead ---
+
+
+async def test_what_is_started_ahead_is_for_those_who_want_it_alone(serve: Serve, provider: DummyProvider) -> None:
+    furnished: list[str] = []
+
+    async def furnish(box: Box) -> None:
+        furnished.append(box.id)
+
+    boxes = serve(furnishings={"kernel": furnish})
+    wanting = replace(SPEC_A, labels={"kernel": "mine"})
+    await fill(boxes, SPEC_A, 1)
+    assert furnished == []
+    await fill(boxes, wanting, 1)
+    assert len(furnished) == 1
+    plain, kernel = await boxes.create(SPEC_A), await boxes.create(wanting)
+    assert plain.id not in furnished
+    assert kernel.id == furnished[0]
+    assert not [name for name in (await provider.find({"kernel": "mine"}))[0].labels if name.startswith(POOL)]
+
+
+async def test_a_box_that_is_told_of_its_network_later_has_nothing_started_ahead() -> None:
+    asked = replace(SPEC_A, labels={"kernel": ""}, network=NetworkPolicy(Network.OPEN))
+    live = CAPABILITIES | {Capability.NETWORK_LIVE, Capability.NETWORK_NONE}
+    assert furnishing_of(asked, live, ["kernel"]) is None
+    assert furnishing_of(replace(asked, network=NetworkPolicy()), live, ["kernel"]) == "kernel"
+    assert furnishing_of(asked, CAPABILITIES - {Capability.NETWORK_LIVE}, ["kernel"]) == "kernel"
+
+
+async def test_a_box_in_which_nothing_can_be_started_is_given_out_as_it_is(
+    serve: Serve, provider: DummyProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def furnish(box: Box) -> None:
+        raise RuntimeError("no Python")
+
+    boxes = serve(furnishings={"kernel": furnish})
+    wanting = replace(SPEC_A, labels={"kernel": "mine"})
+    await fill(boxes, wanting, 1)
+    [id] = await ahead(provider)
+    assert (await boxes.create(wanting)).id == id
+    assert "no Python" in caplog.text
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_furnished_box_of_a_process_that_died_is_taken_up_by_who_knows_what_is_in_it(
+    serve: Serve, provider: DummyProvider, clock: ManualClock, known: bool
+) -> None:
+    async def furnish(box: Box) -> None:
+        pass
+
+    wanting = replace(SPEC_A, labels={"kernel": "mine"})
+    first = serve(furnishings={"kernel": furnish})
+    await fill(first, wanting, 1)
+    [id] = await ahead(provider)
+    await crash(first, clock)
+    second = serve(furnishings={"kernel": furnish} if known else {})
+    await second.sweep()
+    assert (await second.create(SPEC_A)).id != id
+    assert ((await second.create(wanting)).id == id) == known

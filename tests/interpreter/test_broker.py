@@ -54,7 +54,7 @@ async def kernels(request: pytest.FixtureRequest, local_box: Box) -> AsyncIterat
 async def asked(local_box: Box) -> AsyncIterator[Kernels]:
     """By the broker alone, with short leases."""
     kernels = await Kernels.start(AskedBox(local_box))
-    kernels._broker = Broker(kernels.box, kernels._port, kernels.token, lease=0.5)
+    kernels._broker = Broker(kernels.box, kernels.port, kernels.token, lease=0.5)
     yield kernels
     await kernels.end()
 
@@ -466,7 +466,7 @@ async def test_a_lease_that_runs_out_is_reissued(asked: Kernels) -> None:
         assert (await bridge.run("1")).ok
         id = bridge.context.id
         await bridge.context.close()
-        holder = await held(broker, id)
+        holder = await held(broker, id, lease=0.5)
         await put(broker, id, holder, 1, {"t": "execute", "id": "x-1", "code": "look()"})
         claim, call = await taken(broker, id, holder, "call")
         # Confirmed, and then neither renewed nor answered.
@@ -527,7 +527,7 @@ async def test_requests_are_bounded_and_nobody_is_heard_without_the_token(asked:
         await broker.ask({"t": "anything"})
     port = broker._port
     assert port is not None
-    wrong = Broker(asked.box, asked._port, "not the token")
+    wrong = Broker(asked.box, asked.port, "not the token")
     wrong._port = port
     with pytest.raises(BoxError, match="hung up before it answered"):
         await wrong.ask({"t": "take", "context": "nobody", "holder": "x"})
@@ -552,15 +552,15 @@ async def test_a_kernel_that_has_ended_is_lost_by_this_way_too(local_box: Box) -
     context = await kernels.context()
     assert (await context.execute("1 + 1")).value == 2
     await kernels.end()
-    again = Kernels(kernels.box, kernels._process, kernels._port, kernels.token)
+    again = Kernels(kernels.box, kernels.process, kernels.port, kernels.token)
     with pytest.raises(KernelLost):
         await again.context()
     with pytest.raises(KernelLost):
         await again.contexts()
 
 
-async def held(broker: Broker, context: str) -> str:
-    answer, _ = await broker.ask({"t": "open", "context": context, "lease": 0.5})
+async def held(broker: Broker, context: str, *, lease: float = 60.0) -> str:
+    answer, _ = await broker.ask({"t": "open", "context": context, "lease": lease})
     return str(answer["holder"])
 
 

@@ -398,11 +398,11 @@ async def test_a_kernel_whose_host_does_not_come_back_ends_by_itself(box: Box) -
 
 
 async def test_nobody_gets_in_without_the_token(kernels: Kernels) -> None:
-    thief = Kernels(kernels.box, kernels._process, kernels._port, "0" * 32)
+    thief = Kernels(kernels.box, kernels.process, kernels.port, "0" * 32)
     with pytest.raises(KernelUnreachable):
         await thief.contexts()
     for message in (b"\xff" * 64, pack({"t": "attach", "context": "main"}), pack({"t": "contexts", "token": 5})):
-        async with await kernels.box.connect(kernels._port) as connection:
+        async with await kernels.box.connect(kernels.port) as connection:
             await connection.write(message)
             assert await connection.read() == b""
     assert await kernels.contexts() is not None

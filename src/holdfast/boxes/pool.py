@@ -11,17 +11,17 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.box import Box, BoxInfo
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.endings import to_the_end
 from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
-from holdfast.boxes.labels import NODE, POOL, POOL_HOLDER, POOL_OF, SPEC, TENANT
+from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
 from holdfast.boxes.network import NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
@@ -46,8 +46,12 @@ LONGEST_PAUSE: Final = 60.0
 CLOSE_SECONDS: Final = 5.0
 """For removing what the pool has when the service ends. A later sweep removes what is left."""
 REMOVALS_AT_ONCE: Final = 8
+FURNISH_SECONDS: Final = 30.0
 
 log = logging.getLogger(__name__)
+
+Furnish = Callable[[Box], Awaitable[None]]
+"""Starts something in a box that is made ahead, for whoever gets it. Where it fails, the box is handed out without."""
 
 
 def available_memory() -> float:
@@ -73,6 +77,8 @@ class PoolSettings:
     least_memory: float = 0.1
     """Share of the machine's memory that has to be available for one more. With less than half of that, all go."""
     memory: Callable[[], float] = available_memory
+    furnishings: Mapping[str, Furnish] = field(default_factory=dict)
+    """By the label of the specs that want it. Other boxes of the same kind are kept apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,14 @@ def can_be_pooled(spec: BoxSpec, capabilities: Collection[Capability]) -> bool:
     return Capability.POOL in capabilities and not moves
 
 
+def furnishing_of(spec: BoxSpec, capabilities: Collection[Capability], furnishings: Collection[str]) -> str | None:
+    """What is started ahead in boxes of this spec. Nothing where they are told of their network when they are handed
+    over: who was started before would not know."""
+    if _network_ahead(spec, capabilities) != spec.network:
+        return None
+    return next((label for label in spec.labels if label in furnishings), None)
+
+
 def made_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> BoxSpec:
     """The spec of a box before it is somebody's: without what it is told when it is handed over."""
     return replace(
@@ -157,6 +171,7 @@ class _Shelf:
     spec: BoxSpec
     of: str
     """What they are made with."""
+    furnishing: str | None = None
     ready: deque[str] = field(default_factory=deque)
     demand: Demand = field(default_factory=Demand)
     kept: int = 0
@@ -216,7 +231,7 @@ class Pool:
         provider = self._boxes.provider(spec.provider)
         if not self.on or not can_be_pooled(spec, provider.capabilities):
             return None
-        shelf = await self._shelf_of(spec, provider)
+        shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
         if shelf is None:
             return None
         shelf.demand = shelf.demand.taken(self._boxes.clock(), self.settings.half_life)
@@ -237,16 +252,19 @@ class Pool:
         """It was somebody else's by then, or dead."""
         self._in_hand.discard(id)
 
-    async def _shelf_of(self, spec: BoxSpec, provider: Provider) -> _Shelf | None:
+    def _furnishing_of(self, spec: BoxSpec, provider: Provider) -> str | None:
+        return furnishing_of(spec, provider.capabilities, self.settings.furnishings)
+
+    async def _shelf_of(self, spec: BoxSpec, provider: Provider, furnishing: str | None = None) -> _Shelf | None:
         try:
             of = await _made_with(spec, provider)
         except BoxError:
             return None  # there is no such image, say: making one tells
-        key = _key(spec, provider.capabilities)
+        key = f"{_key(spec, provider.capabilities)} {furnishing or ''}"
         shelf = self._shelves.get(key)
         if shelf is None:
             self._forget_least_wanted()
-            shelf = self._shelves[key] = _Shelf(made_ahead(spec, provider.capabilities), of)
+            shelf = self._shelves[key] = _Shelf(made_ahead(spec, provider.capabilities), of, furnishing)
         elif shelf.of != of:
             await self._refresh(shelf)
         return shelf
@@ -262,7 +280,7 @@ class Pool:
         """Have so many of a spec ready whatever the demand, within the bounds, until told otherwise."""
         provider = self._boxes.making.check(spec)
         if self.on and can_be_pooled(spec, provider.capabilities):
-            shelf = await self._shelf_of(spec, provider)
+            shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
             if shelf is not None:
                 shelf.kept = count
                 self._start()
@@ -333,7 +351,10 @@ class Pool:
         self._in_hand.add(id)
         try:
             box = await provider.create(shelf.spec, id=id, labels=self._labels(shelf))
-            await box.close()
+            try:
+                await self._furnish(box, shelf)
+            finally:
+                await box.close()
             if await self._is_current(shelf):
                 shelf.ready.append(id)
                 self._made += 1
@@ -348,9 +369,20 @@ class Pool:
         # As much time for others as this took: it has all that they leave, and no more than half.
         await asyncio.sleep(asyncio.get_running_loop().time() - began)
 
+    async def _furnish(self, box: Box, shelf: _Shelf) -> None:
+        if shelf.furnishing is None:
+            return
+        try:
+            async with asyncio.timeout(FURNISH_SECONDS):
+                await self.settings.furnishings[shelf.furnishing](box)
+        except Exception as error:  # whatever somebody else's code may raise: who gets the box starts it then
+            log.warning("nothing was started ahead in box %s of the pool: %s", box.id, error)
+
     def _labels(self, shelf: _Shelf) -> dict[str, str]:
         hash = shelf.spec.hash
+        furnished = {} if shelf.furnishing is None else {POOL_FURNISHED: shelf.furnishing}
         return {
+            **furnished,
             POOL: hash,
             POOL_OF: shelf.of,
             POOL_HOLDER: self._boxes.turns.holder,
@@ -468,9 +500,12 @@ class Pool:
             await provider.hand_over(row.id, row.spec, labels=row.labels, created_at=row.created_at)
 
     async def _take_up(self, provider: Provider, info: BoxInfo) -> bool:
+        furnishing = info.labels.get(POOL_FURNISHED)
         if not self.on or not can_be_pooled(info.spec, provider.capabilities):
             return False
-        shelf = await self._shelf_of(info.spec, provider)
+        if furnishing is not None and furnishing not in self.settings.furnishings:
+            return False
+        shelf = await self._shelf_of(info.spec, provider, furnishing)
         size = sum(len(each.ready) for each in self._shelves.values())
         most = self.settings.boxes if self.settings.per_spec is None else self.settings.per_spec
         if shelf is None or info.labels.get(POOL_OF) != shelf.of or size >= self.settings.boxes:

@@ -10,7 +10,6 @@ What the code does wrong is a result. What keeps it from running at all raises.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from holdfast.interpreter import state
 from holdfast.interpreter.bridge import Bridge, Delegate
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.children import Child, ChildLimits, Children, Parent
-from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, KernelLost, KernelUnreachable, NoPython
+from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, KernelLost, KernelUnreachable
 from holdfast.interpreter.events import Events
 from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField
@@ -37,6 +36,7 @@ from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSP
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
 from holdfast.interpreter.running import Printed
 from holdfast.interpreter.sessions import Sessions
+from holdfast.interpreter.starting import LABEL, MAIN, find_kernel, note_kernel, start_kernel
 from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature
 from holdfast.interpreter.tracing import trace_execution
@@ -47,8 +47,6 @@ from holdfast.threads.ids import new_id
 EXECUTION_SECONDS: Final = 900.0
 ALONE_SECONDS: Final = 900
 """Whose process was killed ends after so long, and its box after as long again, unless it was to be kept."""
-_NOTE: Final = "/tmp/.holdfast-kernel.json"
-"""Where a box keeps how its kernel is reached."""
 _SHOWN_IMAGE: Final = 4 << 20
 """Bytes of a figure that comes along with its result."""
 _CODE_NOTED: Final = 100_000
@@ -306,7 +304,7 @@ class Interpreter:
             spec = self._spec
             if self.template is not None:
                 spec = replace(spec, image=await host.image_of(self.template, spec.provider))
-            self._spec = spec.with_labels({"interpreter": self.id})
+            self._spec = spec.with_labels({LABEL: self.id})
             self._workspace = Workspace(host, f"interpreter/{self.id}", self._spec, self._set_up, self._roots)
         return await self._workspace.configure(wanted)
 
@@ -328,12 +326,12 @@ class Interpreter:
     # --- its kernel ---
 
     async def _start_kernel(self, transition: Transition) -> None:
-        found = None
-        if transition.kind in (Kind.RESUMED, Kind.REUSED):
-            found = await self._find_kernel()
-        kernels = found or await self._new_kernel()
-        self._context = await kernels.context("main", handler=self._bridge.handle)
-        self._kernels = kernels
+        found = transition.kind in (Kind.RESUMED, Kind.REUSED)
+        if not await self._take_kernel(is_new=not found):
+            found = False
+            await self._make_kernel()
+        assert self._context is not None
+        assert self._kernels is not None
         self._note(
             {
                 "type": STARTED,
@@ -342,37 +340,36 @@ class Interpreter:
                 "provider": self._spec.provider,
                 "image": self._spec.image,
                 "python": self._context.python,
-                "memory_kept": found is not None,
-                "process": kernels.process,
+                "memory_kept": found,
+                "process": self._kernels.process,
                 "model": self.model,
             }
         )
 
-    async def _find_kernel(self) -> Kernels | None:
-        """The one that an earlier process started in this box, with all that it has in memory."""
+    async def _take_kernel(self, *, is_new: bool) -> bool:
+        """The kernel that this box has, of an earlier process; or, in a new box, of nobody: a plain one, then."""
+        if is_new and (self._python is not None or self._memory is not None):
+            return False
+        kernels = await find_kernel(self.box, alone=self._alone)
+        if kernels is None:
+            return False
         try:
-            told = json.loads(await self.box.files.read(_NOTE))
-            return await Kernels.attach(self.box, str(told["process"]), str(told["token"]))
-        except (BoxError, KernelLost, KernelUnreachable, NoPython, ValueError, KeyError, TypeError):
-            return None
+            self._context = await kernels.context(MAIN, handler=self._bridge.handle)
+        except (KernelLost, KernelUnreachable):
+            return False
+        self._kernels = kernels
+        return True
 
-    async def _new_kernel(self) -> Kernels:
-        box = self.box
-        if self._python is None and self._spec.image is not None:
-            # The Python of the image has its packages.
-            with suppress(NoPython):
-                return await self._noted(await self._start_in(box, ["python3"]))
-        return await self._noted(await self._start_in(box, self._python))
-
-    async def _start_in(self, box: Box, python: Sequence[str] | None) -> Kernels:
-        alone = None if self.keep else ALONE_SECONDS
-        return await Kernels.start(box, python=python, cwd=self._spec.workdir, memory=self._memory, alone=alone)
-
-    async def _noted(self, kernels: Kernels) -> Kernels:
+    async def _make_kernel(self) -> None:
+        kernels = await start_kernel(self.box, python=self._python, memory=self._memory, alone=self._alone)
+        self._context = await kernels.context(MAIN, handler=self._bridge.handle)
+        self._kernels = kernels
         if self.keep:
-            told = json.dumps({"process": kernels.process, "token": kernels.token}).encode()
-            await self.box.files.write(_NOTE, told, mode=0o600)
-        return kernels
+            await note_kernel(kernels)
+
+    @property
+    def _alone(self) -> float | None:
+        return None if self.keep else ALONE_SECONDS
 
     # --- executing ---
 

@@ -108,12 +108,13 @@ class ContextRefused(KernelUnreachable):
 class Kernels:
     """The nursery of a box. Closing lets go of it: it lives on, and `attach` finds it again."""
 
-    def __init__(self, box: Box, process: Process, port: int, token: str) -> None:
+    def __init__(self, box: Box, process: str, port: int, token: str, alone: float | None = None) -> None:
         self.box = box
-        self.process = process.id
+        self.process = process
+        self.port = port
         self.token = token
-        self._process = process
-        self._port = port
+        self.alone = alone
+        """Told with every attach: who started it may not have known."""
         self._contexts: dict[str, Context] = {}
         self._broker: Broker | None = None
         """For a box that can only be asked."""
@@ -151,7 +152,7 @@ class Kernels:
             with contextlib.suppress(BoxError):
                 await process.kill()
             raise
-        return cls(box, process, port, token)
+        return cls(box, process.id, port, token, alone)
 
     @staticmethod
     async def prepare() -> bytes:
@@ -159,8 +160,13 @@ class Kernels:
         return await asyncio.to_thread(packing.pack, [_ENTRY])
 
     @classmethod
-    async def attach(cls, box: Box, process: str, token: str) -> Kernels:
-        """The nursery that was started earlier, by whomever. Raises `KernelLost` where it has ended."""
+    async def attach(
+        cls, box: Box, process: str, token: str, *, port: int | None = None, alone: float | None = None
+    ) -> Kernels:
+        """The nursery that was started earlier, by whomever. Raises `KernelLost` where it has ended. By its `port` it
+        is not looked for: then whoever connects learns that."""
+        if port is not None:
+            return cls(box, process, port, token, alone)
         try:
             found = await box.process(process)
             state = (await found.info()).state
@@ -168,7 +174,7 @@ class Kernels:
             raise KernelLost(f"the kernel of box {box.id} is no more: {error.message}") from None
         if state is not ProcessState.RUNNING:
             raise KernelLost(f"the kernel of box {box.id} has ended")
-        return cls(box, found, await _port_of(found), token)
+        return cls(box, process, await _port_of(found), token, alone)
 
     async def context(self, id: str = "main", *, handler: Handler | None = None, make: bool = True) -> Context:
         """The context of that name: made where it is not there."""
@@ -194,7 +200,7 @@ class Kernels:
         """End the nursery and all of its contexts."""
         await self.close()
         with contextlib.suppress(BoxError):
-            await self._process.kill()
+            await (await self.box.process(self.process)).kill()
 
     async def close(self) -> None:
         for context in list(self._contexts.values()):
@@ -211,10 +217,10 @@ class Kernels:
     async def connect(self) -> Connection:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await self.box.connect(self._port)
+                return await self.box.connect(self.port)
         except Unsupported:
             if self._broker is None:
-                self._broker = Broker(self.box, self._port, self.token)
+                self._broker = Broker(self.box, self.port, self.token)
             return self._broker.connect()
         except (ConnectRefused, BoxGone, BoxNotFound, BoxStopped) as error:
             raise KernelLost(f"the kernel of box {self.box.id} has ended: {error.message}") from None
@@ -279,7 +285,8 @@ class Context:
         self._connection = connection
         self._reader = asyncio.create_task(self._read(connection, self._ready), name=f"context {self.id}")
         try:
-            await connection.write(pack({"t": "attach", "context": self.id, "make": make, "token": self.kernels.token}))
+            asked = {"t": "attach", "context": self.id, "make": make, "token": self.kernels.token}
+            await connection.write(pack({**asked, "alone": self.kernels.alone}))
             async with asyncio.timeout(CONNECT_SECONDS):
                 greeting = await asyncio.shield(self._ready)
         except (TimeoutError, OSError, BoxError) as error:

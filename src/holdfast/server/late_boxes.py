@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.server.box_samples import BoxSamples
 from holdfast.server.loading import load_aside
 from holdfast.threads.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from holdfast.boxes.box import Box
     from holdfast.boxes.network import Egress
     from holdfast.boxes.pool import PoolSettings
     from holdfast.boxes.provider import Provider
@@ -142,11 +145,25 @@ class LateBoxes:
         await self._way_out.open()
         self._providers = await self._open_providers(self._way_out.proxy)
         self._rows = rows(self._database)
-        boxes = service(self._rows, self._providers, node=self._node, pool=pool(boxes=self._pool))
+        boxes = service(
+            self._rows, self._providers, node=self._node, pool=pool(boxes=self._pool, furnishings=_FURNISHINGS)
+        )
         # Nobody waits for the first sweep: it may have much to clean up.
         self._sweeping = asyncio.create_task(boxes.start())
         self._sweeping.add_done_callback(_note_failure)
         return boxes
+
+
+async def _start_interpreter(box: Box) -> None:
+    if _STARTING not in sys.modules:
+        await load_aside(partial(importlib.import_module, _STARTING))
+    from holdfast.interpreter.starting import furnish
+
+    await furnish(box)
+
+
+_STARTING: Final = "holdfast.interpreter.starting"
+_FURNISHINGS: Final = {"interpreter": _start_interpreter}
 
 
 async def close_pieces(pieces: AsyncIterator[T]) -> None:

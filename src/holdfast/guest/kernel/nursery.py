@@ -194,6 +194,8 @@ class Nursery:
         if not isinstance(id, str) or not 0 < len(id) <= 128:
             raise ValueError("a context needs a name")
         if kind == "attach":
+            self._alone = document.get("alone", self._alone)
+            self._seen = time.monotonic()
             if id not in self._living:
                 self._catch_up()
             context = self._living.get(id)
