@@ -350,12 +350,16 @@ class Interpreter:
         """The kernel that this box has, of an earlier process; or, in a new box, of nobody: a plain one, then."""
         if is_new and (self._python is not None or self._memory is not None):
             return False
-        kernels = await find_kernel(self.box, alone=self._alone)
+        kernels = await find_kernel(self.box, is_new=is_new, alone=self._alone)
         if kernels is None:
             return False
         try:
             self._context = await kernels.context(MAIN, handler=self._bridge.handle)
-        except (KernelLost, KernelUnreachable):
+        except KernelLost:
+            return False
+        except KernelUnreachable:  # of one with somebody's memory nobody can say that it is lost
+            if not is_new:
+                raise
             return False
         self._kernels = kernels
         return True

@@ -38,11 +38,15 @@ async def note_kernel(kernels: Kernels) -> None:
     await kernels.box.files.write(_NOTE, json.dumps(told).encode(), mode=0o600)
 
 
-async def find_kernel(box: Box, *, alone: float | None = None) -> Kernels | None:
-    """The one that was started in this box earlier, with all that it has in memory. `alone` holds from now on."""
+async def find_kernel(box: Box, *, is_new: bool = False, alone: float | None = None) -> Kernels | None:
+    """The one that was started in this box earlier, with all that it has in memory. `alone` holds from now on.
+
+    In a new box it is not looked at first: nothing else can listen at its port.
+    """
     try:
         told = json.loads(await box.files.read(_NOTE))
-        return await Kernels.attach(box, str(told["process"]), str(told["token"]), port=int(told["port"]), alone=alone)
+        port = int(told["port"]) if is_new else None
+        return await Kernels.attach(box, str(told["process"]), str(told["token"]), port=port, alone=alone)
     except (BoxError, KernelLost, KernelUnreachable, NoPython, ValueError, KeyError, TypeError):
         return None
 
