@@ -22,3 +22,13 @@ install_chromium() {
     { apt-get -qq update && apt-get -qq install --no-install-recommends chromium fonts-dejavu-core; } \
         >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' chromium "cannot be installed here: its tests are skipped"
 }
+
+# dnf and rpm, for the tests of images where they are the package manager: where they are missing and cannot be had, these
+# are skipped, and say so.
+install_dnf() {
+    command -v dnf >/dev/null && command -v rpmbuild >/dev/null && command -v createrepo_c >/dev/null && return
+    ((EUID == 0)) && command -v apt-get >/dev/null || return 0
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get -qq update && apt-get -qq install --no-install-recommends dnf rpm createrepo-c; } \
+        >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' dnf "cannot be installed here: its tests are skipped"
+}

@@ -1,4 +1,5 @@
-"""Root filesystems for tests, made of what this machine has: a tar by hand, busybox alone, a small Debian with apt."""
+"""Root filesystems for tests, made of what this machine has: a tar by hand, busybox alone, a small Debian with apt, and
+a system whose package manager is dnf."""
 
 from __future__ import annotations
 
@@ -24,6 +25,16 @@ _WANTED: Final = (
     "grep", "gzip", "libc-bin", "mawk", "perl-base", "python3-minimal", "sed", "tar",
 )  # fmt: skip
 _SKIPPED: Final = re.compile(r"/usr/share/(doc|man|locale|info|lintian)/|\.pyc$|/usr/lib/python3/dist-packages/")
+_WANTED_WITH_DNF: Final = (
+    "base-files", "base-passwd", "bash", "coreutils", "createrepo-c", "dash", "diffutils", "dnf", "findutils", "grep",
+    "libc-bin", "libcap2-bin", "passwd", "rpm", "sed", "tar",
+)  # fmt: skip
+_NOT_WITH_DNF: Final = re.compile(r"apt$|dpkg|debconf|(lib)?perl|gnupg|dirmngr|gpg-|gpgsm")
+"""Packages that others name, and that neither rpm nor dnf needs to run: no second package manager among them."""
+_SKIPPED_WITH_DNF: Final = re.compile(
+    r"/usr/share/(doc|man|locale|info|lintian)/|\.pyc$|/gconv/|/usr/lib/python3/dist-packages/"
+    r"(?!dnf|libdnf|hawkey|rpm|gpg|libcomps)"
+)
 
 
 async def pieces(data: bytes | Path, size: int = 1 << 18) -> AsyncIterator[bytes]:
@@ -157,55 +168,84 @@ def debian(target: Path) -> Path:
     """A tarball with apt, dpkg and what they need, from the packages that are installed here."""
     known = _installed()
     names = _closure(known, _WANTED)
-    info = Path("/var/lib/dpkg/info")
     with tarfile.open(target, "w") as tar:
-        done: set[str] = set()
-
-        def put(path: str) -> None:
-            """A path with the folders and links on the way to it, each where it really is."""
-            parent, _, _ = path.rpartition("/")
-            if parent and parent not in done:
-                put(parent)
-            real = os.path.realpath(parent or "/").rstrip("/") + "/" + path.rpartition("/")[2]
-            if path in done or not os.path.lexists(path):
-                return
-            done.add(path)
-            if real != path:
-                put(real)
-                return
-            tar.add(path, path[1:], recursive=False, filter=_plain)
-
-        status = []
-        for name in sorted(names):
-            listed = next(
-                (each for each in (info / f"{name}.list", *info.glob(f"{name}:*.list")) if each.exists()), None
-            )
-            if listed is None:
-                continue
-            for line in listed.read_text().splitlines():
-                if line not in ("/.", "/") and not _SKIPPED.search(line):
-                    put(line)
-            stem = listed.name.removesuffix(".list")
-            for each in info.glob(f"{stem}.*"):
-                put(str(each))
-            status.append(known[name])
-        text = ("\n\n".join(status) + "\n").encode()
-        for path, data in {
-            "var/lib/dpkg/status": text,
-            "etc/passwd": Path("/usr/share/base-passwd/passwd.master").read_bytes().replace(b":*:", b":x:"),
-            "etc/group": Path("/usr/share/base-passwd/group.master").read_bytes().replace(b":*:", b":x:"),
-        }.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(data)
-            entry.mode = 0o644
-            tar.addfile(entry, io.BytesIO(data))
+        packed = _pack(tar, sorted(names), _SKIPPED, database=True)
+        _put_users(tar)
+        _put_file(tar, "var/lib/dpkg/status", ("\n\n".join(known[name] for name in packed) + "\n").encode())
         for path in ("var/lib/dpkg/updates", "var/lib/dpkg/parts", "var/cache/apt/archives/partial", "var/log/apt",
                      "var/lib/apt/lists/partial", "etc/apt/apt.conf.d", "etc/apt/preferences.d", "root"):  # fmt: skip
-            entry = tarfile.TarInfo(path)
-            entry.type = tarfile.DIRTYPE
-            entry.mode = 0o755
-            tar.addfile(entry)
+            _put_folder(tar, path)
     return target
+
+
+def has_dnf() -> bool:
+    return has_debian() and {"createrepo-c", "dnf", "rpm"} <= _installed().keys()
+
+
+def with_dnf(target: Path) -> Path:
+    """A tarball with dnf and rpm, without apt and dpkg. No package has been installed there yet."""
+    known = _installed()
+    names = {name for name in _closure(known, _WANTED_WITH_DNF) if not _NOT_WITH_DNF.match(name)}
+    with tarfile.open(target, "w") as tar:
+        _pack(tar, sorted(names), _SKIPPED_WITH_DNF, database=False)
+        _put_users(tar)
+        for path in ("etc/yum.repos.d", "var/log", "var/lib/rpm", "var/cache", "root"):
+            _put_folder(tar, path)
+    return target
+
+
+def _pack(tar: tarfile.TarFile, names: Sequence[str], skipped: re.Pattern[str], *, database: bool) -> list[str]:
+    """The files of packages, and with `database` what dpkg keeps of them; says which packages have any."""
+    info = Path("/var/lib/dpkg/info")
+    done: set[str] = set()
+
+    def put(path: str) -> None:
+        """A path with the folders and links on the way to it, each where it really is."""
+        parent, _, _ = path.rpartition("/")
+        if parent and parent not in done:
+            put(parent)
+        real = os.path.realpath(parent or "/").rstrip("/") + "/" + path.rpartition("/")[2]
+        if path in done or not os.path.lexists(path):
+            return
+        done.add(path)
+        if real != path:
+            put(real)
+            return
+        tar.add(path, path[1:], recursive=False, filter=_plain)
+
+    packed = []
+    for name in names:
+        listed = next((each for each in (info / f"{name}.list", *info.glob(f"{name}:*.list")) if each.exists()), None)
+        if listed is None:
+            continue
+        for line in listed.read_text().splitlines():
+            if line not in ("/.", "/") and not skipped.search(line):
+                put(line)
+        stem = listed.name.removesuffix(".list")
+        for each in info.glob(f"{stem}.*") if database else ():
+            put(str(each))
+        packed.append(name)
+    return packed
+
+
+def _put_users(tar: tarfile.TarFile) -> None:
+    for name in ("passwd", "group"):
+        data = Path(f"/usr/share/base-passwd/{name}.master").read_bytes().replace(b":*:", b":x:")
+        _put_file(tar, f"etc/{name}", data)
+
+
+def _put_file(tar: tarfile.TarFile, path: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(path)
+    entry.size = len(data)
+    entry.mode = 0o644
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _put_folder(tar: tarfile.TarFile, path: str) -> None:
+    entry = tarfile.TarInfo(path)
+    entry.type = tarfile.DIRTYPE
+    entry.mode = 0o755
+    tar.addfile(entry)
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -151,10 +151,10 @@ def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
             made.rename(folder)
         except OSError:  # another process was quicker
             shutil.rmtree(made)
-    _make_layer(ground, BASE, SKELETON, {})
-    _make_layer(ground, IMAGE_BASE, IMAGE_SKELETON, {})
-    _make_layer(ground, IMAGE_ETC, (), _IMAGE_ETC_FILES)
-    _make_layer(ground, IMAGE_APT, (), _IMAGE_APT_FILES)
+    make_layer(ground, BASE, SKELETON, {})
+    make_layer(ground, IMAGE_BASE, IMAGE_SKELETON, {})
+    make_layer(ground, IMAGE_ETC, (), _IMAGE_ETC_FILES)
+    make_layer(ground, IMAGE_APT, (), _IMAGE_APT_FILES)
     there = [name for name in MASKED if _is_open_to_all(root / "proc" / name)]
     return Runtime(
         folder,
@@ -301,7 +301,8 @@ def _copy_readable(source: Path, target: Path) -> None:
         return  # changed while we looked, or not for us: a box can do without
 
 
-def _make_layer(ground: Ground, name: str, folders: Sequence[tuple[str, int]], files: Mapping[str, str]) -> None:
+def make_layer(ground: Ground, name: str, folders: Sequence[tuple[str, int]], files: Mapping[str, str]) -> None:
+    """Where it is missing. Whoever calls this keeps layers from being removed."""
     layer = ground.layers / name
     if layer.exists():
         return
@@ -316,7 +317,7 @@ def _make_layer(ground: Ground, name: str, folders: Sequence[tuple[str, int]], f
         for parent in reversed(Path(path).parents[:-1]):
             if not (root / parent).exists():
                 ground.make_folder(root / parent)
-        (root / path).write_text(text)
+        (root / path).write_text(text, "utf-8", "surrogateescape")
         (root / path).chmod(0o644)
         ground.give(root / path)
     try:

@@ -24,11 +24,11 @@ from holdfast.boxes.errors import FileProblem, HostileArchive, ImageNotFound, In
 from holdfast.boxes.images import Image, ImageConfig, ImageStore, check_reference
 from holdfast.boxes.spec import check_labels
 from holdfast.providers.local.ground import BoxImage, Ground, measure, write_whole
-from holdfast.providers.local.images import overlay
+from holdfast.providers.local.images import dnf, overlay
 from holdfast.providers.local.images.archive import Contents, Importing, Layer, checked_workdir, layer_name
 from holdfast.providers.local.images.limits import ArchiveLimits
 from holdfast.providers.local.layers import image_documents, merge_into, read_manifest, unfinished_layer
-from holdfast.providers.local.runtime import IMAGE_APT, IMAGE_BASE, IMAGE_ETC, OWN_LAYERS
+from holdfast.providers.local.runtime import IMAGE_APT, IMAGE_BASE, IMAGE_ETC, OWN_LAYERS, make_layer
 from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import now_ms
 
@@ -284,6 +284,7 @@ def beginning(ground: Ground, name: str) -> tuple[tuple[str, ...], BoxImage]:
     apt = overlay.kind_at(folders, "etc/apt")
     if IMAGE_APT not in layers and apt is not None and stat.S_ISDIR(apt):
         layers.append(IMAGE_APT)
+    layers += _dnf_layer(ground, folders)
     config = document["config"]
     image = BoxImage(
         document["name"],
@@ -296,3 +297,14 @@ def beginning(ground: Ground, name: str) -> tuple[tuple[str, ...], BoxImage]:
         document["home"],
     )
     return tuple(layers), image
+
+
+def _dnf_layer(ground: Ground, folders: Sequence[Path]) -> list[str]:
+    """On top of an image with dnf, one for all that have the same configuration."""
+    found = overlay.read_at(folders, dnf.CONFIGURATION)
+    text = None if found is None else dnf.amended(found.decode("utf-8", "surrogateescape"))
+    if text is None:
+        return []
+    name = f"image-dnf-{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+    make_layer(ground, name, (), {dnf.CONFIGURATION: text})
+    return [name]
