@@ -240,8 +240,8 @@ async def test_dnf_is_told_beside_what_it_was_told_before(before: str, after: st
 
 
 # --- apk --------------------------------------------------------------------------------------------------------------
-# There is none on machines that are no Alpine. This does what its source says that it does with files and scripts when it
-# installs a package, in its order: version 3, and the script in a file that version 2 had.
+# There is none on machines that are no Alpine. This does what its source does with files and scripts to install a
+# package, in its order: version 3, and the script in a file that version 2 had.
 
 _APK: Final = """
 import fcntl, stat
