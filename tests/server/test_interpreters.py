@@ -153,6 +153,141 @@ def test_what_it_has_in_memory_outlives_the_server(api: httpx.Client, interprete
         assert api.delete(f"/v1/interpreters/{id}").status_code == 204
 
 
+class Gate:
+    """Two pipes on the volume of an interpreter: what it waits for, and what it says, with no server in between."""
+
+    code = "import os\nfor n in ('go', 'gone'): os.mkfifo('/home/box/memory/' + n)"
+    wait = "open('/home/box/memory/go').read()"
+    tell = "open('/home/box/memory/gone', 'w').close()"
+
+    def __init__(self, server: ServerProcess, volume: str) -> None:
+        (self.folder,) = server.home.rglob(f"volumes/{volume}/files")
+
+    def open(self) -> None:
+        (self.folder / "go").write_text("")
+
+    def told(self) -> None:
+        (self.folder / "gone").read_text()
+
+
+@pytest.fixture
+def gated(api: httpx.Client, interpreter_server: ServerProcess, request: pytest.FixtureRequest) -> tuple[str, Gate]:
+    volume = f"gate-{abs(hash(request.node.name))}"
+    fields = [{"name": "n", "type": "int"}]
+    answer = api.post("/v1/interpreters", json={"volume": volume, "outputFields": fields})
+    id = str(answer.json()["id"])
+    assert execute(api, id, Gate.code)["ok"]
+    return id, Gate(interpreter_server, volume)
+
+
+def begin(server: ServerProcess, interpreter: str, code: str, execution: str) -> None:
+    """Until it has printed something. Who asked is gone then."""
+    with (
+        api_of(server) as api,
+        api.stream(
+            "POST", f"/v1/interpreters/{interpreter}/execute/stream", json={"code": code, "id": execution}
+        ) as answer,
+    ):
+        assert any('"output"' in line for line in answer.iter_lines())
+
+
+def on_thread(api: httpx.Client, interpreter: str, execution: str) -> list[dict[str, Any]]:
+    wanted = "type=interpreter.execution&limit=1000"
+    entries = api.get(f"/v1/threads/t-{interpreter}/entries?{wanted}").json()["entries"]
+    return [each["payload"] for each in entries if each["payload"]["id"] == execution]
+
+
+def test_what_came_of_an_execution_while_the_server_was_dead_is_on_the_thread_once(
+    interpreter_server: ServerProcess, gated: tuple[str, Gate]
+) -> None:
+    id, gate = gated
+    code = f"print('began', flush=True)\n{gate.wait}\nprint('x' * 9000)\n{gate.tell}\nkept = 41\nkept + 1"
+    begin(interpreter_server, id, code, "x-alone")
+    interpreter_server.kill()
+    gate.open()
+    gate.told()
+    interpreter_server.start()
+    with api_of(interpreter_server) as api:
+        assert execute(api, id, "kept")["value"] == 41
+        begun, ended = on_thread(api, id, "x-alone")
+        assert ("ok" in begun, ended["ok"], ended["value_text"]) == (False, True, "42")
+        assert ended["stdout"].startswith("began\nxxx"), "also what the dead server had heard"
+        assert "bytes left out" in ended["stdout"]
+        again = execute(api, id, code, id="x-alone")
+        assert (again["value"], again["stdout"], again["seconds"]) == (42, ended["stdout"], ended["seconds"])
+    for restart in (interpreter_server.kill, interpreter_server.stop):
+        restart()
+        interpreter_server.start()
+        with api_of(interpreter_server) as api:
+            assert execute(api, id, "kept")["value"] == 41
+            assert len(on_thread(api, id, "x-alone")) == 2
+
+
+def test_an_execution_that_outlives_the_server_goes_on_with_the_next_one(
+    interpreter_server: ServerProcess, gated: tuple[str, Gate]
+) -> None:
+    id, gate = gated
+    code = f"print('began', flush=True)\n{gate.wait}\nprint('ended')\nSUBMIT(n=7)"
+    begin(interpreter_server, id, code, "x-long")
+    interpreter_server.kill()
+    interpreter_server.start()
+    with (
+        api_of(interpreter_server) as api,
+        api.stream("POST", f"/v1/interpreters/{id}/execute/stream", json={"code": code, "id": "x-long"}) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert json.loads(next(lines)) == {"type": "execution", "id": "x-long"}
+        gate.open()
+        result = [json.loads(line) for line in lines if line][-1]
+    assert (result["type"], result["submitted"], result["stdout"]) == ("result", {"n": 7}, "began\nended\n")
+    with api_of(interpreter_server) as api:
+        assert on_thread(api, id, "x-long")[1]["submitted"] == {"n": 7}
+        assert len(on_thread(api, id, "x-long")) == 2
+
+
+def test_a_call_that_the_server_was_killed_over_is_carried_out_by_the_next_one(
+    interpreter_server: ServerProcess, gated: tuple[str, Gate]
+) -> None:
+    id, gate = gated
+    code = f"print('began', flush=True)\n{gate.wait}\nprint('asks', flush=True)\n{gate.tell}\nSUBMIT(n=8)"
+    begin(interpreter_server, id, code, "x-asking")
+    interpreter_server.kill()
+    gate.open()
+    gate.told()  # it calls its host, and there is none
+    interpreter_server.start()
+    with api_of(interpreter_server) as api:
+        assert execute(api, id, code, id="x-asking")["submitted"] == {"n": 8}
+
+
+def test_code_of_a_dead_server_is_interrupted_by_the_next_one(
+    interpreter_server: ServerProcess, gated: tuple[str, Gate]
+) -> None:
+    id, gate = gated
+    code = f"print('began', flush=True)\n{gate.wait}"
+    begin(interpreter_server, id, code, "x-held")
+    interpreter_server.kill()
+    interpreter_server.start()
+    with api_of(interpreter_server) as api:
+        assert api.post(f"/v1/interpreters/{id}/interrupt").status_code == 204
+        assert execute(api, id, code, id="x-held")["error"]["kind"] == "KeyboardInterrupt"
+
+
+def test_an_execution_whose_result_is_lost_says_so(interpreter_server: ServerProcess, gated: tuple[str, Gate]) -> None:
+    id, gate = gated
+    begin(interpreter_server, id, f"print('began', flush=True)\n{gate.wait}", "x-lost")
+    with api_of(interpreter_server) as api:
+        box = api.get(f"/v1/interpreters/{id}").json()["box"]
+    interpreter_server.kill()
+    interpreter_server.start()
+    with api_of(interpreter_server) as api:
+        assert api.post(f"/v1/boxes/{box}/stop").status_code == 200
+        assert execute(api, id, "1")["value"] == 1
+        begun, ended = on_thread(api, id, "x-lost")
+        assert (ended["ok"], ended["error"]["kind"], begun["code"]) == (False, "ResultLost", ended["code"])
+        told = execute(api, id, "", id="x-lost")
+        assert (told["ok"], told["error"]["kind"]) == (False, "ResultLost")
+
+
 def test_one_that_was_never_used_since_a_restart_is_deleted_with_its_box(
     api: httpx.Client, interpreter_server: ServerProcess
 ) -> None:

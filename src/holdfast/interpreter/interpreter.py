@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,19 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.interpreter import state
-from holdfast.interpreter.bridge import Bridge, Delegate
+from holdfast.interpreter.bridge import Bridge, Delegate, Turn
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.children import Child, ChildLimits, Children, Parent
-from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, KernelLost, KernelUnreachable
+from holdfast.interpreter.errors import (
+    InterpreterError,
+    InvalidInterpreter,
+    InvalidSubmission,
+    KernelLost,
+    KernelUnreachable,
+)
 from holdfast.interpreter.events import Events
 from holdfast.interpreter.fields import Given as GivenField
-from holdfast.interpreter.fields import OutputField
+from holdfast.interpreter.fields import OutputField, check
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.kernel import Context, Kernels
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
@@ -50,6 +56,9 @@ ALONE_SECONDS: Final = 900
 _SHOWN_IMAGE: Final = 4 << 20
 """Bytes of a figure that comes along with its result."""
 _CODE_NOTED: Final = 100_000
+RESULT_LOST: Final = "ResultLost"
+"""The kind of error of an execution whose end nobody saw."""
+_Run = Callable[[Context, Turn, Mapping[str, str]], Awaitable[Execution]]
 _NAMES_NOTED: Final = 200
 
 
@@ -85,11 +94,15 @@ class Interpreter:
         iterations: int | None = None,
         keep: bool | None = None,
         roots: Sequence[Path] | None = None,
+        begun: Sequence[str] = (),
+        durable: bool = False,
     ) -> None:
         """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
         where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
         bounds each context, in bytes. `keep`: the box outlives this; it does where an id was given. `workspace` names
-        what several work on: its volume is theirs together, and each `user` has sessions on it."""
+        what several work on: its volume is theirs together, and each `user` has sessions on it. `begun` are executions
+        that an earlier process began: each is to be resumed. `durable`: nothing runs before its beginning is on disk.
+        """
         if budget is not None and limits is not None:
             raise InvalidInterpreter("a budget has its limits", hint="give limits or a budget, not both")
         self.id = id or new_id("i")
@@ -112,6 +125,8 @@ class Interpreter:
         self._wanted = WorkspaceConfig(repo_url, ref, context_paths, volume)
         self._thread = thread
         self._roots = roots
+        self._begun = tuple(begun)
+        self._durable = durable
         self._budget = budget or Budget(limits)
         self._bridge = Bridge(
             budget=self._budget,
@@ -354,7 +369,7 @@ class Interpreter:
         if kernels is None:
             return False
         try:
-            self._context = await kernels.context(MAIN, handler=self._bridge.handle)
+            self._context = await kernels.context(MAIN, handler=self._bridge.handle, begun=self._begun)
         except KernelLost:
             return False
         except KernelUnreachable:  # of one with somebody's memory nobody can say that it is lost
@@ -392,29 +407,68 @@ class Interpreter:
         What the code does wrong, a kill included, is in the result. Raises `KernelUnreachable` where nobody can say.
         """
         await self.start()
+        id = id or f"x-{secrets.token_hex(8)}"
+        timeout = self.timeout if timeout is None else timeout
+        self._note({"type": EXECUTION, "id": id, "code": code[:_CODE_NOTED], "variables": sorted(variables or ()),
+                    "timeout": timeout})  # fmt: skip
+        if self._durable:
+            await self.flush()
+
+        async def run(context: Context, turn: Turn, env: Mapping[str, str]) -> Execution:
+            done = await context.execute(
+                code,
+                variables=variables,
+                timeout=timeout,
+                on_output=self.events.listening(id, on_output),
+                id=id,
+                limit=self.output_limit,
+                env=env,
+                tools=self._bridge.names(),
+            )
+            # As it was checked here: what the box says of it is anybody's.
+            return replace(done, submitted=turn.submitted)
+
+        return await self._attend(id, code, run)
+
+    async def resume(
+        self, id: str, code: str = "", *, timeout: float | None = None, on_output: Printed | None = None
+    ) -> Execution:
+        """What comes of an execution that an earlier process began, and that was named by `begun`: its Python keeps the
+        result until somebody has it. Where it cannot be had any more, the result says so."""
+        await self.start()
+
+        async def run(context: Context, turn: Turn, env: Mapping[str, str]) -> Execution:
+            done = await context.resume(
+                id,
+                timeout=self.timeout if timeout is None else timeout,
+                on_output=self.events.listening(id, on_output),
+                limit=self.output_limit,
+                tools=self._bridge.names(),
+            )
+            if done is None:
+                told = "nobody knows what came of it: the process that began it is gone, and its result with it"
+                return Execution(id, error=CodeError(RESULT_LOST, told, told))
+            return replace(done, submitted=turn.submitted or self._checked(done.submitted))
+
+        return await self._attend(id, code, run)
+
+    def _checked(self, submitted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What an earlier process took, as far as this one would take it."""
+        with suppress(InvalidSubmission):
+            return None if submitted is None else check(self.output_fields, submitted)
+        return None
+
+    async def _attend(self, id: str, code: str, run: _Run) -> Execution:
         context, record = self._context, self._record
         assert context is not None
         assert record is not None
-        id = id or f"x-{secrets.token_hex(8)}"
-        self._note({"type": EXECUTION, "id": id, "code": code[:_CODE_NOTED], "variables": sorted(variables or ())})
         # The turn is in the trace: so is what its calls do.
         with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
             async with self._bridge.turn(id) as turn:
                 try:
-                    done = await context.execute(
-                        code,
-                        variables=variables,
-                        timeout=self.timeout if timeout is None else timeout,
-                        on_output=self.events.listening(id, on_output),
-                        id=id,
-                        limit=self.output_limit,
-                        env=trace.environment,
-                        tools=self._bridge.names(),
-                    )
+                    done = await run(context, turn, trace.environment)
                 except KernelLost as lost:
-                    done = await self._lost(id, lost)
-                # As it was checked here: what the box says of it is anybody's.
-                done = replace(done, submitted=turn.submitted)
+                    done = replace(await self._lost(id, lost), submitted=turn.submitted)
                 if done.state_lost:
                     await self._begin_anew(done)
                 trace.ended(done)

@@ -14,7 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -176,11 +176,15 @@ class Kernels:
             raise KernelLost(f"the kernel of box {box.id} has ended")
         return cls(box, process, await _port_of(found), token, alone)
 
-    async def context(self, id: str = "main", *, handler: Handler | None = None, make: bool = True) -> Context:
-        """The context of that name: made where it is not there."""
+    async def context(
+        self, id: str = "main", *, handler: Handler | None = None, make: bool = True, begun: Sequence[str] = ()
+    ) -> Context:
+        """The context of that name: made where it is not there. `begun` are executions of an earlier process: what
+        comes of them is kept for `resume`."""
         context = self._contexts.get(id)
         if context is None:
             context = Context(self, id, handler)
+            context.expect(begun)
             await context.connect(make=make)
             self._contexts[id] = context
         elif handler is not None:
@@ -271,6 +275,11 @@ class Context:
         self._along: list[bytes] = []
         """Messages that go with the next one: nobody waits for them."""
         self._tools: tuple[ToolName, ...] = ()
+        self._expected: dict[str, Running] = {}
+        """Executions of an earlier process that somebody is going to `resume`."""
+        self._held: list[tuple[Mapping[str, Any], bytes]] = []
+        """Their calls."""
+        self._found_running = ""
         self._closed = False
         self._lost: KernelLost | None = None
         self.pid = 0
@@ -344,6 +353,7 @@ class Context:
             while data := await connection.read(PIECE):
                 for document, body in unpacker.take(data):
                     if document["t"] == "ready" and not ready.done():
+                        self._found_running = str(document.get("running"))
                         ready.set_result(document)
                     elif document["t"] == "refused" and not ready.done():
                         if document.get("why") != "ended":  # it is dying, say: soon somebody knows of what
@@ -402,7 +412,7 @@ class Context:
         if kind == "taken":
             raise _Taken
         if kind == "out":
-            running = self._running
+            running = self._expected_of(document) or self._running
             if running is not None and document["e"] in (running.id, ""):
                 stream: Stream = "stderr" if document["s"] == 2 else "stdout"
                 running.take(stream, body)
@@ -448,6 +458,10 @@ class Context:
     def _take_call(self, document: Mapping[str, Any], body: bytes) -> None:
         id = str(document["id"])
         if id in self._calls:
+            return
+        if self._expected_of(document) is not None:
+            if all(each["id"] != id for each, _ in self._held) and len(self._held) < _MOST_CALLS:
+                self._held.append((document, body))
             return
         if (answer := self._answered.get(id)) is not None:
             self._later({"t": "answer", "call": id, **json.loads(answer[: answer.index(b"\n")])},
@@ -561,6 +575,69 @@ class Context:
                 self._answered.clear()
         return result_of(running, document, content, time.monotonic())
 
+    def expect(self, begun: Sequence[str]) -> None:
+        """Before it is connected: results, output and calls of these wait for `resume`."""
+        for id in begun:
+            self._expected[id] = Running(id, time.monotonic(), OUTPUT_LIMIT, _future(), None)
+            self._waiting[id] = self._expected[id].done
+
+    def _expected_of(self, document: Mapping[str, Any]) -> Running | None:
+        execution = document["e"]
+        return self._expected.get(execution) if isinstance(execution, str) else None
+
+    async def resume(
+        self,
+        id: str,
+        *,
+        timeout: float | None = None,
+        on_output: Printed | None = None,
+        limit: int = OUTPUT_LIMIT,
+        tools: Sequence[ToolName] = (),
+    ) -> Execution | None:
+        """Wait for the end of an execution that an earlier process began: its result is kept until somebody has it.
+        `tools` are those that it knows. `timeout` counts from now on. None: nobody knows of it any more."""
+        running = self._expected.get(id)
+        if running is None:
+            return None
+        if not running.done.done() and self._found_running != id:
+            await self._request("set")  # what is kept comes before the answer
+        async with self._turn:
+            del self._expected[id]
+            if not running.done.done() and self._found_running != id:
+                self._waiting.pop(id, None)
+                return None
+            running.limit, running.on_output = limit, on_output
+            self._running, self._tools = running, tuple(tools)
+            held, self._held = self._held, []
+            for document, body in held:
+                self._take_call(document, body)
+            try:
+                document, content = await self._watch(running, timeout)
+                await self._print_again(running, document)
+            finally:
+                self._waiting.pop(id, None)
+                self._running = None
+                await self._drop_calls()
+                self._answered.clear()
+        done = result_of(running, document, content, time.monotonic())
+        took = document.get("seconds")
+        return replace(done, seconds=took, compute_seconds=took) if isinstance(took, float) else done
+
+    async def _print_again(self, running: Running, document: Mapping[str, Any]) -> None:
+        """Also what went to the earlier process. Where that cannot be had, it is what came since."""
+        files = {each.get("name"): each.get("path") for each in document.get("artifacts", ())}
+        with contextlib.suppress(KernelLost, KernelUnreachable, BoxError):
+            told = (await self._exchange("printed", execution=running.id)).get("printed")
+            for stream in ("stdout", "stderr"):
+                if isinstance(told, Mapping) and isinstance(text := told.get(stream), str):
+                    running.take_again(stream)
+                    running.take(stream, text.encode())
+                elif isinstance(path := files.get(stream), str):
+                    pieces = self.kernels.box.files.stream(path)
+                    running.take_again(stream)
+                    async for piece in pieces:
+                        running.take(stream, piece)
+
     async def _watch(self, running: Running, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:
         if timeout is None:
             return await running.done
@@ -662,15 +739,19 @@ class Context:
         await self._request("set", cwd=cwd, env=dict(env or {}))
 
     async def _request(self, kind: str, body: bytes = b"", **fields: Any) -> Mapping[str, Any]:
-        id = f"q-{secrets.token_hex(8)}"
         async with self._turn:
-            done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = _future()
-            self._waiting[id] = done
-            try:
-                await self._send({"t": kind, "id": id, **fields}, body)
-                document, _ = await done
-            finally:
-                self._waiting.pop(id, None)
+            return await self._exchange(kind, body, **fields)
+
+    async def _exchange(self, kind: str, body: bytes = b"", **fields: Any) -> Mapping[str, Any]:
+        """Of who has the turn."""
+        id = f"q-{secrets.token_hex(8)}"
+        done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = _future()
+        self._waiting[id] = done
+        try:
+            await self._send({"t": kind, "id": id, **fields}, body)
+            document, _ = await done
+        finally:
+            self._waiting.pop(id, None)
         self._check(kind, document)
         return document
 

@@ -49,6 +49,10 @@ class Running:
             if len(tail) > 2 * self.limit:
                 del tail[: -self.limit]
 
+    def take_again(self, stream: Stream) -> None:
+        """What was taken so far comes again, with what this process has missed."""
+        self.heads[stream], self.tails[stream], self.sizes[stream] = bytearray(), bytearray(), 0
+
     def printed(self, stream: Stream, whole: str | None) -> str:
         """What is shown of it: all, or its beginning and its end."""
         head, tail, size = self.heads[stream], self.tails[stream], self.sizes[stream]

@@ -95,6 +95,11 @@ class SyncInterpreter:
         work = self._interpreter.execute(code, variables, timeout=timeout, on_output=on_output, id=id)
         return self._loop.run(work)
 
+    def resume(
+        self, id: str, code: str = "", *, timeout: float | None = None, on_output: Printed | None = None
+    ) -> Execution:
+        return self._loop.run(self._interpreter.resume(id, code, timeout=timeout, on_output=on_output))
+
     def interrupt(self) -> None:
         self._loop.run(self._interpreter.interrupt())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,15 @@ from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.budget import Limits
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
-from holdfast.interpreter.record import ALL, EXECUTION, SETTINGS, RecordUnwritten, Replay, replay
+from holdfast.interpreter.record import (
+    ALL,
+    EXECUTION,
+    SETTINGS,
+    RecordUnwritten,
+    Replay,
+    ReplayedExecution,
+    replay,
+)
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
@@ -45,6 +53,8 @@ _KEPT_EXECUTIONS: Final = 16
 _KEY: Final = "interpreter/"
 """Of their boxes: the id follows."""
 _MOST_KNOWN: Final = 10_000
+_MOST_RESUMED: Final = _KEPT_EXECUTIONS
+_LONGEST_SECONDS: Final = 86_400
 
 
 class InterpreterNotFound(InterpreterError):
@@ -159,6 +169,8 @@ class _Live:
     host: ServerHost
     made: Made
     executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
+    resuming: tuple[asyncio.Task[Execution], ...] = ()
+    """Of executions that an earlier server began: what it has in memory is as they leave it."""
     known: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Ids of executions that were begun: each runs once, whoever asks again."""
 
@@ -267,14 +279,20 @@ class LiveInterpreters:
         ended = [key for key, each in live.executions.items() if each.task is not None and each.task.done()]
         for key in ended[: max(0, len(live.executions) - _KEPT_EXECUTIONS)]:
             del live.executions[key]
-        running = self._run(live.interpreter, code, variables, timeout, underway)
+        running = self._run(live, code, variables, timeout, underway)
         underway.begin(asyncio.create_task(running, name=f"execution {execution}"))
         return underway
 
     async def _run(
-        self, interpreter: Interpreter, code: str, variables: Mapping[str, Any], timeout: float | None, to: Underway
+        self, live: _Live, code: str, variables: Mapping[str, Any], timeout: float | None, to: Underway
     ) -> Execution:
-        done = await interpreter.execute(code, variables or None, timeout=timeout, on_output=to.took, id=to.id)
+        if live.resuming:
+            await asyncio.wait(live.resuming)
+        running = live.interpreter.execute(code, variables or None, timeout=timeout, on_output=to.took, id=to.id)
+        return await self._written(live.interpreter, running)
+
+    async def _written(self, interpreter: Interpreter, running: Awaitable[Execution]) -> Execution:
+        done = await running
         try:
             await interpreter.flush()  # who is told of it finds it on the thread, whatever dies then
         except RecordUnwritten as error:
@@ -282,7 +300,7 @@ class LiveInterpreters:
         return done
 
     async def interrupt(self, id: str, read: ReadMade) -> None:
-        await (await self._get(id, read)).interpreter.interrupt()
+        await (await self.interpreter(id, read)).interrupt()
 
     async def configure(
         self, id: str, made: Made, force_new: bool, changed: Mapping[str, Any], read: ReadMade
@@ -323,14 +341,26 @@ class LiveInterpreters:
             live = self._live.get(id)
             if live is None:
                 made = await self._read_made(id, read)
-                begun = await self._entries(f"t-{id}", (EXECUTION,))
-                live = await self._open(id, made)
-                for entry in begun:
-                    live.remember(str(entry["payload"].get("id")))
+                told = replay(await self._entries(f"t-{id}", (EXECUTION,)))
+                begun = [each for each in told.executions if each.ok is None][-_MOST_RESUMED:]
+                live = await self._open(id, made, [each.id for each in begun])
+                for each in told.executions:
+                    live.remember(each.id)
+                live.resuming = tuple(self._resume(live, each) for each in reversed(begun))
             self._live.move_to_end(id)
             return live
 
-    async def _open(self, id: str, made: Made) -> _Live:
+    def _resume(self, live: _Live, begun: ReplayedExecution) -> asyncio.Task[Execution]:
+        """An earlier server began it. What comes of it is written down as if nothing had happened in between."""
+        underway = live.executions[begun.id] = Underway(begun.id)
+        given = begun.payload.get("timeout")
+        timeout = float(given) if isinstance(given, int | float) and 0 < given < _LONGEST_SECONDS else None
+        running = live.interpreter.resume(begun.id, begun.code or "", timeout=timeout, on_output=underway.took)
+        task = asyncio.create_task(self._written(live.interpreter, running), name=f"execution {begun.id}, again")
+        underway.begin(task)
+        return task
+
+    async def _open(self, id: str, made: Made, begun: Sequence[str] = ()) -> _Live:
         await self._make_room()
         host = self.new_host()
         interpreter = Interpreter(
@@ -349,6 +379,8 @@ class LiveInterpreters:
             memory=made.memory,
             keep=True,
             roots=(),
+            begun=begun,
+            durable=True,
         )
         live = self._live[id] = _Live(interpreter, host, made)
         return live

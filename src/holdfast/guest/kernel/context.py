@@ -81,7 +81,7 @@ class Context:
     def _settle(self, id: str, control: _socket.socket) -> None:
         """What belongs to one process alone: made anew after a fork."""
         self.id = id
-        self.execution = ""
+        self.execution = self.last = ""
         self.calls: dict[str, Waiting] = {}
         self.submitted: tuple[Any] | None = None
         self.requests: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
@@ -186,6 +186,10 @@ class Context:
         self.defined = True
         return {}
 
+    def _do_printed(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
+        """What the last execution printed, where it was little: for a host that was away meanwhile."""
+        return {"printed": self.output.printed() if document["execution"] == self.last else {}}
+
     def _do_set(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         """Environment and working directory."""
         os.environ.update(document.get("env", {}))
@@ -230,7 +234,7 @@ class Context:
         self.count += 1
         folder = "%s/.holdfast/artifacts/%s/%s" % (os.environ.get("HOME", "/tmp"), self.id, id)
         self.submitted = None
-        self.execution = id
+        self.execution = self.last = id
         self.output.begin(id, document.get("limit", 8000), folder)
         result: dict[str, Any] = {"t": "done", "id": id, "error": None, "text": None}
         value = None

@@ -103,6 +103,15 @@ class Output:
             self.execution = ""
             return kept
 
+    def printed(self) -> "dict[str, str]":
+        """By the last execution, where no file has it."""
+        with self.lock:
+            return {
+                NAMES[number]: bytes(head).decode("utf-8", "replace")
+                for number, head in self._heads.items()
+                if self._sizes[number] <= self._limit
+            }
+
     def flush(self) -> None:
         for each in self.printers.values():
             each.flush()
