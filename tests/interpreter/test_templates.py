@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ensurepip
 import hashlib
@@ -9,9 +10,11 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +23,27 @@ import typer
 from tests.images.kitchen import Steps, pieces
 from tests.providers.local.networking import networked
 
+from holdfast import Interpreter
 from holdfast.boxes.images import Image
 from holdfast.boxes.spec import BoxSpec
+from holdfast.cli import interpreter as interpreter_command
 from holdfast.cli import interpreter_template
 from holdfast.cli.errors import CommandError
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.errors import InvalidRecipe, StepFailed
 from holdfast.images.workshop import ProviderWorkshop, Workshop
 from holdfast.interpreter import templates as interpreter_templates
+from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.interpreter.events import TEMPLATE
 from holdfast.interpreter.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
 from holdfast.interpreter.wheels import Python, check_requirement
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.docker_engine import python_files
 from holdfast.testing.server import ServerProcess
+from holdfast.threads.ids import new_id
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("interpreter-templates")]
 
 
 class Told(Steps):
@@ -176,21 +184,32 @@ def pip_with(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def python_and_pip() -> bytes:
+def python_and_pip(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A root filesystem with Python and pip, in the place of a Debian that would take half a minute to make."""
     bundled = sorted((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
     if not bundled:
         pytest.skip("this Python brings no pip along")
-    files = python_files()
-    with tarfile.open(fileobj=io.BytesIO(files)) as tar:
+    pip = tmp_path_factory.mktemp("pip")
+    with zipfile.ZipFile(bundled[0]) as wheel:
+        wheel.extractall(pip / "modules")
+    _compile_what_is_used(pip)
+    target = io.BytesIO(python_files())
+    with tarfile.open(fileobj=target, mode="a") as tar:
         library = next(name for name in tar.getnames() if name.endswith("/os.py")).removesuffix("/os.py")
-    target = io.BytesIO(files)
-    with tarfile.open(fileobj=target, mode="a") as tar, zipfile.ZipFile(bundled[0]) as wheel:
-        for name in wheel.namelist():
-            member, data = tarfile.TarInfo(f"{library}/{name}"), wheel.read(name)
-            member.size, member.mode = len(data), 0o644
-            tar.addfile(member, io.BytesIO(data))
+        for path in sorted(each for each in (pip / "modules").rglob("*") if each.is_file()):
+            member = tar.gettarinfo(path, f"{library}/{path.relative_to(pip / 'modules')}")
+            with path.open("rb") as file:
+                tar.addfile(member, file)
     return target.getvalue()
+
+
+def _compile_what_is_used(pip: Path) -> None:
+    """By installing something once, so that no box has to."""
+    a_wheel(pip / "wheels", "tiny", "1.0")
+    python = shutil.which("python3", path="/usr/bin") or sys.executable
+    command = [python, "-m", "pip", "install", "--target", str(pip / "installed"), "tiny"]
+    environment = {**pip_with(pip / "wheels"), "PYTHONPATH": str(pip / "modules")}
+    subprocess.run(command, cwd=pip, env=environment, check=True, capture_output=True, timeout=120)
 
 
 @pytest.fixture(autouse=True)
@@ -322,13 +341,72 @@ async def test_what_has_no_wheel_is_left_to_the_box_and_its_failure_is_shown(
         assert (await known.look(known.declared.get("missing"))).status is Status.MISSING
 
 
-# --- the command ---
+# --- for an interpreter, and the command ---
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with ServerProcess(tmp_path_factory.mktemp("server") / "home") as server:
         yield server.home
+
+
+@pytest.fixture
+def small(home: Path, tmp_path: Path, python_and_pip: bytes) -> Iterator[str]:
+    """A template that is declared, and not built yet."""
+
+    async def bring() -> None:
+        host = await ClientHost.of_home(home)
+        await host.client.images.import_archive("raw", pieces(python_and_pip))
+        await host.close()
+
+    asyncio.run(bring())
+    name, recipe = f"small-{new_id('x')[2:]}", tmp_path / "image.toml"
+    command = f"echo version = 5 > /m.py; : {name}"  # so that no step of another is taken for it
+    recipe.write_text(f'base = "raw"\nnetwork = "none"\ncommands = ["{command}"]\n[env]\nPYTHONPATH = "/"')
+    Declared(home / "templates").keep(Template(name, recipe=recipe))
+    yield name
+    Declared(home / "templates").forget(name)
+
+
+async def test_who_looks_on_sees_how_the_template_is_built(home: Path, small: str) -> None:
+    host = await ClientHost.of_home(home)
+    for expected in (True, False):
+        interpreter, seen = Interpreter(template=small, host=host), list[Mapping[str, Any]]()
+
+        async def look_on(interpreter: Interpreter = interpreter, seen: list[Mapping[str, Any]] = seen) -> None:
+            async for event in interpreter.events.follow():
+                seen.append(event)
+
+        looking = asyncio.create_task(look_on())
+        await asyncio.sleep(0)  # until it looks
+        async with interpreter:
+            assert (await interpreter.execute("import m; m.version")).value == 5
+        await looking
+        told = [each for each in seen if each["type"] == TEMPLATE]
+        assert bool(told) is expected, "what is ready is not built"
+        if told:
+            assert (told[0]["template"], told[0]["detail"]) == (small, f"{small} is missing: it is built now")
+            assert {"began", "ended"} == {each["status"] for each in told}
+            assert any("version = 5" in each["detail"] for each in told), told
+            assert seen.index(told[-1]) < [each["type"] for each in seen].index("interpreter.started")
+    await host.close()
+
+
+def test_the_command_that_needs_a_template_shows_how_it_is_built(
+    home: Path, small: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("import m; m.version")
+    for expected in (True, False):
+        capfd.readouterr()
+        root = typer.Typer(rich_markup_mode=None)
+        root.add_typer(interpreter_command.group)
+        arguments = ["interpreter", "run", str(code), "--template", small, "--home", str(home)]
+        assert root(args=arguments, standalone_mode=False) == 0
+        said = capfd.readouterr()
+        assert said.out == "5\n"
+        assert (f"{small} is missing: it is built now" in said.err) is expected
+        assert ("version = 5" in said.err) is expected
 
 
 @pytest.fixture

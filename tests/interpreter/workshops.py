@@ -18,6 +18,7 @@ from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.images.progress import Progress
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.workspace import SetUp, Workspace
 from holdfast.providers.local import LocalProvider
@@ -92,7 +93,7 @@ class BoxesHost:
         with contextlib.suppress(VolumeExists):
             await self.boxes.create_volume(name, provider)
 
-    async def image_of(self, template: str, provider: str) -> str:
+    async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
         raise NotImplementedError
 
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:

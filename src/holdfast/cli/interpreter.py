@@ -115,6 +115,10 @@ def run(
         )
     where = Where(server, api_key, home)
     ensure_server(where)
+    if template is not None and _is_ours(where):
+        from holdfast.cli.interpreter_template import ensure_template
+
+        ensure_template(template, provider or "local", where)
 
     async def work(client: Client) -> RemoteExecution:
         used = await _find(client, id) if id is not None else (await client.interpreters.create(**made_anew)).id
@@ -364,10 +368,15 @@ async def _smoke(
 async def _host(where: Where) -> Host:
     from holdfast.interpreter.client_host import ClientHost
 
-    if where.server is None and (where.home is not None or not os.environ.get("HOLDFAST_URL")):
+    if _is_ours(where):
         return await ClientHost.of_home(the_home(where.home))
     found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
     return ClientHost.of_url(found.url, api_key=found.api_key, retry_seconds=0.0)
+
+
+def _is_ours(where: Where) -> bool:
+    """The server is of a home of this machine."""
+    return where.server is None and (where.home is not None or not os.environ.get("HOLDFAST_URL"))
 
 
 def _show_phase(phase: Phase) -> None:

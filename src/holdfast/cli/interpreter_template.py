@@ -162,6 +162,24 @@ def remove(
         write_field("removed", name)
 
 
+def ensure_template(name: str, provider: str, where: Where) -> None:
+    """Have it built, and show how that goes. Where it is ready, nothing is said."""
+
+    async def work(templates: Templates) -> None:
+        from holdfast.cli.build_progress import BuildProgress
+        from holdfast.cli.image_build import show_output
+        from holdfast.images.errors import StepFailed
+
+        try:
+            with BuildProgress() as progress:
+                await templates.resolve(name, progress)
+        except StepFailed as error:
+            show_output(error.output)
+            raise
+
+    _with_templates(where, provider, work)
+
+
 def _build(
     name: str,
     packages: list[str] | None,

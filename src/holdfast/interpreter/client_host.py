@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from holdfast.boxes.acquire import How
 from holdfast.boxes.box import Box
@@ -31,6 +31,9 @@ from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.local_server import ServerNotStarted, default_home, find_or_start, read_running
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.threads.ids import new_id
+
+if TYPE_CHECKING:
+    from holdfast.images.progress import Progress
 
 _TEMPORARY: Final = (Unauthorized, TooManyRequests, DiskFull, ServerFailed, StaleEpoch)
 """Refusals that another attempt may not meet. A server that was started again knows the key no more, until found."""
@@ -108,13 +111,14 @@ class ClientHost:
         except VolumeExists:
             return
 
-    async def image_of(self, template: str, provider: str) -> str:
+    async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
         from holdfast.client.image_build import ServerWorkshop
         from holdfast.interpreter.templates import Templates
 
         home = self.home or default_home(os.environ, sys.platform, Path.home())
-        return await Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ).resolve(template)
+        templates = Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ)
+        return await templates.resolve(template, progress)
 
     def _open(self, record: BoxRecord, asked: BoxSpec) -> Box:
         # The server does not tell the values of its environment. Who asked for it knows them, for boxes like it.

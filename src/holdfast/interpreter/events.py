@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
@@ -13,6 +14,8 @@ from holdfast.interpreter.running import Printed
 OUTPUT: Final = "interpreter.output"
 """Live only: on the thread, output is part of its execution."""
 MISSED: Final = "interpreter.missed"
+TEMPLATE: Final = "interpreter.template"
+"""Live only: a template that is built first, step by step."""
 _HELD: Final = 4096
 """Events that wait for one who looks on. Who is slower misses the oldest, and is told how many."""
 
@@ -62,6 +65,36 @@ class Events:
         self._closed = True
         for each in self._following:
             each.come.set()
+
+
+class Building:
+    """A `holdfast.images.Progress`: the build of a template, as events."""
+
+    def __init__(self, events: Events, template: str) -> None:
+        self._events = events
+        self._template = template
+        self._step = ""
+        self._began = 0.0
+
+    def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
+        self._step, self._began = step, time.monotonic()
+        self._tell("began", detail=detail)
+
+    def advance(self, amount: int) -> None:
+        """Steps are enough."""
+
+    def output(self, data: bytes) -> None:
+        """As above: what a step that fails has said is in its error."""
+
+    def end(self, summary: str = "") -> None:
+        self._tell("ended", detail=summary, seconds=time.monotonic() - self._began)
+
+    def skip(self, step: str, detail: str = "") -> None:
+        self._step = step
+        self._tell("cached", detail=detail)
+
+    def _tell(self, status: str, **more: Any) -> None:
+        self._events.tell({"type": TEMPLATE, "template": self._template, "step": self._step, "status": status, **more})
 
 
 class _Following:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.boxes.acquire import How
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
+
+if TYPE_CHECKING:
+    from holdfast.images.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Host(Protocol):
 
     async def ensure_volume(self, name: str, provider: str) -> None: ...
 
-    async def image_of(self, template: str, provider: str) -> str:
+    async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
         ...
 

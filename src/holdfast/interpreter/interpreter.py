@@ -33,7 +33,7 @@ from holdfast.interpreter.errors import (
     KernelLost,
     KernelUnreachable,
 )
-from holdfast.interpreter.events import Events
+from holdfast.interpreter.events import Building, Events
 from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField, check
 from holdfast.interpreter.host import Host, Record
@@ -318,7 +318,8 @@ class Interpreter:
         if self._workspace is None:
             spec = self._spec
             if self.template is not None:
-                spec = replace(spec, image=await host.image_of(self.template, spec.provider))
+                building = Building(self.events, self.template)
+                spec = replace(spec, image=await host.image_of(self.template, spec.provider, building))
             self._spec = spec.with_labels({LABEL: self.id})
             self._workspace = Workspace(host, f"interpreter/{self.id}", self._spec, self._set_up, self._roots)
         return await self._workspace.configure(wanted)

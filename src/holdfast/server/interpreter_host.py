@@ -22,6 +22,7 @@ from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
+    from holdfast.images.progress import Progress
     from holdfast.server.late_boxes import LateBoxes
     from holdfast.server.late_models import LateModels
     from holdfast.server.template_workshop import ServerTemplates
@@ -81,9 +82,9 @@ class ServerHost:
         except VolumeExists:
             return
 
-    async def image_of(self, template: str, provider: str) -> str:
+    async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
-        return await self._templates.resolve(template, provider)
+        return await self._templates.resolve(template, provider, progress)
 
     # --- its thread, and models ---
 

@@ -12,6 +12,7 @@ from holdfast.boxes.errors import SnapshotNotFound
 from holdfast.boxes.network import Network
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
+from holdfast.images.progress import Progress
 from holdfast.images.workshop import ProviderWorkshop
 from holdfast.interpreter.templates import Templates
 
@@ -57,10 +58,10 @@ class ServerTemplates:
         self._environment = environment
         self._of_provider: dict[str, Templates] = {}
 
-    async def resolve(self, name: str, provider: str) -> str:
+    async def resolve(self, name: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template, which is built first where there is none."""
         boxes = await self._boxes.get()
         if provider not in self._of_provider:
             workshop = BoxesWorkshop(self._boxes, boxes, provider)
             self._of_provider[provider] = Templates.of_home(workshop, self._home, self._environment)
-        return await self._of_provider[provider].resolve(name)
+        return await self._of_provider[provider].resolve(name, progress)
