@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import httpx
 
 from holdfast.boxes.errors import BoxError, error_codes
 from holdfast.client.connection import Answer, Connection, Parameters, encode_json, not_understood
-from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
+from holdfast.client.errors import HoldfastError, error_of
+from holdfast.client.sockets import open_socket, unreachable, words_of
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 LONG_SECONDS: Final = 600.0
 """For what may take a while: making, stopping, keeping and deleting boxes."""
-_OPEN_SECONDS: Final = 30.0
-_CLOSE_SECONDS: Final = 5.0
-_PING_SECONDS: Final = 20.0
-_MAX_MESSAGE: Final = 1024 * 1024
 MAX_FRAME: Final = 256 * 1024
 
 STDIN: Final = 0
@@ -102,61 +98,10 @@ class BoxConnection:
 
     async def open_socket(self, path: str, parameters: Parameters = ()) -> Socket:
         """Tried again where the server was not there; the caller closes it."""
-        connection = self._connection
-        deadline, attempt = time.monotonic() + connection.retry_seconds, 0
-        while True:
-            try:
-                return await self._open_socket(path, parameters)
-            except (Unreachable, Unauthorized) as error:
-                if await connection.found_elsewhere(error):
-                    continue
-                if isinstance(error, Unauthorized):
-                    raise
-                delay = connection.backoff.delay(attempt)
-                if time.monotonic() + delay >= deadline:
-                    raise
-                await connection.wait(error, delay, attempt + 1)
-                attempt += 1
-
-    async def _open_socket(self, path: str, parameters: Parameters) -> Socket:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
-
         place = self.path + path
-        query = f"?{urlencode(list(parameters))}" if parameters else ""
-        asked = f"WebSocket {place}"
-        try:
-            opened = await connect(
-                f"ws{self._connection.url.removeprefix('http')}{place}{query}",
-                additional_headers=self._connection.credential_header,
-                proxy=None,
-                compression=None,
-                max_size=_MAX_MESSAGE,
-                open_timeout=_OPEN_SECONDS,
-                close_timeout=_CLOSE_SECONDS,
-                ping_interval=_PING_SECONDS,
-                # A server that waits for us to read is slow to answer pings, and must not be taken for dead.
-                ping_timeout=None,
-            )
-        except InvalidStatus as refused:
-            answer = refused.response
-            headers = {name.lower(): value for name, value in answer.headers.raw_items()}
-            with box_errors():
-                raise error_of(answer.status_code, headers, bytes(answer.body or b""), asked) from None
-        except InvalidURI as error:
-            raise ValueError(f"{self._connection.url} is not a URL: {error}") from None
-        except InvalidHandshake as error:
-            raise not_understood(f"{asked} failed: {error}") from error
-        except (OSError, TimeoutError, EOFError) as error:
-            raise unreachable(self._connection.url, asked, error) from error
-        return Socket(opened, self._connection.url, asked)
-
-
-def unreachable(url: str, asked: str, error: BaseException) -> Unreachable:
-    reason = str(error) or "no answer in time"
-    return Unreachable(
-        f"{url} cannot be reached: {reason} ({asked})", hint="check that the server runs and that the URL is right"
-    )
+        with box_errors():
+            opened = await open_socket(self._connection, place, parameters)
+        return Socket(opened, self._connection.url, words_of(place))
 
 
 class Socket:

@@ -85,6 +85,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Let go of all connections. Closing twice does nothing."""
+        await self.models.aclose()
         await self._connection.aclose()
 
     async def __aenter__(self) -> Self:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.client.connection import Connection, encode_json
+from holdfast.client.completions import Completions
+from holdfast.client.connection import Connection, encode_json, not_understood
 from holdfast.client.errors import NotFound
 from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
@@ -116,6 +117,7 @@ class ModelStore:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._completions = Completions(connection)
 
     async def list(self) -> list[ModelRecord]:
         """Those that can be used first."""
@@ -170,11 +172,17 @@ class ModelStore:
         """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
         `NAME/MODEL`, or the only one there is."""
         wanted = {"messages": [dict(each) for each in messages], "timeoutSeconds": timeout}
-        body = encode_json(wanted if model is None else {**wanted, "model": model})
-        answer = await self._connection.ask(
-            "POST", "/v1/completions", body=body, repeatable=False, timeout=timeout + _MORE_SECONDS
+        told = await self._completions.ask(
+            wanted if model is None else {**wanted, "model": model}, timeout=timeout + _MORE_SECONDS
         )
-        return answer.read(ModelAnswer.from_json)
+        try:
+            return ModelAnswer.from_json(told)
+        except (LookupError, TypeError) as error:
+            raise not_understood(f"the answer cannot be read: {str(told)[:80]!r}") from error
+
+    async def aclose(self) -> None:
+        """Let go of the connection for completions; the client's own `aclose` does."""
+        await self._completions.close()
 
 
 class SyncModelStore:

@@ -23,6 +23,7 @@ from holdfast.server import (
     box_snapshots,
     box_sockets,
     boxes,
+    completion_socket,
     egress,
     images,
     interpreters,
@@ -240,9 +241,9 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     started_at = now_ms()
-    for each in _ROUTERS:
+    # Routes are put together as far as requests look through them: a socket would wait for all that stand before it.
+    for each in (box_sockets.router, completion_socket.router, *_ROUTERS):
         app.include_router(each)
-    app.include_router(box_sockets.router)
 
     @app.get("/health", tags=["server"])
     async def health() -> Health:

@@ -1,4 +1,4 @@
-"""WebSockets of a box: exec, channels, terminals and ports. Who may not come in is told so in plain HTTP, before.
+"""WebSockets of a box: exec, channels, terminals and ports.
 
 Frames are binary, their first byte says what they carry; text frames are JSON. A terminal has no such byte: there,
 binary frames are the terminal's bytes.
@@ -9,26 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, WebSocket
 from pydantic import ValidationError
-from starlette.responses import Response
-from starlette.websockets import WebSocketState
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, InvalidSpec
 from holdfast.boxes.process import Connection, Process
-from holdfast.server import logs
 from holdfast.server.box_models import Command, Execute, decode
-from holdfast.server.envelope import error_answer, refusal
 from holdfast.server.models import Model
-from holdfast.server.services import Services, services_of
-from holdfast.threads.errors import InvalidRequest, StreamError
-
-log = logging.getLogger(__name__)
+from holdfast.server.services import Services
+from holdfast.server.sockets import Left, problems_of, receive, serve
+from holdfast.threads.errors import InvalidRequest
 
 M = TypeVar("M", bound=Model)
 
@@ -40,7 +34,6 @@ MAX_FRAME: Final = 256 * 1024
 _WAITING_FRAMES: Final = 4
 """Frames of stdin that wait for a command to take them. Then the client waits: we read no more."""
 _FIRST_FRAME_SECONDS: Final = 30.0
-_SEND_SECONDS: Final = 10.0
 
 router = APIRouter(prefix="/v1/boxes")
 
@@ -50,91 +43,30 @@ class ExecuteFrames(Execute):
     """Base64, and the command starts at once; None where frames bring it, up to an end frame."""
 
 
-class _Left(Exception):
-    """The client is gone."""
-
-
 Work = Callable[[Box], Awaitable[None]]
 
 
 async def _serve(socket: WebSocket, id: str, work: Work) -> None:
-    """Let somebody in who may come in, to a box that is there, and say how it ended.
+    """Let somebody in who may come in, to a box that is there. `work` accepts."""
 
-    What is refused before `work` accepts is an answer to the handshake; what fails afterwards is a last text frame.
-    """
-    services = services_of(socket)
-    request_id = services.next_request_id()
-    token = logs.request_id.set(request_id)
-    try:
+    async def with_box(services: Services) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            services.origins.check(dict(socket.scope["headers"]))
-            services.access.grant(_bearer(socket)).check_administer()
             boxes = await services.boxes.get()
             stack.enter_context(boxes.working(id))
             box = await boxes.open(id)
             stack.push_async_callback(box.close)
             await work(box)
-    except (_Left, WebSocketDisconnect):
-        pass
-    except Exception as error:
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may have left meanwhile
-            if socket.application_state is WebSocketState.CONNECTED:
-                await _end_with(socket, error, request_id)
-            else:
-                await _deny(socket, error, request_id, services)
-                return
-    finally:
-        logs.request_id.reset(token)
-    if socket.application_state is WebSocketState.CONNECTED:
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            await socket.close(1000)
 
-
-async def _deny(socket: WebSocket, error: Exception, request_id: str, services: Services) -> None:
-    answer = _answer(error)
-    answer.headers["x-request-id"] = request_id
-    services.metrics.count("GET", answer.status_code)
-    await socket.send_denial_response(answer)
-
-
-def _answer(error: Exception) -> Response:
-    if isinstance(error, StreamError):
-        return refusal(error)
-    if isinstance(error, BoxError):
-        return error_answer(error.status, error.code, error.message, error.hint)
-    log.error("a socket failed", exc_info=error)
-    return error_answer(500, "internal", "the server failed; the log says more under this request id")
-
-
-async def _end_with(socket: WebSocket, error: Exception, request_id: str) -> None:
-    told = json.loads(bytes(_answer(error).body))
-    told["error"]["requestId"] = request_id
-    code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, StreamError) else 1011
-    async with asyncio.timeout(_SEND_SECONDS):
-        await socket.send_text(json.dumps(told))
-        await socket.close(code)
-
-
-def _bearer(socket: WebSocket) -> str | None:
-    scheme, _, credential = socket.headers.get("authorization", "").partition(" ")
-    return credential.strip() or None if scheme.lower() == "bearer" else None
+    await serve(socket, with_box)
 
 
 # --- frames ---
 
 
-async def _receive(socket: WebSocket) -> str | bytes:
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise _Left
-    text = message.get("text")
-    return text if text is not None else bytes(message["bytes"])
-
-
 async def _first_frame(socket: WebSocket, model: type[M]) -> M:
     try:
         async with asyncio.timeout(_FIRST_FRAME_SECONDS):
-            frame = await _receive(socket)
+            frame = await receive(socket)
     except TimeoutError:
         raise InvalidRequest("the first frame, which says what to run, did not come in time") from None
     if not isinstance(frame, str):
@@ -142,12 +74,11 @@ async def _first_frame(socket: WebSocket, model: type[M]) -> M:
     try:
         return model.model_validate_json(frame)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
-        raise InvalidSpec(f"the first frame makes no sense: {problems}") from None
+        raise InvalidSpec(f"the first frame makes no sense: {problems_of(error)}") from None
 
 
 async def _tagged(socket: WebSocket) -> tuple[int, bytes]:
-    frame = await _receive(socket)
+    frame = await receive(socket)
     if isinstance(frame, str) or not frame or frame[0] not in (STDIN, END):
         raise InvalidRequest("frames are binary, and begin with 0 (stdin) or 4 (its end)")
     return frame[0], frame[1:]
@@ -173,7 +104,7 @@ async def _both(socket: WebSocket, down: Coroutine[Any, Any, None], up: Coroutin
             upward.result()
         await asyncio.wait((downward, lost), return_when=asyncio.FIRST_COMPLETED)
         if not downward.done():
-            raise _Left
+            raise Left
         await downward
     finally:
         for task in (downward, upward, lost):
@@ -231,7 +162,7 @@ async def _fed(pieces: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
 
 async def _ignore(socket: WebSocket) -> None:
     while True:
-        await _receive(socket)
+        await receive(socket)
 
 
 @router.websocket("/{id}/channel")
@@ -299,7 +230,7 @@ async def attach_socket(socket: WebSocket, id: str, process: str) -> None:
 
 async def _type(socket: WebSocket, process: Process) -> None:
     while True:
-        frame = await _receive(socket)
+        frame = await receive(socket)
         try:
             if isinstance(frame, str):
                 size = _terminal_size(frame)

@@ -22,9 +22,13 @@ class LateApp:
     def begin(self) -> None:
         self._loading = asyncio.create_task(load_aside(self._load))
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def loaded(self) -> Any:
+        """The app, as soon as it is there."""
         if self._loading is None:
             self.begin()
         assert self._loading is not None
-        app = await asyncio.shield(self._loading)
+        return await asyncio.shield(self._loading)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = await self.loaded()
         await app(scope, receive, send)

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, SecretStr, StringConstraints
 
-from holdfast.egress.models import InvalidModel, Probe, ask, probe
+from holdfast.egress.models import InvalidModel, Models, Probe, ask, probe
 from holdfast.egress.models import Model as ModelRow
 from holdfast.model_apis import Api
 from holdfast.server.box_routes import BOX_ERRORS, while_connected
 from holdfast.server.models import Model
-from holdfast.server.services import Administrator, Use, UseModels
+from holdfast.server.services import Administrator, Services, Use, UseModels
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["models"])
 
@@ -172,16 +172,18 @@ async def try_model(
 @router.post("/completions")
 async def complete(wanted: Complete, request: Request, services: Use, models: UseModels) -> CompletionModel:
     """Ask a model something, by the way that agents go. It is given up when the client leaves."""
+    return await while_connected(request, completion_of(services, models, wanted, run="completion"))
+
+
+async def completion_of(services: Services, models: Models, wanted: Complete, *, run: str) -> CompletionModel:
+    """What a model answers. `run`: who asks, for the gateway's count."""
     choice = models.resolve(wanted.model)
-    said = await while_connected(
-        request,
-        ask(
-            await services.models.gateway(),
-            choice,
-            [{"role": each.role, "content": each.content} for each in wanted.messages],
-            run="completion",
-            timeout=wanted.timeout_seconds,
-        ),
+    said = await ask(
+        await services.models.gateway(),
+        choice,
+        [{"role": each.role, "content": each.content} for each in wanted.messages],
+        run=run,
+        timeout=wanted.timeout_seconds,
     )
     return CompletionModel(
         text=said.text,

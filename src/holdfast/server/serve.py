@@ -30,6 +30,7 @@ from holdfast.server.late_boxes import LateBoxes
 from holdfast.server.late_interpreters import LateInterpreters
 from holdfast.server.late_models import LateModels
 from holdfast.server.late_runs import FindAgent, LateRuns
+from holdfast.server.loading import load_aside
 from holdfast.server.metrics import Metrics
 from holdfast.server.origins import OriginPolicy, is_loopback
 from holdfast.server.ports import Ports
@@ -252,6 +253,7 @@ async def _serve(
         if settings.auth and not access.list_keys():
             _, first_key = await access.create_key("first")
         projection.start()
+        beside: list[asyncio.Task[None]] = []
 
         def on_started() -> None:
             running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
@@ -260,6 +262,7 @@ async def _serve(
             boxes.begin()
             models.begin()
             runs.begin()
+            beside.append(asyncio.create_task(_load_sockets(app)))
             started(running, first_key)
 
         def on_stopping() -> None:
@@ -286,12 +289,19 @@ async def _serve(
             backlog=2048,
         )
         server = _Server(config, on_started, on_stopping)
-        sweeper = asyncio.create_task(_sweep(server, settings.request_timeout))
+        beside.append(asyncio.create_task(_sweep(server, settings.request_timeout)))
         try:
             await server.serve(sockets=[listener])
         finally:
-            sweeper.cancel()
-            await asyncio.gather(sweeper, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def _load_sockets(app: LateApp) -> None:
+    """What WebSockets need, once nothing else is waited for. Else the first of them would keep everybody waiting."""
+    await app.loaded()
+    await load_aside(lambda: importlib.import_module("holdfast.server.socket_wire"))
 
 
 async def _sweep(server: uvicorn.Server, limit: float) -> None:

@@ -23,6 +23,9 @@ from holdfast.threads.surface import PREFIX, parse_query
 
 _PREFIX: Final = PREFIX.encode()
 _BOXES: Final = b"/v1/boxes/"
+_COMPLETIONS: Final = b"/v1/completions"
+_SOCKETS: Final = (_BOXES, b"%b/socket" % _COMPLETIONS)
+"""How paths begin that can be WebSockets."""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
@@ -159,12 +162,15 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
-def _is_for_a_box(cycle: Any) -> bool:
-    """What somebody does in a box, or follows there, ends when they leave: nobody else would ever end it."""
+def _ends_with_client(cycle: Any) -> bool:
+    """What somebody does in a box, or follows there, ends when they leave: nobody else would ever end it. So does
+    what they ask a model, which is paid for."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
         return False
     scope = cycle.scope
-    return bool(scope["raw_path"].startswith(_BOXES)) or is_box_host(dict(scope["headers"]).get(b"host", b""))
+    return bool(scope["raw_path"].startswith((_BOXES, _COMPLETIONS))) or is_box_host(
+        dict(scope["headers"]).get(b"host", b"")
+    )
 
 
 class StreamWire(HttpToolsProtocol):
@@ -212,7 +218,7 @@ class StreamWire(HttpToolsProtocol):
         if self._deaf or cycle is None or cycle.response_complete or self._is_coming_in(cycle):
             return False
         cycles = (self._answering, *(queued for queued, _ in self.pipeline))
-        if any(_is_live(each) or _is_for_a_box(each) for each in cycles):
+        if any(_is_live(each) or _ends_with_client(each) for each in cycles):
             return False
         cycle.keep_alive = False
         return True
@@ -299,10 +305,10 @@ class StreamWire(HttpToolsProtocol):
     # Upgrading
 
     def _should_upgrade_to_ws(self) -> bool:
-        """Only boxes have something to upgrade to; anywhere else the offer is declined by a plain answer."""
+        """Few paths have something to upgrade to; anywhere else the offer is declined by a plain answer."""
         headers = dict(self.headers)
         return b"sec-websocket-key" in headers and (
-            self.url.startswith(_BOXES) or is_box_host(headers.get(b"host", b""))
+            self.url.startswith(_SOCKETS) or is_box_host(headers.get(b"host", b""))
         )
 
     def _may_upgrade(self) -> bool:

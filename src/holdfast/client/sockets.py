@@ -1,0 +1,83 @@
+"""Opens WebSockets to a server: with the credential of a connection, tried again as its requests are."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from holdfast.client.connection import Connection, Parameters, not_understood
+from holdfast.client.errors import Unauthorized, Unreachable, error_of
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+MAX_MESSAGE: Final = 1024 * 1024
+"""Bytes of one message that a server takes."""
+_OPEN_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 5.0
+_PING_SECONDS: Final = 20.0
+
+
+async def open_socket(connection: Connection, path: str, parameters: Parameters = ()) -> ClientConnection:
+    """Tried again where the server was not there; the caller closes it."""
+    deadline, attempt = time.monotonic() + connection.retry_seconds, 0
+    while True:
+        try:
+            return await open_once(connection, path, parameters)
+        except (Unreachable, Unauthorized) as error:
+            if await connection.found_elsewhere(error):
+                continue
+            if isinstance(error, Unauthorized):
+                raise
+            delay = connection.backoff.delay(attempt)
+            if time.monotonic() + delay >= deadline:
+                raise
+            await connection.wait(error, delay, attempt + 1)
+            attempt += 1
+
+
+async def open_once(
+    connection: Connection, path: str, parameters: Parameters = (), *, max_message: int | None = MAX_MESSAGE
+) -> ClientConnection:
+    """Tried this once. `max_message` is what may come from the server."""
+    from websockets.asyncio.client import connect  # here: most who import a client open none
+    from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+
+    query = f"?{urlencode(list(parameters))}" if parameters else ""
+    asked = words_of(path)
+    try:
+        return await connect(
+            f"ws{connection.url.removeprefix('http')}{path}{query}",
+            additional_headers=connection.credential_header,
+            proxy=None,
+            compression=None,
+            max_size=max_message,
+            open_timeout=_OPEN_SECONDS,
+            close_timeout=_CLOSE_SECONDS,
+            ping_interval=_PING_SECONDS,
+            # A server that waits for us to read is slow to answer pings, and must not be taken for dead.
+            ping_timeout=None,
+        )
+    except InvalidStatus as refused:
+        answer = refused.response
+        headers = {name.lower(): value for name, value in answer.headers.raw_items()}
+        raise error_of(answer.status_code, headers, bytes(answer.body or b""), asked) from None
+    except InvalidURI as error:
+        raise ValueError(f"{connection.url} is not a URL: {error}") from None
+    except InvalidHandshake as error:
+        raise not_understood(f"{asked} failed: {error}") from error
+    except (OSError, TimeoutError, EOFError) as error:
+        raise unreachable(connection.url, asked, error) from error
+
+
+def words_of(path: str) -> str:
+    """What is asked for by a socket, as messages name it."""
+    return f"WebSocket {path}"
+
+
+def unreachable(url: str, asked: str, error: BaseException) -> Unreachable:
+    reason = str(error) or "no answer in time"
+    return Unreachable(
+        f"{url} cannot be reached: {reason} ({asked})", hint="check that the server runs and that the URL is right"
+    )
