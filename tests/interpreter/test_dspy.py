@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextvars
+import os
+import subprocess
+import sys
 import warnings
+import zipfile
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +20,7 @@ with warnings.catch_warnings():
     import dspy
     from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
     from dspy.utils import DummyLM
+    from dspy.utils.callback import BaseCallback
 
 from holdfast import SyncClient
 from holdfast.interpreter.budget import Limits
@@ -26,6 +33,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.xdist_group("interpreter-dspy"),
 ]
+
+
+OLDEST = "3.3.0"
+WHEELS = Path(__file__).parents[2] / ".holdfast" / "cache" / "wheels"
+needs_facade = pytest.mark.skipif(
+    find_spec("dspy.primitives.facade") is None, reason="`import dspy` in the sandbox came with dspy 3.4"
+)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +199,9 @@ def test_a_killed_process_ends_the_interpreter(server: ServerProcess) -> None:
     interpreter.shutdown()
 
 
+@pytest.mark.skipif(
+    not hasattr(BaseCallback, "on_interpreter_tool_call_start"), reason="callbacks of interpreters came with dspy 3.3.1"
+)
 def test_callbacks_hear_of_executions_and_tools(py: BoxInterpreter) -> None:
     heard: list[str] = []
 
@@ -241,6 +258,7 @@ async def test_rlm_works_inside_a_running_loop(server: ServerProcess) -> None:
         assert (await rlm.acall(context=[1, 2, 3])).answer == 3
 
 
+@needs_facade
 def test_sub_agents_of_the_sandbox_run_here(server: ServerProcess) -> None:
     """The facade of 3.4: `dspy` in the box is a stand-in whose predictors are the host's."""
 
@@ -263,6 +281,7 @@ def test_sub_agents_of_the_sandbox_run_here(server: ServerProcess) -> None:
     assert found.answer == "so"
 
 
+@needs_facade
 def test_an_rlm_in_an_rlm_has_a_box_of_its_own(server: ServerProcess) -> None:
     inner = [
         {"reasoning": "child", "code": "import os; open('/tmp/child', 'w').close()\nSUBMIT(answer=str(len(context)))"}
@@ -278,6 +297,7 @@ def test_an_rlm_in_an_rlm_has_a_box_of_its_own(server: ServerProcess) -> None:
     assert (found.answer, found.apart) == ("3", True)
 
 
+@needs_facade
 def test_no_rlm_goes_deeper_than_allowed(server: ServerProcess) -> None:
     factory = Boxes(limits=Limits(depth=0))
     lm = script("import dspy\ndspy.RLM('context -> answer')(context='abc')", "SUBMIT(answer='here')")
@@ -344,3 +364,28 @@ def test_code_act_runs_its_code_in_a_box(server: ServerProcess) -> None:
     with dspy.context(lm=lm):
         found = act(question="?")
     assert found.trajectory["code_output_0"] == '"42"'
+
+
+# --- the oldest dspy that it works with ---
+
+
+@pytest.mark.skipif(dspy.__version__ == OLDEST, reason="this is it")
+def test_all_but_the_facade_works_with_the_oldest_dspy_too(tmp_path: Path) -> None:
+    """This very file, with that dspy in the place of ours. All that it needs is here already."""
+    wheel = next(WHEELS.glob(f"dspy-{OLDEST}-*.whl"), None)
+    if wheel is None:
+        pytest.skip(f"pip download --no-deps --dest {WHEELS} dspy=={OLDEST} brings what this needs")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "oldest")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-rs", "--basetemp", tmp_path / "inner", __file__],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "oldest")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert len(skipped) == 5, skipped
+    assert all("came with dspy 3" in line or "this is it" in line for line in skipped), skipped
