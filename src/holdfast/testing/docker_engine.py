@@ -42,7 +42,7 @@ _PROGRAMS: Final = (
 )  # fmt: skip
 _LEFT_OUT: Final = frozenset(
     {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data", "site-packages",
-     "dist-packages", "__pycache__"}
+     "dist-packages"}
 )  # fmt: skip
 _ETC: Final = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
@@ -227,10 +227,11 @@ def _python() -> tuple[Path, Path, list[Path]]:
 
 
 def _module_files(library: Path) -> Iterator[Path]:
+    """Modules, and what they were compiled to: else the first thing that every box does is to compile them again."""
     for folder, names, files in os.walk(library):
         names[:] = sorted(name for name in names if name not in _LEFT_OUT and not name.startswith("config-"))
         for name in sorted(files):
-            if name.endswith((".py", ".so")):
+            if name.endswith((".py", ".so", ".pyc")):
                 yield Path(folder) / name
 
 
@@ -273,9 +274,9 @@ class _Root:
         member.type, member.mode = tarfile.DIRTYPE, mode
         self._put(member)
 
-    def _add(self, name: str, data: bytes, mode: int) -> None:
+    def _add(self, name: str, data: bytes, mode: int, when: float = 0) -> None:
         member = tarfile.TarInfo(self._settled(name))
-        member.size, member.mode = len(data), mode
+        member.size, member.mode, member.mtime = len(data), mode, when
         self._put(member, data)
 
     @staticmethod
@@ -286,7 +287,8 @@ class _Root:
         return f"{top.readlink()}/{rest}" if rest and first != "etc" and top.is_symlink() else name
 
     def copy(self, source: Path, name: str) -> None:
-        self._add(name, source.read_bytes(), 0o755)
+        # With its time, which compiled modules know of their source.
+        self._add(name, source.read_bytes(), 0o755, int(source.stat().st_mtime))
 
     def link(self, name: str, target: str) -> None:
         member = tarfile.TarInfo(name)
