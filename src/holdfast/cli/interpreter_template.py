@@ -170,9 +170,13 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
         from holdfast.cli.image_build import show_output
         from holdfast.images.errors import StepFailed
 
+        known = await templates.look(templates.declared.get(name))
+        if known.status == "ready":
+            return
+        note("template", Cell(name, "bold"), Cell(f"  is {known.status}: it is built now", "dim"))
         try:
             with BuildProgress() as progress:
-                await templates.resolve(name, progress)
+                await templates.build(known.template, progress)
         except StepFailed as error:
             show_output(error.output)
             raise
