@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import warnings
-import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,8 @@ with warnings.catch_warnings():
     from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
     from dspy.utils import DummyLM
     from dspy.utils.callback import BaseCallback
+
+from tests.environments import packages_of
 
 from holdfast import SyncClient
 from holdfast.interpreter.budget import Limits
@@ -36,7 +37,6 @@ pytestmark = [
 
 
 OLDEST = "3.3.0"
-WHEELS = Path(__file__).parents[2] / ".holdfast" / "cache" / "wheels"
 needs_facade = pytest.mark.skipif(
     find_spec("dspy.primitives.facade") is None, reason="`import dspy` in the sandbox came with dspy 3.4"
 )
@@ -372,14 +372,9 @@ def test_code_act_runs_its_code_in_a_box(server: ServerProcess) -> None:
 @pytest.mark.skipif(dspy.__version__ == OLDEST, reason="this is it")
 def test_all_but_the_facade_works_with_the_oldest_dspy_too(tmp_path: Path) -> None:
     """This very file, with that dspy in the place of ours. All that it needs is here already."""
-    wheel = next(WHEELS.glob(f"dspy-{OLDEST}-*.whl"), None)
-    if wheel is None:
-        pytest.skip(f"pip download --no-deps --dest {WHEELS} dspy=={OLDEST} brings what this needs")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "oldest")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-rs", "--basetemp", tmp_path / "inner", __file__],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "oldest")},
+        env={**os.environ, "PYTHONPATH": str(packages_of("oldest"))},
         capture_output=True,
         text=True,
         timeout=300,

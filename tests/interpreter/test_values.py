@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.data_packages import IN_BOX, data_packages
+from tests.environments import IN_BOX, data_packages
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
