@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from holdfast.interpreter import bridge as bridges
 from holdfast.interpreter.bridge import Bridge, Delegation
 from holdfast.interpreter.budget import Budget, Limits
+from holdfast.interpreter.calls import Call, Submission
 from holdfast.interpreter.errors import (
     BudgetExceeded,
     CallFailed,
@@ -24,7 +25,6 @@ from holdfast.interpreter.errors import (
     InvalidSubmission,
 )
 from holdfast.interpreter.host import Completion
-from holdfast.interpreter.kernel import Call, Submission
 
 pytestmark = pytest.mark.anyio
 

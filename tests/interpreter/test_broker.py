@@ -23,9 +23,10 @@ from holdfast.guest.kernel.wire import pack
 from holdfast.interpreter.bridge import Bridge, Delegation
 from holdfast.interpreter.broker import Broker
 from holdfast.interpreter.budget import Budget, Limits
+from holdfast.interpreter.context import Context
 from holdfast.interpreter.errors import InterpreterError, KernelLost
 from holdfast.interpreter.host import Completion
-from holdfast.interpreter.kernel import Context, Kernels
+from holdfast.interpreter.kernel import Kernels
 from holdfast.interpreter.results import Execution
 from holdfast.providers.local import LocalProvider
 

@@ -14,8 +14,10 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.wire import pack
+from holdfast.interpreter.calls import Call, Submission, ToolName
+from holdfast.interpreter.context import Context, ContextRefused
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.kernel import Call, Context, ContextRefused, Kernels, Submission, ToolName
+from holdfast.interpreter.kernel import Kernels
 from holdfast.interpreter.running import Running
 from holdfast.providers.local import LocalProvider
 

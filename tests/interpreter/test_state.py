@@ -14,8 +14,10 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.saving import MAGIC
+from holdfast.interpreter.calls import Call, ToolName
+from holdfast.interpreter.context import Context
 from holdfast.interpreter.errors import InvalidInterpreter, KernelLost, StateFailed
-from holdfast.interpreter.kernel import Call, Context, Kernels, ToolName
+from holdfast.interpreter.kernel import Kernels
 from holdfast.interpreter.state import Checkpoint, export_state, import_state, load, save
 from holdfast.providers.local import LocalProvider
 

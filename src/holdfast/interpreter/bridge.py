@@ -21,10 +21,10 @@ from holdfast.guest.kernel import shipping
 from holdfast.interpreter.annotations import name_of
 from holdfast.interpreter.batches import BatchFailed, all_or_nothing
 from holdfast.interpreter.budget import Budget
+from holdfast.interpreter.calls import Call, Submission, ToolName
 from holdfast.interpreter.errors import BudgetExceeded, CallFailed, CallRefused, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.fields import Given, OutputField, check, fields_of
 from holdfast.interpreter.host import Completion, Record
-from holdfast.interpreter.kernel import Call, Submission, ToolName
 from holdfast.interpreter.showing import show
 from holdfast.interpreter.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
 from holdfast.interpreter.tracing import CallTrace, trace_call

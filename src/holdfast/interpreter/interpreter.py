@@ -26,6 +26,7 @@ from holdfast.interpreter import state
 from holdfast.interpreter.bridge import Bridge, Delegate, Turn
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.children import Child, ChildLimits, Children, Parent
+from holdfast.interpreter.context import Context
 from holdfast.interpreter.errors import (
     InterpreterError,
     InvalidInterpreter,
@@ -37,7 +38,7 @@ from holdfast.interpreter.events import Building, Events
 from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField, check
 from holdfast.interpreter.host import Host, Record
-from holdfast.interpreter.kernel import Context, Kernels
+from holdfast.interpreter.kernel import Kernels
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
 from holdfast.interpreter.running import Printed

@@ -15,8 +15,8 @@ from typing import Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.interpreter import state
+from holdfast.interpreter.context import Context
 from holdfast.interpreter.errors import InvalidInterpreter
-from holdfast.interpreter.kernel import Context
 from holdfast.interpreter.manifest import Manifest, Manifests, name_of
 from holdfast.interpreter.results import Saved
 from holdfast.interpreter.state import Checkpoint
