@@ -274,7 +274,7 @@ async def test_code_that_takes_too_long_is_interrupted_and_killed_where_it_does_
     assert (done.error.kind, done.state_lost) == ("TimeoutError", False)
     assert "longer than 0.2 s" in done.error.message
     assert (await context.execute("kept")).value == 1
-    monkeypatch.setattr("holdfast.interpreter.kernel.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.interpreter.context.GRACE_SECONDS", 0.2)
     stubborn = "while True:\n    try:\n        time.sleep(1000)\n    except KeyboardInterrupt: pass"
     killed = await context.execute(stubborn, timeout=0.2)
     assert killed.error is not None
