@@ -307,9 +307,13 @@ async def _older(address: tuple[str, int], status: str) -> AsyncIterator[str]:
                 return
             behind_writer.write(head)
             await asyncio.gather(_pipe(reader, behind_writer), _pipe(behind_reader, writer))
+        except asyncio.CancelledError:
+            pass  # by us, below: to be cancelled is an error to who serves streams
         finally:
-            writer.close()
-            behind_writer.close()
+            for each in (writer, behind_writer):
+                each.transport.abort()
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
