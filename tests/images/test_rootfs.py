@@ -123,9 +123,11 @@ def test_a_package_takes_over_files_where_it_says_so(tmp_path: Path) -> None:
 
 
 def test_hard_links_within_a_package_are_kept(tmp_path: Path) -> None:
-    package = TestPackage("a", [Entry("./bin/x", b"x"), Entry("./bin/y", type=tarfile.LNKTYPE, link="./bin/x")])
+    link = Entry("./bin/y", type=tarfile.LNKTYPE, mode=0o600, link="./bin/x")
+    package = TestPackage("a", [Entry("./bin/x", b"x", mode=0o755), link])
     member = assemble(tmp_path, package).getmember("usr/bin/y")
     assert (member.islnk(), member.linkname) == (True, "usr/bin/x")
+    assert member.mode == 0o755, "as the file: Docker gives it the mode of the link"
 
 
 HOSTILE: list[tuple[str, Sequence[Entry], str]] = [

@@ -71,6 +71,7 @@ class _Node:
     kind: bytes
     package: str
     target: str = ""
+    mode: int = 0
 
 
 @dataclass(slots=True)
@@ -178,8 +179,9 @@ class RootFilesystem:
             original = self._nodes.get(target)
             if original is None or original.kind != tarfile.REGTYPE or original.package != package:
                 raise BadPackage(f"/{name} of package {package} is a hard link to what is not its own: /{target}")
-            self._nodes[path] = _Node(tarfile.REGTYPE, package)
-            yield _header(path, tarfile.LNKTYPE, 0o644, int(entry.mtime), link=target)
+            self._nodes[path] = original
+            # With the mode of the file, whatever it says itself: Docker gives the file the mode of the link.
+            yield _header(path, tarfile.LNKTYPE, original.mode, int(entry.mtime), link=target)
         else:
             assert content is not None
             yield from self._file(path, entry, content, package, hashed=sums if name in conffiles else None, name=name)
@@ -194,7 +196,7 @@ class RootFilesystem:
         hashed: dict[str, str] | None,
         name: str,
     ) -> Iterator[bytes]:
-        self._nodes[path] = _Node(tarfile.REGTYPE, package)
+        self._nodes[path] = _Node(tarfile.REGTYPE, package, mode=entry.mode)
         self.files += 1
         self.size += entry.size
         yield _header(path, tarfile.REGTYPE, entry.mode, int(entry.mtime), size=entry.size)
