@@ -32,6 +32,8 @@ def kept(py: Cli) -> Iterator[str]:
 def test_code_runs_in_a_box_of_its_own_which_goes_with_it(py: Cli, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import sys\nprint('said')\nprint('warned', file=sys.stderr)\n6 * 7\n")
+    assert "give a FILE or --code" in py("interpreter", "run", str(program), "-c", "1").err
+    assert py("interpreter", "run", "-c", "6 * 7").out == "42\n"
     done = py("interpreter", "run", str(program))
     assert (done.exit, done.out, done.err) == (0, "said\n42\n", "warned\n")
     assert "there is no interpreter" in py("interpreter", "list").err

@@ -61,7 +61,13 @@ def register(app: typer.Typer, wanted: str | None = None) -> None:
 
 @group.command("run")
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Python to run; - reads it from standard input.")] = "-",
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Python to run; - or none reads it from standard input."),
+    ] = None,
+    code: Annotated[
+        str | None, typer.Option("--code", "-c", metavar="CODE", help="Python to run, in the place of FILE.")
+    ] = None,
     id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="An interpreter to go on with, with all it has in memory.")
     ] = None,
@@ -95,12 +101,14 @@ def run(
     document. Ctrl-C interrupts the code.
 
     \b
-    echo 'import sys; sys.version' | holdfast interpreter run
+    holdfast interpreter run -c 'import sys; sys.version'
     holdfast interpreter run analysis.py --template data --keep
     """
     from holdfast.cli.server_start import ensure_server
 
-    code = _read_code(file)
+    if file is not None and code is not None:
+        raise CommandError("there are two pieces of code", next_step="give a FILE or --code", exit=Exit.USAGE)
+    text = _read_code(file or "-") if code is None else _bounded("the code", code)
     box = describe_box(
         provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
         network=network, allow=allow, bandwidth=None, connections=None,
@@ -123,7 +131,7 @@ def run(
     async def work(client: Client) -> RemoteExecution:
         used = await _find(client, id) if id is not None else (await client.interpreters.create(**made_anew)).id
         try:
-            return await _execute(client, used, code, timeout, quiet=as_json)
+            return await _execute(client, used, text, timeout, quiet=as_json)
         finally:
             if id is None and keep:
                 note("interpreter", used, Cell(f"  go on with holdfast interpreter run --id {used}", "dim"))
@@ -143,8 +151,12 @@ def _read_code(file: str) -> str:
         code = sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{file} cannot be read: {error}", exit=Exit.USAGE) from None
+    return _bounded(file, code)
+
+
+def _bounded(what: str, code: str) -> str:
     if len(code) > _LONGEST:
-        raise CommandError(f"{file} has {len(code)} characters, more than {_LONGEST}", exit=Exit.USAGE)
+        raise CommandError(f"{what} has {len(code)} characters, more than {_LONGEST}", exit=Exit.USAGE)
     return code
 
 
