@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.box_providers import dummies
+from tests.serving import serving
 
 from holdfast import Client, SyncClient
 from holdfast.boxes import Box, BoxSpec, FileKind, Owner, Power, ProcessState
@@ -41,11 +42,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="session", params=["dummy", "local"])
 def box_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     home = tmp_path_factory.mktemp(f"client-{request.param}") / "home"
-    with ServerProcess(home, providers=dummies if request.param == "dummy" else None) as server:
+    with serving(home, providers=dummies if request.param == "dummy" else None) as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.client.proxy import Fault, Proxy
+from tests.serving import serving
 
 from holdfast import Client, SyncClient
 from holdfast.client import Conflict, NotFound
@@ -17,11 +18,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def interpreter_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("interpreters") / "home") as server:
+    with serving(tmp_path_factory.mktemp("interpreters") / "home") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture(scope="module")

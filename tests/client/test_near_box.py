@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.serving import serving
 
-from holdfast import Client, SyncClient
+from holdfast import Client
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.errors import BoxStopped, ConnectRefused
 from holdfast.boxes.spec import OnIdle
@@ -31,11 +32,8 @@ while True:
 
 @pytest.fixture(scope="module")
 def near_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("near") / "home") as server:
+    with serving(tmp_path_factory.mktemp("near") / "home") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.serving import serving
 
-from holdfast import SyncClient
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.spec import BoxSpec, VolumeMount
@@ -149,11 +149,8 @@ def test_a_child_has_its_own_part_of_what_its_parent_has_of_the_volume() -> None
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("children") / "home") as server:
+    with serving(tmp_path_factory.mktemp("children") / "home") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.interpreter.workshops import Repository
+from tests.serving import serving
 
-from holdfast import Client, Interpreter, SyncClient
+from holdfast import Client, Interpreter
 from holdfast.boxes.acquire import How
 from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.spec import BoxSpec, VolumeMount
@@ -35,11 +36,8 @@ SPEC = BoxSpec()
 
 @pytest.fixture(scope="module")
 def host_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("host") / "home") as server:
+    with serving(tmp_path_factory.mktemp("host") / "home") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.interpreter.workshops import Repository
+from tests.serving import serving
 
-from holdfast import Interpreter, SyncClient, SyncInterpreter
+from holdfast import Interpreter, SyncInterpreter
 from holdfast.boxes.errors import BoxGone
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.interpreter.client_host import ClientHost
@@ -26,11 +27,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("interpreters") / "home") as server:
+    with serving(tmp_path_factory.mktemp("interpreters") / "home") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.serving import serving
 
-from holdfast import SyncClient
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.interpreter import Interpreter
@@ -18,11 +18,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("state") / "home") as server:
+    with serving(tmp_path_factory.mktemp("state") / "home") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture

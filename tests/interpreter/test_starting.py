@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
+from tests.serving import serving
 
-from holdfast import Interpreter, SyncClient
+from holdfast import Interpreter
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
@@ -20,11 +21,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("ahead") / "home", pool=4) as server:
+    with serving(tmp_path_factory.mktemp("ahead") / "home", pool=4) as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for each in client.boxes.list():
-                client.boxes.delete(each.id)
 
 
 @pytest.fixture
