@@ -70,6 +70,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
         loop.run_until_complete(_cancel_leftover())
         loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(_cancel_leftover())  # generators that were dropped meanwhile are closed by tasks
     finally:
         loop.close()
 
