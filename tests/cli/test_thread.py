@@ -207,7 +207,8 @@ def test_tail_ends_with_the_stream(cli: Cli, thread: str, server: ServerProcess)
 
 
 def test_tail_into_a_pipe_that_closes_is_quiet(thread: str, server: ServerProcess, cli: Cli) -> None:
-    cli("thread", "append", thread, "-", stdin='{"type": "chat", "text": "x"}\n' * 1000)
+    long = "x" * 200  # all of them are more than a pipe holds: there is always something to write when it is closed
+    cli("thread", "append", thread, "-", stdin=f'{{"type": "chat", "text": "{long}"}}\n' * 1000)
     with start("thread", "tail", thread, "--home", str(server.home)) as tail:
         assert tail.stdout is not None
         assert tail.stderr is not None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -15,6 +17,7 @@ from holdfast.client import NotFound, SyncTail, SyncThread, Tail, Thread
 from holdfast.client.keys import Keys
 from holdfast.client.sync import SyncKeys, SyncThreads
 from holdfast.client.threads import Threads
+from holdfast.loop_thread import LoopThread
 from holdfast.testing.server import ServerProcess
 
 
@@ -125,3 +128,34 @@ def test_the_twins_have_the_same_surface(asynchronous: type, synchronous: type) 
 
     assert surface(asynchronous) == surface(synchronous)
     assert inspect.signature(Client) == inspect.signature(SyncClient)
+
+
+def test_a_generator_that_is_dropped_at_the_very_end_is_closed_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def slow_to_close() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    async def hold(held: asyncio.Event) -> None:
+        generator = slow_to_close()
+        await anext(generator)
+        held.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            del generator  # now the loop closes it, by a task
+
+    async def begin() -> None:
+        held = asyncio.Event()
+        tasks.append(asyncio.create_task(hold(held)))
+        await held.wait()
+
+    tasks: list[asyncio.Task[None]] = []
+    loop = LoopThread()
+    loop.run(begin())
+    loop.close()
+    tasks.clear()
+    gc.collect()
+    assert "was destroyed but it is pending" not in caplog.text
