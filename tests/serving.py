@@ -1,4 +1,4 @@
-"""A server for the tests of a module, and the end of the boxes that they leave."""
+"""A server for the tests of a module, and what it is to have: a model, and in the end none of their boxes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import SyncClient
+from holdfast.model_apis import Api
+from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 
 
@@ -18,3 +20,12 @@ def serving(home: Path, **options: Any) -> Iterator[ServerProcess]:
         with SyncClient(server.url, api_key=server.api_key) as client:
             for each in client.boxes.list():
                 client.boxes.delete(each.id)
+
+
+@contextmanager
+def with_model(server: ServerProcess, name: str = "mine") -> Iterator[ScriptedModel]:
+    """One that the server knows by that name, for as long as this lasts."""
+    with ScriptedModel() as model, SyncClient(server.url, api_key=server.api_key) as client:
+        client.models.add(name, apis=[Api.OPENAI_CHAT], base_url=model.url, model="scripted")
+        yield model
+        client.models.remove(name)

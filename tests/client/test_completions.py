@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.proxy import Proxy
+from tests.serving import with_model
 
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.completions import AT_ONCE, Completions
@@ -30,10 +31,8 @@ USER = [{"role": "user", "content": "What is it?"}]
 
 @pytest.fixture
 def model(server: ServerProcess) -> Iterator[ScriptedModel]:
-    with ScriptedModel() as model, SyncClient(server.url, api_key=server.api_key) as client:
-        client.models.add("mine", apis=[Api.OPENAI_CHAT], base_url=model.url, model="scripted")
+    with with_model(server) as model:
         yield model
-        client.models.remove("mine")
 
 
 def completions_of(client: Client) -> Completions:

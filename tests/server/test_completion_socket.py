@@ -10,10 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.serving import with_model
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from holdfast.client import Client, SyncClient
+from holdfast.client import Client
 from holdfast.model_apis import Api
 from holdfast.server.completion_socket import AT_ONCE, MAX_WAITING
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, Usage, error, held, text
@@ -28,10 +29,8 @@ USER = [{"role": "user", "content": "What is it?"}]
 
 @pytest.fixture
 def model(dummy_server: ServerProcess) -> Iterator[ScriptedModel]:
-    with ScriptedModel() as model, SyncClient(dummy_server.url, api_key=dummy_server.api_key) as client:
-        client.models.add("mine", apis=[Api.OPENAI_CHAT], base_url=model.url, model="scripted")
+    with with_model(dummy_server) as model:
         yield model
-        client.models.remove("mine")
 
 
 @pytest.fixture
