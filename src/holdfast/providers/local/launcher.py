@@ -80,17 +80,27 @@ def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":
 
 
 def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
+    """Make the stage, in a file system that only this process and its children see, mounted over the stage's parent.
+
+    The boxes' user must be able to pass through every folder on the way, whatever umask the server has and whatever
+    mode the parent has on the host. On the host nothing but that empty parent is left.
+    """
+    os.umask(0o022)
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "/")
     _drop_pseudo_mounts()
-    os.makedirs(stage, mode=0o755, exist_ok=True)
-    _check(_libc.mount(b"holdfast", stage.encode(), b"tmpfs", 0, b"mode=755,size=1m"), stage)
-    for source, name in binds:
+    sources = [(os.open(source, os.O_PATH), name) for source, name in binds]  # the stage may hide their paths
+    parent = os.path.dirname(stage)
+    os.makedirs(parent, exist_ok=True)
+    _check(_libc.mount(b"holdfast", parent.encode(), b"tmpfs", 0, b"mode=755,size=1m"), parent)
+    os.mkdir(stage)
+    for source, name in sources:
         target = os.path.join(stage, name)
-        os.mkdir(target, 0o755)
-        _bind(source, target)
+        os.mkdir(target)
+        _bind(f"/proc/self/fd/{source}", target)
+        os.close(source)
     for number in range(_MOUNTS):
-        os.mkdir(os.path.join(stage, f"folder{number}"), 0o755)
+        os.mkdir(os.path.join(stage, f"folder{number}"))
         os.close(os.open(os.path.join(stage, f"file{number}"), os.O_CREAT | os.O_WRONLY, 0o644))
 
 
