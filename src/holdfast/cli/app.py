@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from holdfast import __version__
+from holdfast.cli.command_name import as_called, command_name
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
@@ -47,7 +48,9 @@ def run(arguments: list[str]) -> int:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours
     try:
-        result: Any = build(arguments)(args=arguments, prog_name="holdfast", standalone_mode=False)
+        command = typer.main.get_command(build(arguments))
+        _name_as_called(command)
+        result: Any = command.main(args=arguments, prog_name=command_name(), standalone_mode=False)
     except CommandError as error:
         print_error(error, as_json=as_json)
         return error.exit
@@ -58,13 +61,20 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else Exit.OK
 
 
+def _name_as_called(command: Any) -> None:
+    """The examples of the help can be pasted too."""
+    command.help = command.help and as_called(command.help)
+    for each in getattr(command, "commands", {}).values():
+        _name_as_called(each)
+
+
 def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
     message = error.format_message()
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(message + "\n")
         return Exit.USAGE
-    command = context.command_path if context is not None else "holdfast"
+    command = context.command_path if context is not None else command_name()
     print_error(CommandError(message, next_step=f"{command} --help", exit=Exit.USAGE), as_json=as_json)
     return Exit.USAGE
 

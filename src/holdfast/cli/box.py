@@ -23,7 +23,7 @@ from holdfast.cli.box_spec import (
     wrong,
 )
 from holdfast.cli.command_line import BoxCommand
-from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, note, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration, parse_duration
 from holdfast.cli.network_options import (
     AllowOption,
@@ -252,7 +252,7 @@ def _introduce(made: MadeBox, milliseconds: float, *, keyed: bool) -> None:
     write_field("box", Cell(box.id, "bold"), f"  {describe_kind(box)}", Cell(f"  {milliseconds:.0f} ms", "dim"))
     if how is not None:
         write_field(*how)
-    write_field("next", Cell(f"holdfast box shell {box.id}", "dim"))
+    write_field("next", hint(f"holdfast box shell {box.id}"))
 
 
 def describe_kind(row: BoxRecord) -> str:
@@ -311,11 +311,11 @@ def list_(
         for row in rows:
             write_line(row.id)
     elif not rows:
-        write_field("no boxes", Cell("holdfast box create makes one", "dim"))
+        write_field("no boxes", hint("holdfast box create makes one"))
     else:
         write_table(*box_table(rows, time.time()))
         if len(rows) == limit:
-            note("more", f"there may be more than these {limit}: holdfast box list --limit {limit * 10}")
+            note("more", hint(f"there may be more than these {limit}: holdfast box list --limit {limit * 10}"))
 
 
 def box_table(rows: list[BoxRecord], now: float) -> tuple[list[str], list[list[Cell | str]]]:
@@ -374,7 +374,7 @@ def show(
     if metrics is not None:
         write_field("uses", describe_use(metrics))
     if is_terminal() and row.state == "running":
-        write_field("next", Cell(f"holdfast box shell {row.id}", "dim"))
+        write_field("next", hint(f"holdfast box shell {row.id}"))
 
 
 def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, find_box, open_box
-from holdfast.cli.console import Cell, write_json, write_line
+from holdfast.cli.console import Cell, hint, write_json, write_line
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 
@@ -92,7 +92,7 @@ def step_lines(steps: Sequence[Step]) -> list[tuple[Cell | str, ...]]:
         name = f" {step.name.ljust(width)}"
         lines.append(("  ", sign, name, f"  {step.milliseconds:9.2f} ms", Cell(f"  {step.detail}", "dim")))
         if step.next_step:
-            lines.append((" " * (width + 20), Cell(f"next: {step.next_step}", "dim")))
+            lines.append((" " * (width + 20), hint(f"next: {step.next_step}")))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, find_box
-from holdfast.cli.console import Cell, note, write_field, write_json, write_table
+from holdfast.cli.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.network_options import (
     AllowOption,
     BandwidthOption,
@@ -91,7 +91,7 @@ def egress(
     else:
         write_table(("when", "", "method", "host", "sent", "received", "why"), [_line(each) for each in decisions])
         if len(decisions) == limit:
-            note("more", f"there may be more than these {limit}: holdfast box egress {id} --limit {limit * 10}")
+            note("more", hint(f"there may be more than these {limit}: holdfast box egress {id} --limit {limit * 10}"))
 
 
 def _line(decision: EgressDecision) -> list[Cell | str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, find_process, open_box
-from holdfast.cli.console import Cell, note, write_field, write_json, write_table
+from holdfast.cli.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -68,7 +68,7 @@ def logs(
     except KeyboardInterrupt:
         if not as_json:
             note("stopped", f"process {process} goes on without you")
-            note("next", f"holdfast box logs {box} {process} --follow --offset {seen}")
+            note("next", hint(f"holdfast box logs {box} {process} --follow --offset {seen}"))
         raise typer.Exit(Exit.INTERRUPTED) from None
     if follow and not as_json and info.exit_code != 0:
         note("ended", _state(info).text)
@@ -91,7 +91,7 @@ def _list(where: Where, box: str, *, as_json: bool) -> None:
         write_json({"processes": [process_document(each) for each in processes]})
         return
     if not processes:
-        write_field("no processes", Cell(f"holdfast box exec {id} --detach -- COMMAND starts one", "dim"))
+        write_field("no processes", hint(f"holdfast box exec {id} --detach -- COMMAND starts one"))
         return
     now = time.time()
     write_table(

@@ -12,7 +12,7 @@ import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, open_box
 from holdfast.cli.box_spec import wrong
-from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json, write_line
+from holdfast.cli.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -83,7 +83,7 @@ def port(
             write_field("", Cell("opens for five minutes; a browser that has opened it stays in", "dim"))
         for name in preview.headers:
             write_field("header", name, Cell("  to be sent along; --json shows its value", "dim"))
-        write_field("next", Cell(f"holdfast box port {box} {port} --forward", "dim"), Cell("   brings it here", "dim"))
+        write_field("next", hint(f"holdfast box port {box} {port} --forward"), Cell("   brings it here", "dim"))
     else:
         write_line(preview.url)
 

@@ -16,7 +16,7 @@ import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, find_process, open_box, reach
 from holdfast.cli.box_spec import parse_env, read_value, wrong
-from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json, write_line
+from holdfast.cli.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -172,7 +172,7 @@ def _detach(where: Where, box: str, command: Command, *, as_json: bool) -> None:
         write_json({"box": id, "process": process})
     elif is_terminal():
         write_field("process", Cell(process, "bold"))
-        write_field("next", Cell(f"holdfast box logs {id} {process} --follow", "dim"))
+        write_field("next", hint(f"holdfast box logs {id} {process} --follow"))
     else:
         write_line(process)
 
@@ -412,4 +412,4 @@ def _say_how_to_return(visit: Visit, progress: _Progress) -> None:
     with contextlib.suppress(OSError):  # a terminal that was closed cannot be told
         progress.leave_line()
         note("left", f"process {progress.process} goes on in {progress.box}")
-        note("next", f"holdfast box shell {progress.box} --attach {progress.process}")
+        note("next", hint(f"holdfast box shell {progress.box} --attach {progress.process}"))

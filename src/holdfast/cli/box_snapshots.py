@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, find_box, find_snapshot
 from holdfast.cli.box_spec import parse_box_labels
-from holdfast.cli.console import Cell, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.sizes import describe_size
@@ -51,7 +51,7 @@ def snapshot(
         write_field(
             "snapshot", Cell(made.id, "bold"), Cell(f"  {describe_size(made.size)}  {milliseconds:.0f} ms", "dim")
         )
-        write_field("next", Cell(f"holdfast box restore {made.id}", "dim"))
+        write_field("next", hint(f"holdfast box restore {made.id}"))
 
 
 def snapshots(
@@ -91,7 +91,7 @@ def snapshots(
         for each in found:
             write_line(each.id)
     elif not found:
-        write_field("no snapshots", Cell("holdfast box snapshot BOX makes one", "dim"))
+        write_field("no snapshots", hint("holdfast box snapshot BOX makes one"))
     else:
         now = time.time()
         write_table(
@@ -179,7 +179,7 @@ def _made(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
         write_line(row.id)
     else:
         write_field("box", Cell(row.id, "bold"), f"  {describe_kind(row)}")
-        write_field("next", Cell(f"holdfast box shell {row.id}", "dim"))
+        write_field("next", hint(f"holdfast box shell {row.id}"))
 
 
 def _own(labels: Any) -> list[tuple[str, str]]:

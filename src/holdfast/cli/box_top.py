@@ -16,7 +16,8 @@ import typer
 
 from holdfast.cli.box import state_cell
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import ACCENT, Cell, is_terminal, note, printable, write_field, write_json, write_table
+from holdfast.cli.command_name import as_called
+from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, printable, write_field, write_json, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.sizes import describe_size
@@ -218,7 +219,7 @@ def _print_once(where: Where, sort: SortName, *, as_json: bool) -> None:
     if as_json:
         write_json({**document(lines), "leftOut": left_out})
     elif not lines:
-        write_field("no boxes", Cell("holdfast box create makes one", "dim"))
+        write_field("no boxes", hint("holdfast box create makes one"))
     else:
         write_table(*_without_empty(_COLUMNS, [cells(line) for line in lines]))
         if left_out:
@@ -293,7 +294,7 @@ def _page(lines: Sequence[Line], watch: Watch, sort: SortName, left_out: int, wi
     head = Text.assemble(("  boxes  ", "bold"), (summary(lines) if lines else "none yet", ""))
     head.no_wrap, head.overflow = True, "ellipsis"
     if not lines:
-        return Group(head, Text(), Text("  holdfast box create makes one", "dim"))
+        return Group(head, Text(), Text(as_called("  holdfast box create makes one"), "dim"))
     room = max(1, height - 5)
     shown = sorted_by(lines, sort)[:room]
     rows = [cells(line, watch.history.get(line.usage.id, ())) for line in shown]

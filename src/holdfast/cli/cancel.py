@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, note, write_field, write_json
+from holdfast.cli.console import hint, note, write_field, write_json
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -54,4 +54,4 @@ def cancel(
         note("nothing", f"to cancel: the run of thread {thread} had ended already ({run.status})")
     else:
         write_field(run.status, f"run {run.id} of thread {thread}")
-        note("next", Cell(f"holdfast resume {thread}", "dim"))
+        note("next", hint(f"holdfast resume {thread}"))

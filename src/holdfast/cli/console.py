@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.cli.command_name import as_called
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -24,6 +26,11 @@ class Cell:
 
     text: str
     style: str = ""
+
+
+def hint(text: str) -> Cell:
+    """What to do next: its commands are named as the user calls them, and can be pasted."""
+    return Cell(as_called(text), "dim")
 
 
 def is_terminal() -> bool:

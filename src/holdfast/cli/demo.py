@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import LABEL_WIDTH, Cell, is_terminal, note, write_field, write_json, write_line
+from holdfast.cli.console import LABEL_WIDTH, Cell, hint, is_terminal, note, write_field, write_json, write_line
 from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
@@ -236,7 +236,7 @@ async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watche
             write_line("    ", *line)
     write_line("")
     write_next([f"holdfast diff {thread}", f"holdfast attach {thread}", "holdfast model add --help"])
-    write_line(Cell('         then, in a project of yours: holdfast run "what to do" --agent pi', "dim"))
+    write_line(hint('         then, in a project of yours: holdfast run "what to do" --agent pi'))
 
 
 @contextlib.contextmanager

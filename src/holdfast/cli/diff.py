@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.agent_text import plain
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import ACCENT, Cell, is_terminal, note, write_json, write_line
+from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_json, write_line
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
 
@@ -56,7 +56,7 @@ def diff(
         for line in patch_lines(changes.patch):
             write_line(*line)
     if changes.truncated:
-        note("cut", "there are more changes than fit; holdfast box cp takes the files themselves")
+        note("cut", "there are more changes than fit", hint("  holdfast box cp takes the files themselves"))
 
 
 def stat_lines(changes: Changes) -> Iterator[tuple[Cell, ...]]:

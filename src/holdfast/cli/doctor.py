@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli.console import Cell, write_json, write_line
+from holdfast.cli.console import Cell, hint, write_json, write_line
 from holdfast.cli.discovery import the_home
 from holdfast.cli.exits import Exit
 from holdfast.cli.machine import Finding, Word, examine
@@ -45,7 +45,7 @@ def _write(finding: Finding) -> None:
         Cell(f" · {finding.purpose}", "dim"),
     )
     if finding.next_step is not None:
-        write_line(" " * 30, Cell(f"next: {finding.next_step}", "dim"))
+        write_line(" " * 30, hint(f"next: {finding.next_step}"))
 
 
 def _document(finding: Finding) -> dict[str, object]:

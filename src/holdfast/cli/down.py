@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from holdfast.cli.console import Cell, write_field, write_json
+from holdfast.cli.console import hint, write_field, write_json
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -46,4 +46,4 @@ def down(home: HomeOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         write_json({"home": str(folder), "pid": running.pid, "stopped": True})
     else:
-        write_field("stopped", running.url, Cell("  boxes and runs go on; holdfast up finds them again", "dim"))
+        write_field("stopped", running.url, hint("  boxes and runs go on; holdfast up finds them again"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, write_field, write_json, write_table
+from holdfast.cli.console import Cell, hint, write_field, write_json, write_table
 from holdfast.cli.network_options import (
     AllowOption,
     BandwidthOption,
@@ -77,7 +77,7 @@ def list_(
     if as_json:
         write_json({"policies": [each.to_json() for each in found]})
     elif not found:
-        write_field("no policies", Cell("holdfast egress set ENVIRONMENT --allow RULE makes one", "dim"))
+        write_field("no policies", hint("holdfast egress set ENVIRONMENT --allow RULE makes one"))
     else:
         write_table(
             ("environment", "network"),

@@ -92,8 +92,9 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
         told = {"code": error.code, "message": error.message, "hint": error.next_step, "exit": int(error.exit)}
         sys.stderr.write(json.dumps({"error": {k: v for k, v in told.items() if v is not None}}) + "\n")
         return
+    from holdfast.cli.command_name import as_called
     from holdfast.cli.console import note
 
     note("error", error.message)
     if error.next_step:
-        note("next", error.next_step)
+        note("next", as_called(error.next_step))

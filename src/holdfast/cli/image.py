@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -73,7 +73,7 @@ def import_(
     elif is_terminal():
         seconds = time.monotonic() - began
         write_field("image", Cell(image.name, "bold"), Cell(f"  {describe_size(image.size)}  {seconds:.1f} s", "dim"))
-        write_field("next", Cell(f"holdfast box create --image {image.name}", "dim"))
+        write_field("next", hint(f"holdfast box create --image {image.name}"))
     else:
         write_line(image.name)
 
@@ -101,7 +101,7 @@ def list_(
         for image in images:
             write_line(image.name)
     elif not images:
-        write_field("no images", Cell("holdfast image import ARCHIVE --name NAME makes one", "dim"))
+        write_field("no images", hint("holdfast image import ARCHIVE --name NAME makes one"))
     else:
         now = time.time()
         write_table(

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.box_session import Where, ask
 from holdfast.cli.box_spec import wrong
-from holdfast.cli.console import Cell, is_terminal, note, printable, write_field, write_json, write_line
+from holdfast.cli.console import Cell, hint, is_terminal, note, printable, write_field, write_json, write_line
 from holdfast.cli.discovery import the_home
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.sizes import describe_size
@@ -248,6 +248,6 @@ def _tell(image: Image, seconds: float, *, as_json: bool) -> None:
     elif is_terminal():
         about = f"  {image.digest[:19]}  {describe_size(image.size)}  {seconds:.1f} s"
         write_field("image", Cell(image.name, "bold"), Cell(about, "dim"))
-        write_field("next", Cell(f"holdfast box create --image {image.name}", "dim"))
+        write_field("next", hint(f"holdfast box create --image {image.name}"))
     else:
         write_line(image.name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask, only
-from holdfast.cli.console import Cell, note, printable, write_field, write_json, write_table
+from holdfast.cli.console import Cell, hint, note, printable, write_field, write_json, write_table
 from holdfast.cli.discovery import find_server, leave_out_what_httpx_brings, the_home
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.errors import CommandError
@@ -134,7 +134,7 @@ def run(
             return await _execute(client, used, text, timeout, quiet=as_json)
         finally:
             if id is None and keep:
-                note("interpreter", used, Cell(f"  go on with holdfast interpreter run --id {used}", "dim"))
+                note("interpreter", used, hint(f"  go on with holdfast interpreter run --id {used}"))
             elif id is None:
                 await client.interpreters.delete(used)
 
@@ -213,7 +213,7 @@ def list_(
         for each in found:
             sys.stdout.write(f"{each.id}\n")
     elif not found:
-        note("none", "there is no interpreter", Cell("  holdfast interpreter run FILE makes one", "dim"))
+        note("none", "there is no interpreter", hint("  holdfast interpreter run FILE makes one"))
     else:
         now = time.time()
         rows = [
@@ -261,7 +261,7 @@ def show(
     write_field("executions", str(told["executions"]), Cell(f"  {told['calls']} calls of the host", "dim"))
     tokens = f"{told['inputTokens']} read, {told['outputTokens']} written"
     write_field("tokens", tokens, Cell(f"  ${told['cost']:.4f}" if told["cost"] else "", "dim"))
-    write_field("thread", found.thread, Cell(f"  holdfast thread show {found.thread}", "dim"))
+    write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
 
 
 @group.command("delete")
@@ -397,4 +397,4 @@ def _show_phase(phase: Phase) -> None:
     if phase.problem is not None:
         note("error", f"{phase.problem.category}: {phase.problem.message}")
         if phase.problem.hint:
-            note("next", phase.problem.hint)
+            note("next", hint(phase.problem.hint))

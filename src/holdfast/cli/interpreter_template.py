@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, note, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import the_home
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.errors import CommandError
@@ -138,7 +138,7 @@ def show(
         write_field("age", describe_duration(time.time() - known.image.created_at / 1000))
     write_field("of", _made_of(known.template))
     if known.status != "ready":
-        write_field("next", Cell(f"holdfast interpreter template build {name}", "dim"))
+        write_field("next", hint(f"holdfast interpreter template build {name}"))
 
 
 @app.command("remove")

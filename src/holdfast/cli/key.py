@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.console import Cell, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import connect
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -35,9 +35,7 @@ def create(
     elif is_terminal():
         write_field("api key", Cell(key.secret or "", "bold"))
         write_field("", Cell("shown this once: keep it", "dim"))
-        write_field(
-            "next", Cell(f"holdfast key revoke {key.id}", "dim"), Cell("   when it is not needed any more", "dim")
-        )
+        write_field("next", hint(f"holdfast key revoke {key.id}"), Cell("   when it is not needed any more", "dim"))
     else:
         write_line(key.secret or "")
 
@@ -53,7 +51,7 @@ def list_(
         write_json({"keys": [key.to_json() for key in keys]})
         return
     if not keys:
-        write_field("no keys", Cell("holdfast key create NAME makes one", "dim"))
+        write_field("no keys", hint("holdfast key create NAME makes one"))
         return
     now = time.time()
     rows = [

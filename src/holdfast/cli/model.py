@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import ACCENT, Cell, is_terminal, write_field, write_json, write_table
+from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, write_field, write_json, write_table
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -88,9 +88,9 @@ def add(
         return
     _print(made)
     if made.is_ready:
-        write_field("next", Cell(f"holdfast model test {made.name}", "dim"))
+        write_field("next", hint(f"holdfast model test {made.name}"))
     else:
-        write_field("next", Cell(f"holdfast model add {made.name} --key-stdin < FILE", "dim"))
+        write_field("next", hint(f"holdfast model add {made.name} --key-stdin < FILE"))
 
 
 @group.command("list")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.cli.box_session import Where, reach
-from holdfast.cli.console import Cell, assemble, is_terminal, note, write_field, write_json, write_line
+from holdfast.cli.command_name import as_called
+from holdfast.cli.console import Cell, assemble, hint, is_terminal, note, write_field, write_json, write_line
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.run_lines import RunLines, RunSeen
@@ -299,6 +300,7 @@ def conclude(thread: str, run: RunSeen | None) -> Exit:
 
 def write_next(commands: list[str]) -> None:
     """Commands to go on with, as many on a line as there is room for."""
+    commands = [as_called(each) for each in commands]
     room = shutil.get_terminal_size().columns - 9
     label = "next"
     while commands:
@@ -311,7 +313,7 @@ def write_next(commands: list[str]) -> None:
 
 def say_detached(thread: str) -> None:
     note("detached", f"the run goes on without you, on thread {thread}")
-    note("next", f"holdfast attach {thread}      holdfast cancel {thread}")
+    note("next", hint(f"holdfast attach {thread}      holdfast cancel {thread}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.cli.agent_text import cut, describe_cost, describe_time, one_line, pad, plain, width_of, wrap
+from holdfast.cli.command_name import as_called
 from holdfast.cli.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.tool_lines import ToolLine, describe_call, describe_tool
 from holdfast.threads.entries import Entry
@@ -327,7 +328,7 @@ class RunLines:
             yield from self._said_of_error(run)
 
     def _said_of_error(self, run: RunSeen) -> Iterator[Line]:
-        for text in filter(None, (run.error, run.hint)):
+        for text in filter(None, (run.error, as_called(run.hint))):
             for line in self._wrapped(text, 4):
                 yield (Cell(_INDENT), Cell(line))
 

@@ -6,7 +6,7 @@ import os
 import time
 
 from holdfast.cli.box_session import Where
-from holdfast.cli.console import Cell, note
+from holdfast.cli.console import hint, note
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -26,4 +26,4 @@ def ensure_server(where: Where) -> None:
     if started:
         option = "" if home == the_home(None) else f" --home {home}"
         took = f"  {time.monotonic() - began:.1f} s"
-        note("server", running.url, Cell(f"  started in the background; holdfast down{option} stops it{took}", "dim"))
+        note("server", running.url, hint(f"  started in the background; holdfast down{option} stops it{took}"))

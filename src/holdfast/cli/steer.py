@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, note, write_field, write_json
+from holdfast.cli.console import hint, note, write_field, write_json
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
 
@@ -45,4 +45,4 @@ def steer(
         write_json(steered.to_json())
         return
     write_field(steered.how, _HOW.get(steered.how, ""))
-    note("next", Cell(f"holdfast attach {thread}", "dim"))
+    note("next", hint(f"holdfast attach {thread}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, note, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import connect
 from holdfast.cli.durations import describe_duration, parse_duration
 from holdfast.cli.errors import CommandError
@@ -66,7 +66,7 @@ def new(
         return
     if is_terminal():
         write_field("thread", Cell(thread.id, "bold"))
-        write_field("next", Cell(f'holdfast thread append {thread.id} "hello"', "dim"))
+        write_field("next", hint(f'holdfast thread append {thread.id} "hello"'))
     else:
         write_line(thread.id)
 
@@ -109,12 +109,12 @@ def list_(
         write_json({"threads": [thread.to_json() for thread in threads], "nextCursor": cursor})
         return
     if not threads:
-        write_field("no threads", Cell('holdfast thread new "a title" makes one', "dim"))
+        write_field("no threads", hint('holdfast thread new "a title" makes one'))
         return
     now = time.time()
     write_table(("id", "status", "entries", "active", "title"), [_row(thread, now) for thread in threads])
     if cursor is not None:
-        note("more", f"holdfast thread list --cursor {cursor}")
+        note("more", hint(f"holdfast thread list --cursor {cursor}"))
 
 
 @group.command("show")
@@ -171,7 +171,7 @@ def tail(
         except KeyboardInterrupt:
             if not as_json:
                 note("stopped", f"thread {id} goes on without you")
-                note("next", f"holdfast thread tail {id} --since {following.offset}")
+                note("next", hint(f"holdfast thread tail {id} --since {following.offset}"))
             raise typer.Exit(Exit.INTERRUPTED) from None
     if not as_json:
         note("ended", f"the stream of thread {id} is closed: nothing more can come")
@@ -285,7 +285,7 @@ def archive(
         write_field("back", thread.id)
     else:
         write_field("archived", thread.id)
-        write_field("undo", Cell(f"holdfast thread archive {thread.id} --undo", "dim"))
+        write_field("undo", hint(f"holdfast thread archive {thread.id} --undo"))
 
 
 @group.command("delete")
@@ -406,7 +406,7 @@ def _show(thread: ThreadInfo, url: str) -> None:
     write_field("stream", url + thread.stream)
     write_field("offset", thread.next_offset)
     if is_terminal():
-        write_field("next", Cell(f"holdfast thread tail {thread.id}", "dim"))
+        write_field("next", hint(f"holdfast thread tail {thread.id}"))
 
 
 def _confirm_delete(thread: ThreadInfo) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.agent_text import plain
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, note, write_field, write_json, write_line
+from holdfast.cli.console import Cell, hint, note, write_field, write_json, write_line
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
 
@@ -42,5 +42,5 @@ def diagnose(
         if found.wrong is not None:
             write_field("wrong", Cell(plain(found.wrong), "red"))
         if found.next_step is not None:
-            note("next", plain(found.next_step))
+            note("next", hint(plain(found.next_step)))
     raise typer.Exit(Exit.OK if found.wrong is None else Exit.FAILURE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.console import Cell, note, write_field, write_json
+from holdfast.cli.console import Cell, hint, note, write_field, write_json
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -115,7 +115,7 @@ def up(
             f"the data in {folder} cannot be opened: {error}", next_step="holdfast doctor; or give another --home DIR"
         ) from None
     if not as_json:
-        note("stopped", "all entries are on disk; holdfast up goes on from here")
+        note("stopped", "all entries are on disk", hint("  holdfast up goes on from here"))
 
 
 def _document(running: RunningServer, first_key: str | None, home: Path) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _introduce(running: RunningServer, first_key: str | None, home: Path) -> Non
     write_field("home", str(home))
     if first_key is not None:
         write_field("api key", first_key)
-        write_field("", Cell("shown this once; holdfast key create makes more", "dim"))
+        write_field("", hint("shown this once; holdfast key create makes more"))
     elif running.api_key is None:
         write_field("api key", Cell("none needed (--no-auth)", "dim"))
-    write_field("next", Cell('holdfast thread new "a title"', "dim"), Cell("   in another terminal", "dim"))
+    write_field("next", hint('holdfast thread new "a title"'), Cell("   in another terminal", "dim"))

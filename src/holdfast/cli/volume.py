@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.box_life import YesOption, confirm
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.sizes import describe_size
@@ -54,7 +54,7 @@ def create(
         write_json(_document(volume))
     elif is_terminal():
         write_field("volume", Cell(volume.name, "bold"))
-        write_field("next", Cell(f"holdfast box create --volume {volume.name}:/workspace/{volume.name}", "dim"))
+        write_field("next", hint(f"holdfast box create --volume {volume.name}:/workspace/{volume.name}"))
     else:
         write_line(volume.name)
 
@@ -80,7 +80,7 @@ def list_(
         for volume in volumes:
             write_line(volume.name)
     elif not volumes:
-        write_field("no volumes", Cell("holdfast volume create NAME makes one", "dim"))
+        write_field("no volumes", hint("holdfast volume create NAME makes one"))
     else:
         now = time.time()
         write_table(
