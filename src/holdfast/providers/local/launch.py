@@ -71,14 +71,17 @@ class Launcher:
         return int(answer["pid"])
 
     async def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
-        await self.start()
-        assert self._control is not None
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        try:
-            self._control.sendmsg([json.dumps(request).encode()], rights)
-        except OSError as error:
-            self.close()
-            raise CreateFailed(f"the launcher of boxes is gone ({error}): try again") from None
+        for tries_left in (1, 0):
+            await self.start()
+            assert self._control is not None
+            try:
+                self._control.sendmsg([json.dumps(request).encode()], rights)
+                break
+            except OSError as error:  # it was killed before it could take the request: the next one takes it
+                self.close()
+                if not tries_left:
+                    raise CreateFailed(f"the launcher of boxes is gone ({error}): try again") from None
         return await self._answer()
 
     async def _answer(self) -> dict[str, Any]:
@@ -127,5 +130,6 @@ class Launcher:
 
 
 def stage_for(ground: Path) -> str:
-    """Where a root server's launcher makes the boxes' folder reachable, in a mount namespace of its own."""
+    """Where a root server's launcher makes the boxes' folder reachable. It exists in the launcher's mount namespace
+    alone; the name differs by home, so that what runs there can be told apart in a list of processes."""
     return f"/run/holdfast/{hashlib.sha256(os.fsencode(ground)).hexdigest()[:16]}"
