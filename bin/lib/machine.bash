@@ -1,34 +1,54 @@
-# Sourced by .ci/run: what the tests want of a machine that is theirs alone. Nothing of this is needed to use Holdfast.
+# Sourced by bin/test, after environment.bash: the programs that tests want of the machine. Holdfast itself needs none of them.
+#
+#   install_missing_packages    installs them, for root on Debian or Ubuntu; sets `missing_packages` to what is still missing
+#   explain_skipped             says which tests were skipped because of that, and how to change it
 # shellcheck shell=bash
 
-# Docker, for the tests of boxes there: where it is missing and cannot be had, they are skipped, and say so.
-install_docker() {
-    command -v dockerd >/dev/null && command -v docker >/dev/null && command -v busybox >/dev/null && return
-    ((EUID == 0)) && command -v apt-get >/dev/null || return 0
+install_missing_packages() {
+    find_missing_packages
+    ((${#missing_packages[@]})) || return 0
+    if ((EUID == 0)) && command -v apt-get >/dev/null; then
+        local started=${EPOCHREALTIME/[.,]/}
+        printf '  setting up   %s' "${missing_packages[*]}" >&2
+        (while_locked install_packages "${missing_packages[@]}") >"$log" 2>&1 </dev/null || true
+        printf ' %s\n' "$(seconds_since "$started")" >&2
+        find_missing_packages
+    fi
+}
+
+find_missing_packages() {
+    missing_packages=()
+    want "dockerd docker" docker.io iptables
+    want busybox busybox-static
+    want chromium chromium fonts-dejavu-core
+    want "dnf rpmbuild createrepo_c" dnf rpm createrepo-c
+    want git git
+    want /usr/bin/pip python3-pip
+    want /usr/bin/npm npm
+    # A cargo of rustup's is there and does nothing where HOME has no toolchain.
+    rustc --print sysroot >/dev/null 2>&1 && cargo --version >/dev/null 2>&1 || missing_packages+=(cargo)
+}
+
+# want PROGRAMS PACKAGE...    the packages are missing unless all the programs are there
+want() {
+    local program
+    for program in $1; do
+        command -v "$program" >/dev/null || { missing_packages+=("${@:2}") && return; }
+    done
+}
+
+install_packages() {
     export DEBIAN_FRONTEND=noninteractive
-    # The package would start a daemon of its own, which nobody needs.
-    local policy=/usr/sbin/policy-rc.d made=
+    # Docker's package would start a daemon of its own. The tests start theirs.
+    local policy=/usr/sbin/policy-rc.d made= status=0
     [[ -e $policy ]] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=1; }
-    { apt-get -qq update && apt-get -qq install --no-install-recommends docker.io busybox-static iptables; } \
-        >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' docker "cannot be installed here: its tests are skipped"
+    { apt-get -q update && apt-get -qy install --no-install-recommends "$@"; } || status=$?
     [[ -z $made ]] || rm -f "$policy"
+    return "$status"
 }
 
-# A browser, for the tests of the live page: where it is missing and cannot be had, they are skipped, and say so.
-install_chromium() {
-    command -v chromium >/dev/null && return
-    ((EUID == 0)) && command -v apt-get >/dev/null || return 0
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get -qq update && apt-get -qq install --no-install-recommends chromium fonts-dejavu-core; } \
-        >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' chromium "cannot be installed here: its tests are skipped"
-}
-
-# dnf and rpm, for the tests of images where they are the package manager: where they are missing and cannot be had, these
-# are skipped, and say so.
-install_dnf() {
-    command -v dnf >/dev/null && command -v rpmbuild >/dev/null && command -v createrepo_c >/dev/null && return
-    ((EUID == 0)) && command -v apt-get >/dev/null || return 0
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get -qq update && apt-get -qq install --no-install-recommends dnf rpm createrepo-c; } \
-        >/dev/null 2>&1 </dev/null || printf '  %-12s %s\n' dnf "cannot be installed here: its tests are skipped"
+explain_skipped() {
+    ((${#missing_packages[@]})) || return 0
+    printf '  %-12s tests that want %s\n  %-12s as root: apt install --no-install-recommends %s\n' \
+        skipped "${missing_packages[*]}" next "${missing_packages[*]}"
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import shutil
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.providers.local.rootfs import busybox_program
 
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.images import Image
@@ -22,13 +21,6 @@ APPLETS: Final = (
     "sh", "cat", "chmod", "echo", "env", "false", "grep", "id", "ls", "mkdir", "printf", "rm", "sleep", "test", "touch",
     "true", "wc",
 )  # fmt: skip
-
-
-def busybox_program() -> bytes:
-    program = shutil.which("busybox")
-    if program is None:
-        pytest.skip("this machine has no busybox to make a small image of")
-    return Path(program).read_bytes()
 
 
 def busybox() -> bytes:

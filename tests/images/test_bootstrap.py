@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.images.conftest import Mirror
-from tests.images.kitchen import APPLETS, Kitchen, Steps, busybox_program
+from tests.images.kitchen import APPLETS, Kitchen, Steps
 from tests.images.packing import ARCHITECTURE, Entry, Key, Repository, TestPackage, folder, link
+from tests.providers.local.rootfs import busybox_program
 
 from holdfast.boxes.errors import CannotIsolate
 from holdfast.images.debian.bootstrap import Signed, System, build_system, choose, is_current
