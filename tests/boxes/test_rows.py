@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.boxes.conftest import SPEC
@@ -63,6 +64,17 @@ async def test_a_key_has_one_live_box_besides_one_shots(rows: SqliteBoxes) -> No
     await rows.insert(row(id="b-6"))
     with pytest.raises(BoxConflict, match="box id b-6 is taken"):
         await rows.insert(row(id="b-6", key="other"))
+
+
+@pytest.mark.parametrize("meanwhile", [{"holder": "another"}, {"changed_at": NOW + 1}], ids=["holder", "changed"])
+async def test_a_swap_fails_where_another_came_back_to_the_same_state(
+    rows: SqliteBoxes, meanwhile: dict[str, Any]
+) -> None:
+    read = row(BoxState.STOPPING, holder="dead")
+    await rows.insert(read)
+    await rows.swap(read, replace(read, **meanwhile))
+    with pytest.raises(BoxConflict, match="stopping"):
+        await rows.swap(read, row(BoxState.STOPPED))
 
 
 async def test_a_swap_wants_the_row_as_it_was_read(rows: SqliteBoxes) -> None:

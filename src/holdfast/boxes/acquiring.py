@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -114,11 +115,13 @@ class Acquiring:
                     await self._boxes.end(row, BoxState.GONE, why)
                     whys.append(f"box {row.id} is gone")
                 case Finish(row, why):
-                    await self._boxes.remove(row, why)
+                    with suppress(BoxConflict):  # it is another row by now: look again
+                        await self._boxes.remove_judged(row, why)
                 case Replace(row) as decision:
-                    await self._boxes.remove(row, f"replaced: {decision.why}")
-                    replaced = row.id
-                    whys.append(decision.why)
+                    with suppress(BoxConflict):
+                        await self._boxes.remove_judged(row, f"replaced: {decision.why}")
+                        replaced = row.id
+                        whys.append(decision.why)
                 case Restore(snapshot):
                     row = self._boxes.making.new_row(spec, owner, key=key, snapshot=snapshot.id)
                     try:

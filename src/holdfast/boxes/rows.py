@@ -100,7 +100,10 @@ class BoxRows(Protocol):
     async def list(self, tenant: str, wanted: BoxFilter) -> BoxPage: ...
 
     async def swap(self, before: BoxRow, after: BoxRow) -> None:
-        """Write `after` where the row's state and last activity are still `before`'s; raises `BoxConflict` if not."""
+        """Write `after` where the row is still `before`: its state and since when, its holder and its last activity.
+
+        Raises `BoxConflict` where any of them changed. A row that came back to the same state is another one.
+        """
 
     async def touch(self, tenant: str, id: str, state: BoxState, now: int) -> bool:
         """Note activity, where the box is still in that state. May be forgotten in a power cut."""

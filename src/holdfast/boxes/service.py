@@ -329,7 +329,10 @@ class Boxes:
             raise BoxConflict(f"somebody else has been at key {row.key} for {TURN_SECONDS:g} s") from None
 
     async def remove(self, row: BoxRow, why: str) -> BoxRow:
-        """Delete a box in whatever state it is, unless somebody who is alive is making it. Gives its tombstone."""
+        """Delete a box in whatever state it is, unless somebody who is alive is making it. Gives its tombstone.
+
+        For whoever wants this box gone. What was judged by its row is deleted by `remove_judged`.
+        """
         provider = self.provider(row.provider)
         with self.at_work(row.id):
             for _ in range(_TRIES):
@@ -350,12 +353,49 @@ class Boxes:
                         return row
         raise BoxConflict(f"box {row.id} keeps changing under our hands", hint="try again in a moment")
 
-    async def claim(self, row: BoxRow, why: str) -> BoxRow:
-        """Begin to delete a box that nobody took up since its row was read. Raises `BoxConflict` where somebody did."""
-        move(row.state, BoxState.DELETING)
-        after = replace(row, state=BoxState.DELETING, changed_at=self.clock(), ended_why=why, holder=self.turns.holder)
+    async def remove_judged(self, row: BoxRow, why: str) -> BoxRow:
+        """Delete a box that was judged by its row. Raises `BoxConflict` where the row has changed since it was read."""
+        with self.at_work(row.id):
+            return await self.remove(await self._claim(row, why), why)
+
+    async def _claim(self, row: BoxRow, why: str) -> BoxRow:
+        if row.state is not BoxState.DELETING:  # else somebody died while deleting it: the deletion is ours now
+            move(row.state, BoxState.DELETING)
+        after = replace(
+            row,
+            state=BoxState.DELETING,
+            changed_at=self.clock(),
+            ended_why=row.ended_why or why,
+            holder=self.turns.holder,
+        )
         await self.rows.swap(row, after)
         return after
+
+    async def remove_stranger(self, info: BoxInfo, why: str) -> BoxRow:
+        """Delete a box that only its provider knows. Raises `BoxConflict` where somebody wrote it down meanwhile.
+
+        Its row comes first, as one that is being deleted: whoever would adopt or hand out the box finds it taken.
+        """
+        with self.at_work(info.id):
+            now = self.clock()
+            row = BoxRow(
+                id=info.id,
+                tenant=self.tenant,
+                node=self.node,
+                provider=info.provider,
+                key=None,  # the key's box is another one
+                spec=info.spec,
+                labels=dict(info.labels),
+                state=BoxState.DELETING,
+                created_at=info.created_at,
+                changed_at=now,
+                last_active_at=now,
+                ended_why=why,
+                snapshot=info.snapshot,
+                holder=self.turns.holder,
+            )
+            await self.rows.insert(row)
+            return await self.remove(row, why)
 
     # --- rows ---
 
@@ -389,7 +429,7 @@ class Boxes:
                 return after
             except BoxConflict:
                 current = await self.rows.get(self.tenant, row.id)
-                if current is None or current.state is not row.state or current.holder != row.holder:
+                if current is None or _moved(row) != _moved(current):
                     raise
                 row = current
         raise BoxConflict(f"box {row.id} keeps changing under our hands", hint="try again in a moment")
@@ -463,3 +503,8 @@ class Boxes:
     async def list(self, wanted: BoxFilter) -> BoxPage:
         """Rows by state, label and key, the newest first."""
         return await self.rows.list(self.tenant, wanted)
+
+
+def _moved(row: BoxRow) -> tuple[BoxState, int, str | None]:
+    """What changes when somebody moves a box to another state, also where it comes back to the same one."""
+    return row.state, row.changed_at, row.holder

@@ -39,7 +39,7 @@ _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM boxes"
 _INSERT: Final = f"INSERT INTO boxes ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _SWAP: Final = (
     f"UPDATE boxes SET {', '.join(f'{column} = ?' for column in _COLUMNS)} "
-    "WHERE tenant = ? AND id = ? AND state = ? AND last_active_at = ?"
+    "WHERE tenant = ? AND id = ? AND state = ? AND changed_at = ? AND last_active_at = ? AND holder IS ?"
 )
 
 
@@ -143,10 +143,11 @@ class SqliteBoxes:
 
     async def swap(self, before: BoxRow, after: BoxRow) -> None:
         def work(rows: sqlite3.Connection) -> None:
-            key = (before.tenant, before.id, before.state.value, before.last_active_at)
-            if rows.execute(_SWAP, (*_values(after), *key)).rowcount == 1:
+            key = (before.tenant, before.id)
+            read = (before.state.value, before.changed_at, before.last_active_at, before.holder)
+            if rows.execute(_SWAP, (*_values(after), *key, *read)).rowcount == 1:
                 return
-            now = rows.execute("SELECT state FROM boxes WHERE tenant = ? AND id = ?", key[:2]).fetchone()
+            now = rows.execute("SELECT state FROM boxes WHERE tenant = ? AND id = ?", key).fetchone()
             is_now = "no more" if now is None else f"{now[0]} now"
             raise BoxConflict(
                 f"box {before.id} was {before.state}, is {is_now}", hint="somebody else is at it: look again"

@@ -232,7 +232,7 @@ class Sweep:
             if not is_stuck(row, holders, boxes.turns.holder, boxes.busy, boxes.clock()):
                 return
             if row.state in (BoxState.CREATING, BoxState.DELETING):
-                self._note(await boxes.remove(row, f"whoever was {row.state} it died"), report)
+                self._note(await boxes.remove_judged(row, f"whoever was {row.state} it died"), report)
             elif (await boxes.settle(row)).tombstone:
                 report.gone.append(row.id)
             return
@@ -247,8 +247,14 @@ class Sweep:
                     await self._reap(row, Power.STOPPED, judge, report)  # it sleeps, and has only its snapshot
             return
         power = found[row.id].power
-        if (real := drifted(row, power)) is not None:
-            row = await boxes.move(row, real)
+        if drifted(row, power) is not None:
+            # The provider was asked before the row was read: it may have been started or stopped in between.
+            liveness, now = await boxes.look(row)
+            if liveness is not Liveness.LIVE or now is None:
+                return
+            power = now
+            if (real := drifted(row, power)) is not None:
+                row = await boxes.move(row, real)
         if is_watched(row):
             await self._reap(row, power, judge, report)
 
@@ -260,8 +266,7 @@ class Sweep:
         try:
             match fate:
                 case Fate(OnIdle.DELETE, why):
-                    with boxes.at_work(row.id):
-                        self._note(await boxes.remove(await boxes.claim(row, why), why), report)
+                    self._note(await boxes.remove_judged(row, why), report)
                 case Fate(OnIdle.HIBERNATE, why):
                     await boxes.hibernation.hibernate(row)
                     report.asleep.append(row.id)
@@ -305,9 +310,10 @@ class Sweep:
         boxes = self._boxes
         live = await boxes.rows.live(boxes.tenant, boxes.node)
         rows = [await boxes.rows.get(boxes.tenant, info.id) for info in strangers]
+        known = {row.id: row for row in rows if row is not None}
         judged = judge_strangers(
             strangers,
-            {row.id: row for row in rows if row is not None},
+            known,
             {row.key for row in live if row.key is not None and row.lifetime is not Lifetime.ONE_SHOT},
             node=boxes.node,
             since=since,
@@ -315,9 +321,12 @@ class Sweep:
         )
         for info, why in judged.orphans:
             async with self._trying(info.id, report):
-                if await provider.probe(info.id) is Liveness.GONE:
-                    continue  # deleted while we looked around
-                report.removed.append(Removed(info.id, why, await provider.remove(info.id)))
+                if await provider.probe(info.id) is Liveness.GONE or info.id in boxes.busy:
+                    continue  # deleted while we looked around, or being handed out
+                if info.id not in known:
+                    self._note(await boxes.remove_stranger(info, why), report)
+                    continue
+                report.removed.append(Removed(info.id, why, await provider.remove(info.id)))  # it has a tombstone
                 log.info("box %s was removed: %s", info.id, why)
         for info in judged.adopted:
             async with self._trying(info.id, report):

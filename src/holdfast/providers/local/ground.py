@@ -260,11 +260,14 @@ class Ground:
 
     def records(self) -> list[BoxRecord]:
         """Of all whole boxes, the oldest first."""
+        return [record for record in self.all_records() if self.whole(record.id)]
+
+    def all_records(self) -> list[BoxRecord]:
+        """Of all boxes, also of those that are being made or deleted, the oldest first."""
         found = []
         for id in self.ids():
             with contextlib.suppress(BoxNotFound, BoxGone):
-                if self.whole(id):
-                    found.append(self.read(id))
+                found.append(self.read(id))
         return found
 
     def new_record(self, id: str, spec: BoxSpec, labels: Mapping[str, str], created_at: int) -> BoxRecord:

@@ -658,7 +658,8 @@ class GuestProvider(Provider):
             if lock is None:
                 continue  # somebody is at it
             try:
-                if self._why_remove(id, keep) is not None:
+                why = self._why_remove(id, keep)  # as it is now, under the lock
+                if why is not None:
                     freed += await to_the_end(self._take_down(id))
                     removed.append(f"box {id}: {why}")
                 elif await self.on_disk(self.ails, id):

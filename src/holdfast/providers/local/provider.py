@@ -488,9 +488,9 @@ class LocalProvider(GuestProvider):
 
     def sweep_machine(self) -> list[str]:
         removed = []
-        known = set(self.ground.ids())
         for id in limits.list_groups(self._backend, self._group_name):
-            if id not in known:
+            # Asked after the groups were listed: a box has its folder before it has a group.
+            if not self.ground.box(id).exists():
                 group = self._group(id)
                 group.kill()
                 if group.remove():

@@ -61,7 +61,7 @@ def delete(ground: Ground, name: str) -> int:
     """Blocks."""
     check_name(name, "volume")
     require(ground, name)
-    for record in ground.records():
+    for record in ground.all_records():  # what is being created mounts it in a moment
         if any(mount.volume == name for mount in record.spec.volumes):
             raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"delete the box first: {record.id}")
     moved = ground.discard(ground.volumes / name)
