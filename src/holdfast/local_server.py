@@ -1,5 +1,6 @@
 """The server of a home on this machine: the note it leaves there, whether it answers, and starting one that outlives
-who asked for it. For whoever needs a server and was given none: the command line, and an interpreter in a script.
+who asked for it. For whoever needs a server and was given none: the command line, and a client or an interpreter in a
+script.
 """
 
 from __future__ import annotations
@@ -84,6 +85,42 @@ def read_running(home: Path) -> RunningServer | None:
         raise ValueError(f"it is not what a server writes ({error!r})") from None
 
 
+class NoServer(Exception):
+    """No server is named, and none runs on the home. The message says on which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server to talk to, and the credential it gets."""
+
+    url: str
+    api_key: str | None = field(repr=False)
+    home: Path | None
+    """Whose server it is, where that was read in a home."""
+
+
+def choose_server(
+    url: str | None, api_key: str | None, home: Path | None, environment: Mapping[str, str], default: Path
+) -> ServerAddress:
+    """The URL, then the home, then `HOLDFAST_URL`, then the home by default; and likewise for the credential.
+
+    The key of a running server is used for that server only: no other URL ever gets it. Raises `NoServer`; OSError or
+    ValueError where there is a note that cannot be read.
+    """
+    api_key = api_key or environment.get("HOLDFAST_API_KEY")
+    url = url or (environment.get("HOLDFAST_URL") if home is None else None)
+    folder = home or default
+    if url is not None and api_key is not None:
+        return ServerAddress(url, api_key, None)
+    running = read_running(folder)
+    if url is not None:
+        same = running is not None and running.url.rstrip("/") == url.rstrip("/")
+        return ServerAddress(url, running.api_key if running is not None and same else None, None)
+    if running is None:
+        raise NoServer(f"no server runs on {folder}")
+    return ServerAddress(running.url, api_key or running.api_key, folder)
+
+
 def find_answering(home: Path) -> RunningServer | None:
     """The server of a home, where it takes connections."""
     try:
@@ -106,12 +143,13 @@ def start_server(home: Path, port: int) -> RunningServer:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
     command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", str(port)]
+    command.append("--no-first-key")  # nobody would see it: the next one to start a server by hand gets it
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, cwd="/"
         )
     assert process.stdout is not None
-    # Its first line comes when it answers. It has its first key, which is not for a log.
+    # Its first line comes when it answers.
     deadline = time.monotonic() + _PATIENCE
     with process.stdout as said:
         line = _first_line(said.fileno(), deadline)

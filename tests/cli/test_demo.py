@@ -84,6 +84,8 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
 
     running = read_running(command.home)
     assert running is not None
+    # The next command of the README: it finds the server that the demo left.
+    assert f"server       {running.url}  runs already" in command("up").stdout
     assert "stopped" in command("down").stdout
     assert not is_alive(running.pid)
     again = command("down", check=False)

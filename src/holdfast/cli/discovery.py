@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.console import note
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
-from holdfast.local_server import RunningServer, default_home, read_running
+from holdfast.local_server import NoServer, choose_server, default_home
 
 if TYPE_CHECKING:
     from holdfast.client import RetryNotice, SyncClient
@@ -34,45 +34,32 @@ def the_home(home: Path | None) -> Path:
 def find_server(
     server: str | None, api_key: str | None, home: Path | None, environment: Mapping[str, str], default: Path
 ) -> FoundServer:
-    """`--server`, then `--home`, then `HOLDFAST_URL`, then the home by default; and likewise for the credential.
-
-    The key of a running server is used for that server only: no other URL ever gets it.
-    """
-    api_key = api_key or environment.get("HOLDFAST_API_KEY")
-    url = server or (environment.get("HOLDFAST_URL") if home is None else None)
+    """The server that was asked for, with what to do where it does not answer."""
     folder = home or default
-    check_url = "check the URL, and that the server runs"
-    if url is not None and api_key is not None:
-        return FoundServer(url, api_key, check_url)
-    running = _running_server(folder)
-    if url is not None:
-        same = running is not None and running.url.rstrip("/") == url.rstrip("/")
-        return FoundServer(url, running.api_key if running is not None and same else None, check_url)
-    if running is None:
+    try:
+        found = choose_server(server, api_key, home, environment, default)
+    except NoServer as error:
         raise CommandError(
-            f"no server runs on {folder}",
+            str(error),
             next_step="holdfast up starts one; or name another with --server URL",
             exit=Exit.UNREACHABLE,
-        )
-    option = "" if home is None else f" --home {home}"
-    start = f"the server of {folder} is gone or busy: holdfast up{option} starts it again"
-    return FoundServer(running.url, api_key or running.api_key, start)
-
-
-def _running_server(home: Path) -> RunningServer | None:
-    try:
-        return read_running(home)
+        ) from None
     except PermissionError:
         raise CommandError(
-            f"{home / 'server.json'} belongs to another user",
+            f"{folder / 'server.json'} belongs to another user",
             next_step="give --server URL and --api-key KEY",
             exit=Exit.NOT_AUTHORISED,
         ) from None
     except (OSError, ValueError) as error:
         raise CommandError(
-            f"{home / 'server.json'} cannot be read: {error}",
+            f"{folder / 'server.json'} cannot be read: {error}",
             next_step="give --server URL, or start the server again: holdfast up",
         ) from None
+    if found.home is None:
+        return FoundServer(found.url, found.api_key, "check the URL, and that the server runs")
+    option = "" if home is None else f" --home {home}"
+    start = f"the server of {folder} is gone or busy: holdfast up{option} starts it again"
+    return FoundServer(found.url, found.api_key, start)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from enum import StrEnum
 from pathlib import Path  # the command line is read by these types
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.local_server import find_answering
 
 if TYPE_CHECKING:
     from holdfast.local_server import RunningServer
@@ -26,11 +27,16 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+_OF_THIS_COMMAND: Final = frozenset({"home", "as_json", "log_level"})
+"""Options that say nothing of how a server is to be."""
+
+
 def register(app: typer.Typer, _wanted: str | None = None) -> None:
     app.command("up")(up)
 
 
 def up(
+    context: typer.Context,
     home: HomeOption = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8484,
@@ -69,9 +75,10 @@ def up(
         str | None, typer.Option(metavar="NAME", help="Image of boxes at Docker that ask for none.")
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What the log on standard error has.")] = LogLevel.INFO,
+    first_key: Annotated[bool, typer.Option("--first-key/--no-first-key", hidden=True)] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the server on this machine, until Ctrl-C."""
+    """Start the server on this machine, until Ctrl-C. Where one runs already, says where, and leaves it as it is."""
     from holdfast.server.config import Settings
     from holdfast.server.home import HomeInUse
     from holdfast.server.serve import CannotServe, serve
@@ -90,6 +97,7 @@ def up(
         docker_runtime=docker_runtime,
         docker_image=docker_image,
         pool=pool,
+        first_key=first_key,
     )
 
     def started(running: RunningServer, first_key: str | None) -> None:
@@ -103,7 +111,19 @@ def up(
     try:
         serve(settings, started)
     except HomeInUse as error:
-        raise CommandError(str(error), exit=Exit.CONFLICT) from None
+        running = find_answering(folder)
+        asked = _asked_for(context)
+        if running is None or asked:
+            why = f"; it was started without {', '.join(asked)}, or with other values" if running else ""
+            option = "" if home is None else f" --home {home}"
+            raise CommandError(
+                f"{error}{why}", next_step=f"holdfast down{option} stops it; or give another --home", exit=Exit.CONFLICT
+            ) from None
+        if as_json:
+            write_json({**_document(running, None, folder), "alreadyRunning": True})
+        else:
+            _introduce(running, None, folder, already=True)
+        return
     except CannotServe as error:
         raise CommandError(str(error)) from None
     except OSError as error:
@@ -118,17 +138,31 @@ def up(
         note("stopped", "all entries are on disk", hint("  holdfast up goes on from here"))
 
 
+def _asked_for(context: typer.Context) -> list[str]:
+    """The options that a server which runs already may not have been started with."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _OF_THIS_COMMAND
+        and (source := context.get_parameter_source(parameter.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+
+
 def _document(running: RunningServer, first_key: str | None, home: Path) -> dict[str, Any]:
     key = {} if first_key is None else {"apiKey": first_key}
     return {"url": running.url, "pid": running.pid, "version": running.version, "home": str(home), **key}
 
 
-def _introduce(running: RunningServer, first_key: str | None, home: Path) -> None:
-    write_field("server", Cell(running.url, "bold"))
+def _introduce(running: RunningServer, first_key: str | None, home: Path, *, already: bool = False) -> None:
+    told = f"  runs already, as process {running.pid}; holdfast down stops it" if already else ""
+    write_field("server", Cell(running.url, "bold"), hint(told))
     write_field("home", str(home))
     if first_key is not None:
         write_field("api key", first_key)
-        write_field("", hint("shown this once; holdfast key create makes more"))
+        write_field("", hint("shown this once; holdfast key create NAME makes more"))
     elif running.api_key is None:
         write_field("api key", Cell("none needed (--no-auth)", "dim"))
-    write_field("next", hint('holdfast thread new "a title"'), Cell("   in another terminal", "dim"))
+    else:
+        write_field("api key", hint("holdfast key create NAME makes one; commands on this machine need none"))
+    write_field("next", hint('holdfast thread new "a title"'), Cell("" if already else "   in another terminal", "dim"))

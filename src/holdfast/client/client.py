@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.boxes import Boxes
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection, FindAgain
+from holdfast.client.default_server import find_default, find_default_again
 from holdfast.client.egress import Egress
 from holdfast.client.images import Images
 from holdfast.client.interpreters import Interpreters
@@ -24,14 +26,17 @@ from holdfast.client.threads import Threads
 class Client:
     """A Holdfast server. Safe to share between the tasks of one event loop; `async with` closes it.
 
+    Without a URL it is the server that the command line would use: `HOLDFAST_URL`, or the one that runs on this
+    machine, with its key; raises `Unreachable` where none runs. With a URL nothing is read from the environment.
+
     `api_key` is an API key or a thread token. `timeout` bounds one attempt, `retry_seconds` all retries of one call;
     `on_retry` is told of each. `find_again` is asked where the server is now, when it does not answer or takes the
-    credential no more: one that was started again may be elsewhere. Nothing is read from the environment.
+    credential no more: one that was started again may be elsewhere.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         api_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
@@ -39,6 +44,10 @@ class Client:
         on_retry: Callable[[RetryNotice], None] | None = None,
         find_again: FindAgain | None = None,
     ) -> None:
+        if url is None:
+            found = find_default(api_key)
+            url, find_again = found.url, find_again or partial(find_default_again, api_key)
+            api_key = found.api_key
         self._connection = Connection(
             url,
             api_key=api_key,

@@ -40,11 +40,14 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """A Holdfast server, for code without `await`. Safe to share between threads; `with` closes it."""
+    """A Holdfast server, for code without `await`. Safe to share between threads; `with` closes it.
+
+    Without a URL it is the server that the command line would use, as with `Client`.
+    """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         api_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,

@@ -22,6 +22,8 @@ class Settings:
     """Seconds that a long-poll waits for something new."""
     auth: bool = True
     """False: nobody is asked for a key. Refused on any address but loopback."""
+    first_key: bool = True
+    """Make an API key where there is none yet, to be shown to whoever starts the server."""
     log_level: str = "info"
     max_body: int = 16 * 1024 * 1024
     """Bytes that one request may carry."""

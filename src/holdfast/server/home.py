@@ -45,7 +45,7 @@ class Home:
             os.close(self._lock)
             self._lock = None
             where = f" at {running.url} (pid {running.pid})" if running else ""
-            raise HomeInUse(f"a server already runs on {self.path}{where}: use it, stop it, or give another --home")
+            raise HomeInUse(f"a server already runs on {self.path}{where}")
         os.umask(0o077)
         self._note.unlink(missing_ok=True)
         return self

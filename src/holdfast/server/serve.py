@@ -250,7 +250,7 @@ async def _serve(
         app = LateApp(load_rest)
         front = Front(app, ports, make_relay)
         first_key = None
-        if settings.auth and not access.list_keys():
+        if settings.auth and settings.first_key and not access.list_keys():
             _, first_key = await access.create_key("first")
         projection.start()
         beside: list[asyncio.Task[None]] = []

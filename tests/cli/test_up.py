@@ -1,0 +1,63 @@
+"""`holdfast up` beside a server that runs already, and the keys it shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli
+
+from holdfast.cli.exits import Exit
+from holdfast.local_server import find_or_start, read_running
+from holdfast.testing.server import ServerProcess
+
+
+def test_a_server_that_runs_already_is_named_and_left_alone(bare_cli: Cli, server: ServerProcess) -> None:
+    again = bare_cli("up", "--home", str(server.home))
+    assert (again.exit, again.err) == (0, "")
+    assert f"  server       {server.url}  runs already, as process " in again.out
+    assert "holdfast key create NAME makes one" in again.out
+    told = bare_cli("up", "--home", str(server.home), "--json").json()
+    assert (told["url"], told["alreadyRunning"]) == (server.url, True)
+    assert bare_cli("thread", "list", "--home", str(server.home)).exit == 0
+
+
+def test_a_server_that_runs_otherwise_is_a_conflict(bare_cli: Cli, server: ServerProcess) -> None:
+    refused = bare_cli("up", "--home", str(server.home), "--port", "0", "--no-auth")
+    assert refused.exit == Exit.CONFLICT
+    assert f"already runs on {server.home} at {server.url}" in refused.err
+    assert "--port, --no-auth" in refused.err
+    assert f"holdfast down --home {server.home}" in refused.err
+
+
+@pytest.fixture
+def background(tmp_path: Path) -> Iterator[Path]:
+    """The home of a server that a command started in the background."""
+    home = tmp_path / "home"
+    find_or_start(home)
+    yield home
+    subprocess.run([sys.executable, "-m", "holdfast", "down", "--home", str(home)], check=False, capture_output=True)
+
+
+def test_the_first_key_waits_for_who_starts_the_server_by_hand(background: Path, bare_cli: Cli) -> None:
+    assert bare_cli("key", "list", "--home", str(background), "--json").json() == {"keys": []}
+    assert bare_cli("down", "--home", str(background)).exit == 0
+    up = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "up", "--home", str(background), "--port", "0"],
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert up.stdout is not None
+    try:
+        said = [up.stdout.readline() for _ in range(4)]
+        assert said[2].startswith("  api key      hf_")
+        assert read_running(background) is not None
+    finally:
+        up.terminate()
+        up.communicate(timeout=60)
