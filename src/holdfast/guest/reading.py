@@ -165,6 +165,10 @@ class Reader:
     def open_calls(self) -> list[str]:
         return list(self._calls)
 
+    def name_of(self, call: str) -> str:
+        """The tool of an open call; empty where no such call is open."""
+        return self._calls[call][0] if call in self._calls else ""
+
     def new_message(self) -> str:
         """An id for a message of an agent that gives none: unlike that of any other run."""
         self._count += 1

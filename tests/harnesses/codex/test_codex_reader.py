@@ -101,6 +101,21 @@ def test_retries_are_told_with_their_number_and_status() -> None:
     assert (retry["type"], retry["attempt"], retry["status"]) == ("codex.retry", 2, 503)
 
 
+@pytest.mark.parametrize("is_printed_first", [True, False])
+def test_a_session_file_that_files_no_items_tells_each_command_once_and_how_it_ended(is_printed_first: bool) -> None:
+    """Codex keeps the mode that a session file was begun in."""
+    call = {"type": "function_call", "call_id": "c-1", "name": "exec_command", "arguments": '{"cmd": "false"}'}
+    head = "Chunk ID: 1\nWall time: 0.0 seconds\nProcess exited with code 1\nOutput:\n"
+    output = {"type": "function_call_output", "call_id": "c-1", "output": head + "Process exited with code 0\n"}
+    item = {"id": "item_1", "type": "command_execution", "command": "/bin/bash -lc false", "status": "failed"}
+    reader = Reader()
+    reader.read(filed("response_item", call))
+    lines = [printed(type="item.completed", item=item), filed("response_item", output)]
+    payloads = [each for line in (lines if is_printed_first else lines[::-1]) for each in reader.read(line)]
+    payloads += reader.close()
+    assert [(each["call"], each["status"]) for each in payloads if each["type"] == "codex.tool"] == [("c-1", "error")]
+
+
 def test_a_tool_that_takes_free_text_is_told_and_rebuilt_with_it() -> None:
     patch = "*** Begin Patch"
     called = {"type": "custom_tool_call", "call_id": "c-1", "name": "apply_patch", "input": patch}

@@ -8,6 +8,7 @@ full disk stops the file, not the turn).
 from __future__ import annotations
 
 import json
+import re
 
 from holdfast.guest import reading
 from holdfast.guest.reading import ERROR, INTERRUPTED, OK, text_of, usage_of
@@ -24,6 +25,9 @@ _ANSWERS = frozenset(("function_call_output", "custom_tool_call_output", "tool_s
 _MET_BY = {"agent_message": "text", "command_execution": "type"}
 """The printed items that are looked for in the session file, and the field that tells them apart. Commands are only
 counted: what the file has of them is cut."""
+_COMMANDS = frozenset(("exec_command", "shell", "shell_command", "local_shell_call", "container.exec"))
+"""Tools whose calls are printed as a `command_execution`."""
+_EXITED = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d+)$", re.MULTILINE)
 _MAX_WAITING = 1024
 _OF_THE_CONVERSATION = ("user.", "generic.", "compaction.")
 _RECONNECTING = "Reconnecting... "
@@ -38,6 +42,8 @@ class Reader(reading.Reader):
         self._answer = _Answer()
         self._exits: dict[str, bool] = {}
         """How commands ended, by call: well or not."""
+        self._commands: dict[str, None] = {}
+        """Calls of commands that were met in the session file, the oldest first."""
         self._printed: dict[str, Record] = {}
         """Items that were printed and have not been met in the session file."""
         self._filed: dict[tuple[str, str], int] = {}
@@ -127,6 +133,14 @@ class Reader(reading.Reader):
             self._filed.clear()
         self._filed[kind, value] = self._filed.get((kind, value), 0) + 1
 
+    def _met_command(self, call: str) -> None:
+        """The session file tells a command by its item, by its output, or by both."""
+        if call not in self._commands:
+            if len(self._commands) >= _MAX_WAITING:
+                del self._commands[next(iter(self._commands))]
+            self._commands[call] = None
+            self._met("command_execution", "command_execution")
+
     # --- what it files ---
 
     def _take_filed(self, record: Record) -> list[Payload]:
@@ -192,7 +206,7 @@ class Reader(reading.Reader):
                     del self._exits[next(iter(self._exits))]
                 self._exits[item["id"]] = status == "completed"
                 if item.get("type") == "CommandExecution":
-                    self._met("command_execution", "command_execution")
+                    self._met_command(item["id"])
             return []
         if kind == "token_count":
             return []
@@ -208,7 +222,10 @@ class Reader(reading.Reader):
         call = str(item["call_id"])
         output = item.get("output")
         result = output if isinstance(output, str) else text_of(output)
-        status = OK if self._exits.pop(call, True) else ERROR
+        if self.name_of(call) in _COMMANDS:
+            # Not every session file has an item for it: one that an older Holdfast or Codex began has none.
+            self._met_command(call)
+        status = OK if self._exits.pop(call, _exited_well(result)) else ERROR
         if result == "aborted" or result.endswith("aborted by user"):
             status = INTERRUPTED
         return self.end_call(call, result, status, item)
@@ -268,6 +285,12 @@ def _call_of(item: Record) -> tuple[str, Any]:
             except (ValueError, RecursionError):
                 return name, value
     return name, None
+
+
+def _exited_well(result: str) -> bool:
+    """By the lines that Codex puts before a command's output. What is no command has none, and counts as well."""
+    code = _EXITED.search(result.partition("\nOutput:\n")[0])
+    return code is None or int(code[1]) == 0
 
 
 def is_context(item: Record) -> bool:

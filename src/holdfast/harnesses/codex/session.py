@@ -23,7 +23,7 @@ _Item = dict[str, Any]
 
 def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, bytes] | None:
     """The id and the file of a session with all that these entries tell, or None where they tell nothing."""
-    lines: list[bytes] = []
+    records: list[tuple[str, str, Mapping[str, Any]]] = []
     called: set[str] = set()
     first = last = ""
     count = 0
@@ -34,7 +34,7 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
         first, last = first or time, entry["id"]
         count += 1
         if kind == "compaction":
-            lines = [_line(time, "compacted", _compacted(payload))]
+            records = [(time, "compacted", _compacted(payload))]
             called = set()
             continue
         for item in _items(kind, payload):
@@ -43,23 +43,28 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
                 if not item["type"].endswith("_output"):
                     called.add(call)
                 elif call not in called:  # what asked for it was lost: an answer alone would be left out
-                    lines.append(_line(time, "response_item", _call(payload, call)))
+                    records.append((time, "response_item", _call(payload, call)))
                     called.add(call)
-            lines.append(_line(time, "response_item", item))
-    if not lines:
+            records.append((time, "response_item", item))
+    if not records:
         return None
     # An id of its own for each history: an older file of the session may still be there.
     digest = hashlib.blake2b(f"{workspace}\0{last}\0{count}".encode(), digest_size=16).digest()
     session = str(uuid.UUID(bytes=digest, version=4))
     about = {
+        "session_id": session,
         "id": session,
         "timestamp": first,
         "cwd": workspace,
         "originator": "codex_exec",
         "cli_version": VERSION,
         "source": "exec",
+        # As Codex itself begins a session. In the older mode it files no item when it is done, and so not how a
+        # command ended.
+        "history_mode": "paginated",
     }
-    return session, b"".join((_line(first, "session_meta", about), *lines))
+    numbered = enumerate(((first, "session_meta", about), *records))
+    return session, b"".join(_line(ordinal, *record) for ordinal, record in numbered)
 
 
 def _items(kind: str, payload: Mapping[str, Any]) -> list[_Item]:
@@ -108,5 +113,5 @@ def _compacted(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _line(time: str, kind: str, payload: Mapping[str, Any]) -> bytes:
-    return orjson.dumps({"timestamp": time, "type": kind, "payload": payload}) + b"\n"
+def _line(ordinal: int, time: str, kind: str, payload: Mapping[str, Any]) -> bytes:
+    return orjson.dumps({"timestamp": time, "ordinal": ordinal, "type": kind, "payload": payload}) + b"\n"
