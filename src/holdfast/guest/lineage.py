@@ -30,8 +30,9 @@ def _control(option: int, value: int) -> None:
     _ctypes.call_function(prctl, (option, value, 0, 0, 0))
 
 
-def find_descendants(root: int) -> "list[int]":
-    """All that live below a process, those nearest to it first. The dead that nobody has seen off are left out."""
+def find_descendants(root: int, spared: "list[int] | tuple[()]" = ()) -> "list[int]":
+    """All that live below a process, those nearest to it first. The dead that nobody has seen off are left out, and so
+    are those that are `spared`, with all below them."""
     children: dict[int, list[int]] = {}
     for name in posix.listdir("/proc"):
         if name.isdigit():
@@ -41,7 +42,7 @@ def find_descendants(root: int) -> "list[int]":
     found: list[int] = []
     look = [root]
     while look:
-        below = children.pop(look.pop(0), [])
+        below = [each for each in children.pop(look.pop(0), []) if each not in spared]
         found += below
         look += below
     return found

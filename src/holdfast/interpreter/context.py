@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection, Stream
 from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel.descriptors import CUT_OFF
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
 from holdfast.interpreter.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
@@ -564,6 +565,8 @@ def _told(tools: Sequence[ToolName]) -> list[dict[str, str]]:
 def _ended_by(code: object) -> str:
     if code == _KILLED:
         return "was killed"
+    if code == CUT_OFF:
+        return "has ended: its code closed the descriptors that lead to the host"
     return "is not there" if code is None else f"has ended (exit code {code})"
 
 

@@ -31,8 +31,8 @@ from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 
 _ENTRY: Final = "holdfast.guest.kernel.boot"
 _EARLY: Final = (
-    "_collections", "_ctypes", "_socket", "_thread", "binascii", "builtins", "gc", "io", "resource", "site", "struct",
-    "time",
+    "_collections", "_ctypes", "_socket", "_thread", "binascii", "builtins", "fcntl", "gc", "io", "resource", "site",
+    "struct", "time",
 )  # fmt: skip
 _HUGE_PAGES: Final = {
     "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={4 << 20}"

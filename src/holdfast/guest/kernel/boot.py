@@ -8,6 +8,14 @@ import os
 import sys
 
 
+def _raise_program(program: int) -> "dict[str, str]":
+    """Keep the archive that this comes from where code that closes descriptors does not reach: some of it is loaded
+    later. Returns the paths that have changed."""
+    from holdfast.guest.kernel.descriptors import raised
+
+    return {"/proc/self/fd/%d" % program: "/proc/self/fd/%d" % raised(program)}
+
+
 def main(program: int, configuration: bytes) -> None:
     if sys.version_info < (3, 9):  # noqa: UP036 - what a box has is anybody's
         sys.exit("Python %s is too old" % sys.version.split()[0])
@@ -17,6 +25,9 @@ def main(program: int, configuration: bytes) -> None:
     listener.setblocking(False)
     os.write(1, b'{"port": %d, "python": "%d.%d.%d"}\n' % (listener.getsockname()[1], *sys.version_info[:3]))
 
+    from holdfast.guest.kernel import pristine
+
+    pristine.install(_raise_program(program))
     from holdfast.guest.kernel import nursery
 
     nursery.run(listener, configuration)

@@ -10,16 +10,20 @@ import _thread
 import builtins
 import gc
 import os
+import posix
 import resource
 import sys
-import time
+from os import environ as _environment
+from time import monotonic as _monotonic
 
 from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel.descriptors import CUT_OFF, closed, raised
 from holdfast.guest.kernel.figures import take_figures
 from holdfast.guest.kernel.interrupts import Interrupts
 from holdfast.guest.kernel.line import Line
-from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output
+from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output, make_folder
 from holdfast.guest.kernel.pages import Pages
+from holdfast.guest.kernel.pristine import Lent
 from holdfast.guest.kernel.running import Runner, Submitted, describe
 
 try:
@@ -39,6 +43,7 @@ _IDLE = 0.02
 _TEXT = 64_000
 """Characters of a value's `repr`."""
 _ARGUMENTS = 64 << 20
+_fork, _pidfd_open = os.fork, os.pidfd_open
 _MARKS = dict.fromkeys(b"._-")
 _ERRORS = ("ArithmeticError", "KeyError", "LookupError", "NotImplementedError", "PermissionError", "RuntimeError",
            "TimeoutError", "TypeError", "ValueError")  # fmt: skip
@@ -56,10 +61,16 @@ def run(id: str, control: _socket.socket, config: "dict[str, Any]") -> None:
     if config.get("memory"):
         limit = int(config["memory"])
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    null = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    _read_nothing()
     Context(id, control).serve()
+
+
+def _read_nothing() -> None:
+    """Have nothing at descriptor 0."""
+    null = posix.open("/dev/null", posix.O_RDONLY)
+    if null != 0:
+        posix.dup2(null, 0)
+        posix.close(null)
 
 
 class Context:
@@ -75,12 +86,17 @@ class Context:
         self.defined = True
         self.count = 0
         self.pages = Pages()
+        self._lent = Lent()
         self._graveyard: list[Any] = []
+        self._forking = False
+        """A fork of ours is being made."""
         self._settle(id, control)
+        os.register_at_fork(after_in_child=self._forked)
 
     def _settle(self, id: str, control: _socket.socket) -> None:
         """What belongs to one process alone: made anew after a fork."""
         self.id = id
+        self.pid = posix.getpid()
         self.execution = self.last = ""
         self.calls: dict[str, Waiting] = {}
         self.submitted: tuple[Any] | None = None
@@ -97,7 +113,7 @@ class Context:
         return {
             "t": "ready",
             "context": self.id,
-            "pid": os.getpid(),
+            "pid": self.pid,
             "python": sys.version.split()[0],
             "running": self.execution,
             "dropped": self.line.dropped,
@@ -112,7 +128,7 @@ class Context:
             others = {**watched, **dict.fromkeys(self.children.values(), self._see_off)}
             messages = self.line.read(others, pending)
             if messages is None:
-                os._exit(0)
+                posix._exit(0)
             if pending is not None:
                 self.output.nudged = False
                 self.output.flush()
@@ -135,13 +151,13 @@ class Context:
     def _see_off(self) -> None:
         for pid, handle in list(self.children.items()):
             try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
+                ended, status = posix.waitpid(pid, posix.WNOHANG)
             except ChildProcessError:
                 ended, status = pid, 0
             if ended:
                 del self.children[pid]
-                os.close(handle)
-                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                posix.close(handle)
+                code = posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status)
                 self.line.tell_nursery({"t": "ended", "pid": pid, "code": code})
         if not self.children:
             gc.unfreeze()  # nobody shares it any more
@@ -192,9 +208,10 @@ class Context:
 
     def _do_set(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         """Environment and working directory."""
-        os.environ.update(document.get("env", {}))
+        with self._lent:
+            _environment.update(document.get("env", {}))
         if document.get("cwd"):
-            os.chdir(document["cwd"])
+            posix.chdir(document["cwd"])
         return {}
 
     def _do_save(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
@@ -232,35 +249,62 @@ class Context:
         if not self.defined:  # what was to come before it
             raise RuntimeError("the functions of the host could not be defined")
         self.count += 1
-        folder = "%s/.holdfast/artifacts/%s/%s" % (os.environ.get("HOME", "/tmp"), self.id, id)
+        folder = "%s/.holdfast/artifacts/%s/%s" % (self._home(), self.id, id)
         self.submitted = None
         self.execution = self.last = id
         self.output.begin(id, document.get("limit", 8000), folder)
         result: dict[str, Any] = {"t": "done", "id": id, "error": None, "text": None}
         value = None
         environment = document.get("env", {})
-        os.environ.update(environment)
-        began = time.monotonic()
+        with self._lent:
+            _environment.update(environment)
+        began = _monotonic()
         try:
             value = self._run(document["code"], body, result)
         finally:
             self.execution = ""
+        if posix.getpid() != self.pid:
+            self._leave(None)
+        result["seconds"] = _monotonic() - began
+        with self._lent:
             for name in environment:
-                os.environ.pop(name, None)
-        result["seconds"] = time.monotonic() - began
-        artifacts = self.output.end()
-        artifacts += take_figures(folder)
-        content = self._ship(value, result, artifacts, folder)
+                _environment.pop(name, None)
+            self._stand_again()
+            artifacts = self.output.end()
+            artifacts += take_figures(folder)
+            content = self._ship(value, result, artifacts, folder)
         result["artifacts"] = artifacts
         self.line.send(result, content, until="done " + id)
 
+    def _home(self) -> str:
+        with self._lent:
+            return _environment.get("HOME", "/tmp")
+
+    def _bind(self) -> None:
+        """What every execution finds under its name, whatever the code before it did to that."""
+        self.namespace["__builtins__"] = builtins
+        self.namespace.update(self.tools)
+
+    def _stand_again(self) -> None:
+        """Code may have closed the descriptors of this process. Where it cannot be reached by them any more, it
+        ends: a new one is better than one that nobody can talk to."""
+        missing = closed([0, 1, 2, *self.line.descriptors(), *self.output.descriptors()])
+        if any(each > 2 for each in missing):
+            posix._exit(CUT_OFF)
+        for each in missing:
+            if each == 0:
+                _read_nothing()
+            else:
+                self.output.connect(each)
+
     def _run(self, code: str, body: bytes, result: "dict[str, Any]") -> "Any":
         try:
+            self._bind()
             if body:
                 self.namespace.update(shipping.load(body))
             compiled = self.runner.compile(code, "<execution %d>" % self.count)
         except Exception as error:
-            result["error"] = self.runner.describe(error, syntax=isinstance(error, SyntaxError))
+            result["error"] = self._describe(error, syntax=isinstance(error, SyntaxError))
             return None
         value = None
         try:
@@ -274,9 +318,15 @@ class Context:
         except Submitted:
             pass
         except BaseException as error:
-            result["error"] = self.runner.describe(error)
+            if posix.getpid() != self.pid:
+                self._leave(error)
+            result["error"] = self._describe(error)
             value = None
         return value
+
+    def _describe(self, error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
+        with self._lent:
+            return self.runner.describe(error, syntax=syntax)
 
     def _ship(self, value: "Any", result: "dict[str, Any]", artifacts: "list[dict[str, Any]]", folder: str) -> bytes:
         if self.submitted is not None:
@@ -293,7 +343,7 @@ class Context:
             return content
         path = folder + "/value.json"
         try:
-            os.makedirs(folder, exist_ok=True)
+            make_folder(folder)
             with open(path, "wb") as file:
                 file.write(content)
         except OSError as error:
@@ -314,6 +364,8 @@ class Context:
         return function
 
     def call(self, name: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "Any":
+        if posix.getpid() != self.pid:
+            raise HostError("%s can be called only in the process of the interpreter, not in a fork of it" % name)
         if not self.execution:
             raise HostError("%s can be called only while an execution runs" % name)
         try:
@@ -323,7 +375,7 @@ class Context:
         if len(content) > _ARGUMENTS:
             raise ValueError("%s was given %d bytes: at most %d can be sent" % (name, len(content), _ARGUMENTS))
         waiting = Waiting()
-        id = os.urandom(8).hex()
+        id = posix.urandom(8).hex()
         with self.interrupts:
             self.output.flush()
             self.calls[id] = waiting
@@ -362,7 +414,7 @@ class Context:
                 made.append({"id": id, "pid": pid})
         except OSError:
             for each in made:
-                os.kill(each["pid"], _signal.SIGKILL)
+                posix.kill(each["pid"], _signal.SIGKILL)
             raise
         finally:
             self.output.nudge()  # the thread that reads is to watch them
@@ -373,12 +425,16 @@ class Context:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
             with self.output.lock, self.line.sending:
-                pid = os.fork()
+                self._forking = True
+                try:
+                    pid = _fork()
+                finally:
+                    self._forking = False
             if pid == 0:
                 self._reborn(id, theirs)
                 return 0
             theirs.close()
-            self.children[pid] = os.pidfd_open(pid)
+            self.children[pid] = _watch_child(pid)
             self.line.tell_nursery({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
         finally:
             ours.close()
@@ -390,10 +446,51 @@ class Context:
         self.line.let_go()
         self.output.let_go()
         for handle in self.children.values():
-            os.close(handle)
+            posix.close(handle)
         self._settle(id, control)
         self.tools = {name: self._function(name, function.__doc__ or "") for name, function in self.tools.items()}
         self.namespace.update(self.tools)
+
+    # --- forks of the user's code ---
+
+    def _forked(self) -> None:
+        """In a child that the user's code forked: what leads to the host is the parent's. Runs in any fork of ours,
+        too, which has that to itself."""
+        if not self._forking:
+            self.line.let_go()
+            self.output.print_by_descriptors()
+
+    def _leave(self, error: "BaseException | None") -> None:
+        """A child that the user's code forked has come to the end of that code: it ends as a program would, and
+        answers to nobody."""
+        code = 0
+        try:
+            if isinstance(error, SystemExit):
+                code, told = exit_of(error)
+            elif error is not None:
+                code, told = 1, self._describe(error)["traceback"]
+            else:
+                told = ""
+            self.output.printers[2].write(told)
+            self.output.flush()
+        finally:
+            posix._exit(code)
+
+
+def exit_of(error: SystemExit) -> "tuple[int, str]":
+    """The exit code of a program that ends so, and what it prints."""
+    if error.code is None:
+        return 0, ""
+    return (error.code & 0xFF, "") if isinstance(error.code, int) else (1, "%s\n" % (error.code,))
+
+
+def _watch_child(pid: int) -> int:
+    """A descriptor that can be read once the child has ended."""
+    handle = _pidfd_open(pid)
+    try:
+        return raised(handle)
+    finally:
+        posix.close(handle)
 
 
 class Waiting:

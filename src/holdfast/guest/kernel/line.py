@@ -11,6 +11,7 @@ import select
 import struct
 
 from holdfast.guest.kernel import notation
+from holdfast.guest.kernel.descriptors import raised
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 _KEPT = 8 << 20
 """Bytes of output that wait for a connection."""
 _PACKET = 1 << 16
+_poll, _POLLIN, _pack_integers, _unpack_integers = select.poll, select.POLLIN, struct.pack, struct.unpack
+"""As they are before the user's code can replace them."""
 
 
 class Line:
     def __init__(self, control: _socket.socket, greeting: "Callable[[], dict[str, Any]]") -> None:
         """`greeting` is what a new connection is told first."""
-        self.control = control
+        self.control = _socket.socket(fileno=raised(control.fileno()))
+        control.close()
         self._greeting = greeting
         self._socket: _socket.socket | None = None
         self._sending = _thread.RLock()
@@ -97,13 +101,13 @@ class Line:
     ) -> "list[tuple[dict[str, Any], bytes]] | None":
         """Wait until something comes: messages, or None once there is no nursery. Calls who of `others` has something
         to read."""
-        poll = select.poll()
-        poll.register(self.control.fileno(), select.POLLIN)
+        poll = _poll()
+        poll.register(self.control.fileno(), _POLLIN)
         for each in others:
-            poll.register(each, select.POLLIN)
+            poll.register(each, _POLLIN)
         connection = self._reader.connection
         if connection is not None:
-            poll.register(connection.fileno(), select.POLLIN)
+            poll.register(connection.fileno(), _POLLIN)
         found: list[tuple[dict[str, Any], bytes]] = []
         for descriptor, _ in poll.poll(milliseconds):
             if descriptor in others:
@@ -149,7 +153,9 @@ class Line:
         _, ancillary, _, _ = self.control.recvmsg(_PACKET, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-                connection = _socket.socket(fileno=struct.unpack("i", payload[:4])[0])
+                given = _socket.socket(fileno=_unpack_integers("i", payload[:4])[0])
+                connection = _socket.socket(fileno=raised(given.fileno()))
+                given.close()
                 connection.setblocking(True)
                 try:
                     connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
@@ -166,14 +172,23 @@ class Line:
         return self._sending
 
     def tell_nursery(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
-        given = struct.pack("%di" % len(descriptors), *descriptors) if descriptors else b""
+        given = _pack_integers("%di" % len(descriptors), *descriptors) if descriptors else b""
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, given)] if given else []
         self.control.sendmsg([notation.dumps(document).encode()], rights)
 
     def let_go(self) -> None:
         """In a forked child: the parent's connection and control are the parent's."""
+        self._socket = None
         self._reader.close()
         self.control.close()
+
+    def descriptors(self) -> "list[int]":
+        """Those that it cannot be without."""
+        connection = self._reader.connection
+        found = [self.control.fileno()]
+        if connection is not None and self._socket is connection:
+            found.append(connection.fileno())
+        return found
 
 
 class _Reader:

@@ -210,13 +210,21 @@ class Nursery:
             context.control.sendmsg([told], rights)
         elif kind == "signal":
             context = self._living.get(id)
-            if context is not None:
+            if context is not None and document["number"] == _signal.SIGKILL:
+                self._kill(context)
+            elif context is not None:
                 os.kill(context.pid, document["number"])
-                if document["number"] == _signal.SIGKILL:
-                    self._bury(context.pid, 128 + _signal.SIGKILL)  # nobody is to be handed on to it any more
             _say(connection, {"t": "done", "living": context is not None, "code": self._ended.get(id)})
         else:
             raise ValueError("nobody knows %r" % kind)
+
+    def _kill(self, context: Born) -> None:
+        """With all that it has started, but for other contexts: those that were forked off it live on."""
+        others = [each.pid for each in self._living.values() if each is not context]
+        doomed = lineage.find_descendants(context.pid, others)
+        os.kill(context.pid, _signal.SIGKILL)
+        lineage.send_to(doomed, lineage.SIGKILL)
+        self._bury(context.pid, 128 + _signal.SIGKILL)  # nobody is to be handed on to it any more
 
     def _find_broker(self, connection: _socket.socket) -> int:
         """The port of a process that keeps connections for a host that cannot. Started where there is none."""

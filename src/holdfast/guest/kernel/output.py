@@ -6,9 +6,10 @@ Python's own streams are ours; what goes to descriptors 1 and 2 (subprocesses, C
 import _collections  # type: ignore[import-not-found]
 import _thread
 import io
-import os
+import posix
 import sys
 
+from holdfast.guest.kernel.descriptors import raised
 from holdfast.guest.kernel.wire import PIECE
 
 TYPE_CHECKING = False
@@ -39,20 +40,28 @@ class Output:
         self._files: dict[int, tuple[str, io.FileIO]] = {}
         self._sizes = {1: 0, 2: 0}
         self._pipes: dict[int, int] = {}
-        self._wake_read, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ends: dict[int, int] = {}
+        """Copies of what is at 1 and 2, for when those were closed."""
+        self._wake_read, self._wake = _pipe(posix.O_NONBLOCK)
         self.printers = {number: Printer(self, number) for number in NAMES}
         self.nudged = False
 
     def install(self) -> None:
         """Take the process's streams."""
         for number in NAMES:
-            ours, theirs = os.pipe2(os.O_CLOEXEC)
-            os.set_blocking(ours, False)
-            os.dup2(theirs, number)
-            os.close(theirs)
-            self._pipes[number] = ours
+            self._pipes[number], self._ends[number] = _pipe(0)
+            posix.set_blocking(self._pipes[number], False)
+            self.connect(number)
         sys.stdout, sys.stderr = self.printers[1], self.printers[2]
         sys.__stdout__, sys.__stderr__ = self.printers[1], self.printers[2]  # type: ignore[misc,assignment]
+
+    def connect(self, number: int) -> None:
+        """Have descriptor 1 or 2 lead here."""
+        posix.dup2(self._ends[number], number)
+
+    def descriptors(self) -> "list[int]":
+        """Those that it cannot be without."""
+        return [*self._pipes.values(), *self._ends.values(), self._wake_read, self._wake]
 
     def watched(self) -> "dict[int, Callable[[], None]]":
         """What the thread that reads is to look at."""
@@ -63,7 +72,7 @@ class Output:
 
     def _woken(self) -> None:
         try:
-            os.read(self._wake_read, 64)
+            posix.read(self._wake_read, 64)
         except BlockingIOError:
             pass
         self.nudged = True
@@ -71,15 +80,21 @@ class Output:
     def nudge(self) -> None:
         """Something small was printed: have it sent soon, whatever the code does then."""
         try:
-            os.write(self._wake, b".")
+            posix.write(self._wake, b".")
         except BlockingIOError:
             pass
 
     def let_go(self) -> None:
         """In a forked child: the pipes are the parent's."""
-        for each in (*self._pipes.values(), self._wake_read, self._wake):
-            os.close(each)
-        self._files = {}
+        for each in self.descriptors():
+            posix.close(each)
+        self._pipes, self._ends, self._files = {}, {}, {}
+
+    def print_by_descriptors(self) -> None:
+        """In a process that the user's code forked: what it prints goes to descriptors 1 and 2, as with any program."""
+        for each in self.printers.values():
+            each.__class__ = ForkedPrinter
+        self.let_go()
 
     # --- one execution ---
 
@@ -121,7 +136,7 @@ class Output:
         with self.lock:
             while True:
                 try:
-                    data = os.read(self._pipes[number], PIECE)
+                    data = posix.read(self._pipes[number], PIECE)
                 except OSError:
                     return
                 if not data:
@@ -148,7 +163,7 @@ class Output:
             if self._sizes[number] <= self._limit:
                 return
             try:
-                os.makedirs(self._folder, exist_ok=True)
+                make_folder(self._folder)
                 path = "%s/%s.txt" % (self._folder, NAMES[number])
                 file = self._files[number] = (path, io.FileIO(path, "w"))
             except OSError:
@@ -230,6 +245,31 @@ class Printer(io.TextIOBase):
         pass
 
 
+class ForkedPrinter(Printer):
+    """What a `Printer` becomes in a process that the user's code forked. Sends a line at a time. What is pending in it
+    at first is the parent's, and is printed there."""
+
+    @property
+    def _lines(self) -> "list[str]":
+        return self.__dict__.setdefault("lines", [])  # type: ignore[no-any-return]
+
+    def write(self, text: str) -> int:
+        self._lines.append(text)
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def take(self, data: bytes) -> None:
+        self.flush()
+        _write_all(self._number, data)
+
+    def flush(self) -> None:
+        lines = self._lines
+        text = "".join(lines)
+        lines.clear()
+        _write_all(self._number, text.encode("utf-8", "backslashreplace"))
+
+
 class _Bytes(io.RawIOBase):
     def __init__(self, printer: Printer) -> None:
         super().__init__()
@@ -247,3 +287,32 @@ class _Bytes(io.RawIOBase):
 
     def flush(self) -> None:
         self._printer.flush()
+
+
+def _pipe(flags: int) -> "tuple[int, int]":
+    """Out of the way of code that closes descriptors."""
+    ends = posix.pipe2(flags | posix.O_CLOEXEC)
+    found = raised(ends[0]), raised(ends[1])
+    for each in ends:
+        posix.close(each)
+    return found
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[posix.write(descriptor, left) :]
+
+
+def make_folder(path: str) -> None:
+    """With those above it, where they are missing."""
+    try:
+        posix.mkdir(path)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        above = path.rpartition("/")[0]
+        if not above:
+            raise
+        make_folder(above)
+        posix.mkdir(path)

@@ -79,11 +79,14 @@ class Runner:
 
     def describe(self, error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
         """An error as a model reads it, with the lines of the code."""
-        import linecache
+        try:
+            import linecache
 
-        for name, code in self.sources.items():
-            if name not in linecache.cache:
-                linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+            for name, code in self.sources.items():
+                if name not in linecache.cache:
+                    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        except Exception:  # the user's code may have put something else in its place
+            pass
         return describe(error, syntax=syntax)
 
     def forked(self) -> "Any":
@@ -99,14 +102,14 @@ class Runner:
 
 def describe(error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
     """An error as a model reads it: without our own frames. `syntax`: nothing of the code ran."""
-    import traceback  # takes as long as a third of a start
-
     name = type(error).__name__
     try:
         message = str(error)
     except Exception:
         message = "<its text cannot be had>"
     try:
+        import traceback  # takes as long as a third of a start
+
         # Values of long lines are repeated in the traceback: bounded as a whole.
         told = (
             traceback.TracebackException.from_exception(error, compact=True)
