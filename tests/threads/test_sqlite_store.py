@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,4 +242,18 @@ async def test_ids_of_deleted_streams_are_never_used_again(tmp_path: Path) -> No
     await store.close()
     store = await SqliteStore.open(tmp_path / "db")
     assert (await store.create("a", TEXT)).info.id > first
+    await store.close()
+
+
+async def test_appends_of_one_turn_of_the_loop_share_one_commit(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    for number in range(64):
+        await store.create(f"s-{number}", TEXT)
+    before = store.statistics()["commits"]
+    appends = []
+    for number in range(64):
+        appends.append(asyncio.ensure_future(store.append(f"s-{number}", AppendRequest(b"x"))))
+        time.sleep(0.001)  # noqa: ASYNC251 - as reading a socket does, it lets other threads run
+    await asyncio.gather(*appends)
+    assert store.statistics()["commits"] == before + 1
     await store.close()

@@ -117,6 +117,7 @@ class SqliteStore:
             except StreamError as error:
                 log.warning("the journal could not be filed, the next start goes on with it: %s", error)
                 break
+        self._writer.hand_over()
         await self._loop.run_in_executor(None, self._writer.stop)
         await self._loop.run_in_executor(None, self._reader.close)
         await asyncio.sleep(0)  # lets the last settlements, already posted to this loop, run

@@ -1,10 +1,13 @@
 """The one thread that writes. It takes whatever has been asked since its last commit and commits it as one.
 
-Decisions were taken on the event loop before an operation comes here: this thread only writes them down.
+Decisions were taken on the event loop before an operation comes here: this thread only writes them down. It is handed
+what one turn of the loop gathered, all together: woken by the first append of a turn, it would commit that one alone
+while its neighbours, already received, wait for the next commit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import sqlite3
@@ -102,7 +105,10 @@ class Writer:
 
     def __init__(self, path: Path, last_row: int, on_settled: Callable[[Settled], None]) -> None:
         self._on_settled = on_settled
-        self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[Operation] = []
+        """Submitted in this turn of the loop, and not handed over yet."""
+        self._queue: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._connection = connect(path)
         # Checkpoints are ours to time (see _checkpoint_when_due), so that no writer waits for one it did not cause.
@@ -111,13 +117,24 @@ class Writer:
         """Number of the journal's last row."""
         self._unchecked = 0
         """About how many bytes the write-ahead log has grown by since the last checkpoint."""
-        self.submit = self._queue.put
+
+    def submit(self, operation: Operation) -> None:
+        """Have this written with all else that this turn of the loop submits. Called on the event loop."""
+        if not self._gathered:
+            self._loop.call_soon(self.hand_over)
+        self._gathered.append(operation)
+
+    def hand_over(self) -> None:
+        """Give the thread what was gathered. Called on the event loop, by itself once per turn."""
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what was submitted, then end. Blocks."""
+        """Write what was handed over, then end. Blocks."""
         self._queue.put(None)
         self._thread.join()
         try:
@@ -139,14 +156,14 @@ class Writer:
                 self._checkpoint_when_due()
 
     def _take(self, into: list[Operation]) -> bool:
-        """Wait for an operation, then take all there are; False when told to stop."""
-        operation = self._queue.get()
-        while operation is not None:
-            into.append(operation)
+        """Wait for operations, then take all there are; False when told to stop."""
+        operations = self._queue.get()
+        while operations is not None:
+            into += operations
             if len(into) >= _MAX_GROUP:
                 return True
             try:
-                operation = self._queue.get_nowait()
+                operations = self._queue.get_nowait()
             except queue.Empty:
                 return True
         return False
