@@ -152,6 +152,39 @@ async def test_a_row_is_never_older_than_what_was_acknowledged(tmp_path: Path) -
             await sweep
 
 
+class BusyRows(SqliteRows):
+    """Rows of a thread that is written to again whenever they are saved."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.writer: Threads | None = None
+        self.saved = 0
+
+    async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
+        await super().save_rows(rows, gone)
+        self.saved += len(rows)
+        if self.writer is not None:
+            await self.writer.chat("t-busy", "and another")
+
+
+async def test_a_list_does_not_wait_for_writers_that_never_stop(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    rows = BusyRows(store)
+    projection = Projection(store, rows)
+    threads = Threads(store, projection)
+    await threads.create(id="t-busy")
+    await threads.chat("t-busy", "first")
+    saved = rows.saved
+    rows.writer = threads
+    async with asyncio.timeout(30):
+        (row,) = (await threads.list(RowFilter())).rows
+    assert row.entry_count == 2
+    assert rows.saved == saved + 1
+    rows.writer = None
+    await projection.close()
+    await store.close()
+
+
 async def test_lists_filter_and_page(tmp_path: Path) -> None:
     async with Fixture(tmp_path) as threads:
         parent = await threads.create(title="parent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from dataclasses import replace
 from typing import Final
@@ -16,7 +17,8 @@ from holdfast.threads.surface import THREADS
 
 log = logging.getLogger(__name__)
 
-_FOLD_BYTES: Final = 1024 * 1024
+_FOLD_BYTES: Final = 256 * 1024
+"""What is parsed at a time on the event loop, while everybody else waits."""
 _BATCH: Final = 200
 _SWEEP_SECONDS: Final = 1.0
 
@@ -94,9 +96,16 @@ class Projection:
                     await self._fold([id])
 
     async def settle_all(self) -> None:
-        while self._behind or self._folding:
+        """Bring every row up to date with what was committed before this call, and not with what comes later:
+        writers that never stop would never let it end.
+        """
+        wanted = self._behind | self._folding
+        while wanted:
             async with self._lock:
-                await self._fold(list(self._behind)[:_BATCH])
+                wanted &= self._behind  # the others were folded by whoever had the lock
+                batch = list(itertools.islice(wanted, _BATCH))
+                await self._fold(batch)
+                wanted.difference_update(batch)
 
     def _on_change(self, change: Change) -> None:
         if change.path.startswith(THREADS):
@@ -144,7 +153,7 @@ class Projection:
                 piece = await self._store.read(path, position, _FOLD_BYTES)
                 row = fold(row, parse_json(as_array(piece.data)), position)
                 position = piece.end
-                if piece.up_to_date:
+                if position >= info.tail:
                     break
         except (StreamNotFound, StreamGone):
             return None
