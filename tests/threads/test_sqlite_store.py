@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.stores import Reopen, StoreContract, read_all
+from holdfast.threads.acknowledgement import Acknowledgement
+from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
@@ -256,4 +258,60 @@ async def test_appends_of_one_turn_of_the_loop_share_one_commit(tmp_path: Path) 
         time.sleep(0.001)  # noqa: ASYNC251 - as reading a socket does, it lets other threads run
     await asyncio.gather(*appends)
     assert store.statistics()["commits"] == before + 1
+    await store.close()
+
+
+async def test_an_append_is_acknowledged_before_its_readers_are_told(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    told: list[str] = []
+    for _ in range(3):
+        store.watch("a", lambda _: told.append("reader"))
+    acknowledged = store.append("a", AppendRequest(b"x"))
+    acknowledged.then(lambda *_: told.append("writer"))
+    await acknowledged
+    assert told == ["writer", "reader", "reader", "reader"]
+    await store.close()
+
+
+async def test_a_writer_that_appends_from_its_acknowledgement_cannot_double_a_message(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", StreamConfig(content_type="application/json"))
+    again: list[Acknowledgement] = []
+    request = AppendRequest(keyed=(Keyed("k", b"1,\n"),))
+    first = store.append("a", request)
+    first.then(lambda *_: again.append(store.append("a", request)))
+    await first
+    assert (await again[0]).duplicate
+    assert await read_all(store, "a") == b"1,\n"
+    await store.close()
+
+
+async def test_keys_that_come_in_any_order_are_known_again(tmp_path: Path) -> None:
+    """A key that is greater than all before it is new without a look-up; every other one is looked for."""
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", StreamConfig(content_type="application/json"))
+    for key in ("m", "a", "z", "k"):
+        assert not (await store.append("a", AppendRequest(keyed=(Keyed(key, b"1,\n"),)))).duplicate
+        assert (await store.append("a", AppendRequest(keyed=(Keyed(key, b"1,\n"),)))).duplicate
+    await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))
+    await store.append("a", AppendRequest(keyed=(Keyed("zz", b"1,\n"),)))
+    for _ in range(2):
+        assert all([(await store.append("b", AppendRequest(keyed=(Keyed(key, b"1,\n"),)))).duplicate for key in "amzk"])
+        await store.close()
+        store = await SqliteStore.open(tmp_path / "db")
+    assert not (await store.append("b", AppendRequest(keyed=(Keyed("zz", b"2,\n"), Keyed("b", b"2,\n"))))).duplicate
+    assert (await store.append("b", AppendRequest(keyed=(Keyed("b", b"2,\n"),)))).duplicate
+    await store.close()
+
+
+async def test_an_id_that_the_server_made_is_not_looked_for(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", StreamConfig(content_type="application/json"), keyed=(Keyed("z", b"0,\n"),))
+    statements: list[str] = []
+    store._lookup.set_trace_callback(statements.append)
+    (entry,) = keyed_entries(b'{"payload":{"type":"chat"}}', 1)
+    await store.append("a", AppendRequest(keyed=(entry,)))
+    store._lookup.set_trace_callback(None)
+    assert [each for each in statements if "message_keys" in each] == []
     await store.close()

@@ -6,12 +6,12 @@ import itertools
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable
 from typing import Final
 from urllib.parse import parse_qs
 
 from holdfast.server.origins import OriginPolicy
 from holdfast.threads.access import Access
+from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.streams import Appended
@@ -73,7 +73,7 @@ class StreamService:
     def open_tails(self) -> int:
         return self._tails.open_count
 
-    def append(self, raw_path: str, request: Request) -> Awaitable[Appended]:
+    def append(self, raw_path: str, request: Request) -> Acknowledgement:
         """The hot path: no task, no second look at the bytes."""
         request.path = path = stream_path(raw_path)
         self._authorize(request, path)

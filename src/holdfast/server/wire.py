@@ -16,8 +16,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from holdfast.server.box_hosts import is_box_host
 from holdfast.server.front import Front
 from holdfast.server.streams import StreamService
-from holdfast.threads.errors import BodyTooLarge
+from holdfast.threads.errors import BodyTooLarge, StreamError
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
+from holdfast.threads.streams import Appended
 from holdfast.threads.subscriptions import is_control
 from holdfast.threads.surface import PREFIX, parse_query
 
@@ -245,7 +246,10 @@ class StreamWire(HttpToolsProtocol):
         if self._header_bytes > _MAX_HEADER_BYTES:
             self._refuse_headers()
             raise _StopReading
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._reading_head = False
@@ -416,20 +420,14 @@ class StreamWire(HttpToolsProtocol):
 
     def _append(self, exchange: Exchange) -> None:
         request, service = exchange.request, self.service
-        future = asyncio.ensure_future(service.append(exchange.target, request), loop=self.loop)
 
-        def done(settled: asyncio.Future[Any]) -> None:
-            try:
-                exchange.respond(service.appended(request, settled.result()))
-            except asyncio.CancelledError:
-                self.transport.close()
-            except Exception as error:
+        def done(appended: Appended | None, error: StreamError | None) -> None:
+            if appended is not None:
+                exchange.respond(service.appended(request, appended))
+            elif error is not None:
                 exchange.respond(service.refuse(error, request.id))
 
-        if future.done():
-            done(future)
-        else:
-            future.add_done_callback(done)
+        service.append(exchange.target, request).then(done)
 
     async def _run(self, exchange: Exchange) -> None:
         request, service = exchange.request, self.service

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +15,8 @@ from holdfast.threads.ids import new_entry_id
 from holdfast.threads.streams import Keyed
 
 _FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})
-_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*")
+_is_type: Final = functools.lru_cache(1024)(re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*").fullmatch)
+"""A server sees few types, and the same ones again and again."""
 _MAX_ID: Final = 128
 _MAX_TS: Final = 2**53 - 1
 
@@ -55,28 +57,30 @@ def keyed(entry: Entry) -> Keyed:
 
 def _keyed(value: Any, message: bytes, now: int) -> Keyed:
     check_entry(value)
+    key = value.get("id")
+    if key is not None and "ts" in value:
+        return Keyed(key, message + SEPARATOR)
     missing: dict[str, Any] = {}
-    if "id" not in value:
+    if key is None:
         missing["id"] = new_entry_id()
     if "ts" not in value:
         missing["ts"] = now
-    if missing:
-        # The entry has a payload, so there is something after the brace: its own text is kept as it was written.
-        message = orjson.dumps(missing)[:-1] + b"," + message[1:]
-    return Keyed(value.get("id") or missing["id"], message + SEPARATOR)
+    # The entry has a payload, so there is something after the brace: its own text is kept as it was written.
+    message = orjson.dumps(missing)[:-1] + b"," + message[1:]
+    return Keyed(key or missing["id"], message + SEPARATOR, fresh=key is None)
 
 
 def check_entry(value: Any) -> None:
     """Raise where a value cannot be an entry, and say why."""
     if not isinstance(value, dict):
         raise InvalidEntry(f"an entry is an object with id, ts and payload, not {_kind(value)}")
-    if unknown := value.keys() - _FIELDS:
-        raise InvalidEntry(f"an entry has no field {sorted(unknown)[0]!r}: put it in the payload")
+    if not _FIELDS.issuperset(value):
+        raise InvalidEntry(f"an entry has no field {min(value.keys() - _FIELDS)!r}: put it in the payload")
     payload = value.get("payload")
     if not isinstance(payload, dict):
         raise InvalidEntry(f"an entry needs a payload object, not {_kind(payload)}")
     kind = payload.get("type")
-    if not isinstance(kind, str) or len(kind) > _MAX_ID or not _TYPE.fullmatch(kind):
+    if not isinstance(kind, str) or len(kind) > _MAX_ID or not _is_type(kind):
         raise InvalidEntry(f"payload.type must be like chat, pi.assistant or signal.thread.created, not {kind!r}")
     if "id" in value and not _is_id(value["id"]):
         raise InvalidEntry(f"an entry's id is a string of 1 to {_MAX_ID} printable characters, not {value['id']!r}")

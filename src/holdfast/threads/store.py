@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.threads.streams import Appended, AppendRequest, Change, Keyed, Slice, StreamConfig, StreamInfo
+from holdfast.threads.acknowledgement import Acknowledgement
+from holdfast.threads.streams import AppendRequest, Change, Keyed, Slice, StreamConfig, StreamInfo
 
 Watcher = Callable[[Change], None]
 """Called on the event loop after a commit; must not block and must not raise."""
@@ -35,8 +36,11 @@ class StreamStore(Protocol):
         """Create the stream with its first bytes or keyed messages, or confirm that an identical one exists."""
         ...
 
-    def append(self, path: str, request: AppendRequest) -> Awaitable[Appended]:
-        """Append and, where asked, close, in one atomic step. Refusals may be raised at the call or when awaited."""
+    def append(self, path: str, request: AppendRequest) -> Acknowledgement:
+        """Append and, where asked, close, in one atomic step. Refusals may be raised at the call or when awaited.
+
+        Whoever is called back by the acknowledgement is called before watchers are told, however many there are.
+        """
         ...
 
     async def head(self, path: str) -> StreamInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
@@ -68,12 +68,13 @@ class StreamInfo:
     fork_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Keyed:
+class Keyed(NamedTuple):
     """A message with a dedup key: appended only where no message of the stream has that key yet."""
 
     key: str
     data: bytes
+    fresh: bool = False
+    """The key was made for this very message, out of randomness: no other can have it."""
 
 
 @dataclass(slots=True)
@@ -89,8 +90,7 @@ class AppendRequest:
     keyed: tuple[Keyed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """The acknowledgement of an append: it is on disk."""
 
     tail: int

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
+from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.cursor import next_cursor
 from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import InvalidRequest, MethodNotAllowed
@@ -78,7 +79,7 @@ class StreamSurface:
         self._clock = clock
         self._waiting: set[asyncio.Future[Change | None]] = set()
 
-    def append(self, request: Request) -> Awaitable[Appended]:
+    def append(self, request: Request) -> Acknowledgement:
         """Begin an append. Raises what can be refused at once; the rest comes with the awaitable."""
         headers, body, path = request.headers, request.body, request.path
         close = _is_true(headers.get(b"stream-closed"))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import orjson
 
 from holdfast.threads.rules import deadline_of
-from holdfast.threads.sqlite.journal import StreamFiling
+from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling
 from holdfast.threads.sqlite.unfiled import Unfiled
 from holdfast.threads.store import Watcher
 from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
@@ -48,6 +48,7 @@ class StreamRecord:
         "folded",
         "fork_offset",
         "forks",
+        "greatest_key",
         "id",
         "json",
         "keys",
@@ -106,6 +107,8 @@ class StreamRecord:
         self.producers: dict[str, tuple[int, int]] = {}
         self.keys: set[str] = set()
         """Dedup keys that are accepted but not durable yet."""
+        self.greatest_key: str | None = None
+        """No key of this stream, accepted or durable, is greater. None: nobody has looked yet."""
         self.pending = 0
         """Operations on their way to disk."""
         self.broken = False
@@ -157,6 +160,20 @@ class StreamRecord:
         if filing.closed:
             self.closed_by = filing.closed_by
         self.last_seq = filing.last_seq or self.last_seq
+
+    def accept_key(self, key: str) -> None:
+        self.keys.add(key)
+        if self.greatest_key is not None and key > self.greatest_key:
+            self.greatest_key = key
+
+    def settle(self, entry: JournalEntry) -> None:
+        """Take over what is durable now, in the journal."""
+        if entry.keys:
+            self.keys.difference_update([key for key, _ in entry.keys])
+        self.durable_tail = entry.end
+        if entry.close:
+            self.durable_closed = True
+        self.unfiled.add(entry.data, entry.end, entry.producer, entry.seq, entry.close, entry.keys)
 
     def accept_durable(self) -> None:
         """Forget what was accepted and not written."""

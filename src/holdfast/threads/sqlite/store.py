@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import (
     InvalidRequest,
     StoreUnavailable,
@@ -201,7 +202,7 @@ class SqliteStore:
         await self._submit_create(record, data, keyed)
         return Created(record.info(), new=True)
 
-    def append(self, path: str, request: AppendRequest) -> Awaitable[Appended]:
+    def append(self, path: str, request: AppendRequest) -> Acknowledgement:
         if self._closing:
             raise StoreUnavailable("the server is shutting down")
         record = self._live(path)
@@ -223,28 +224,16 @@ class SqliteStore:
         if request.close:
             record.closed = True
             record.closed_by = producer
-        if keys:
-            record.keys.update(key for key, _ in keys)
+        for key, _ in keys:
+            record.accept_key(key)
         record.pending += 1
-        future: asyncio.Future[Appended] = self._loop.create_future()
-
-        def settle(error: StreamError | None) -> None:
-            record.pending -= 1
-            if error is not None:
-                if not future.done():
-                    future.set_exception(error)
-                return
-            if keys:
-                record.keys.difference_update(key for key, _ in keys)
-            record.durable_tail = end
-            if request.close:
-                record.durable_closed = True
-            if not future.done():
-                future.set_result(Appended(end, closed=request.close, producer=producer))
-
-        entry = JournalEntry(record.id, end, data, producer, request.seq, request.close, keys)
-        self._writer.submit(AppendOperation(record, settle, entry))
-        return future
+        operation = AppendOperation(
+            record,
+            JournalEntry(record.id, end, data, producer, request.seq, request.close, keys),
+            Appended(end, request.close, False, producer),
+        )
+        self._writer.submit(operation)
+        return operation.acknowledgement
 
     async def delete(self, path: str) -> None:
         await self._begin_delete(self._live(path))
@@ -353,17 +342,25 @@ class SqliteStore:
         end = record.tail
         taken: set[str] = set()
         pieces, keys = [], []
-        for message in keyed:
-            key = message.key
-            if key in taken or key in record.keys or self._has_key(record, key):
+        for key, data, fresh in keyed:
+            if not fresh and (key in taken or key in record.keys or self._has_key(record, key)):
                 continue
             taken.add(key)
-            end += len(message.data)
-            pieces.append(message.data)
+            end += len(data)
+            pieces.append(data)
             keys.append((key, end))
         return b"".join(pieces), keys
 
     def _has_key(self, record: StreamRecord, key: str) -> bool:
+        """Whether the stream has a message with this key that is durable.
+
+        Keys are mostly made out of the time, so that a new one is greater than all before it; that costs no look-up.
+        """
+        greatest = record.greatest_key
+        if greatest is None:
+            greatest = record.greatest_key = self._find_greatest_key(record)
+        if key > greatest:
+            return False
         high = record.tail
         for stream, begins in record.lineage:
             owner = self._by_id.get(stream)
@@ -378,6 +375,16 @@ class SqliteStore:
             high = min(high, begins)
         return False
 
+    def _find_greatest_key(self, record: StreamRecord) -> str:
+        """No key of the stream or of its ancestors is greater; empty where they have none."""
+        greatest = max(record.keys, default="")
+        for stream, _ in record.lineage:
+            owner = self._by_id.get(stream)
+            unfiled = "" if owner is None else max(owner.unfiled.keys, default="")
+            ((filed,),) = self._lookup.execute("SELECT max(key) FROM message_keys WHERE stream = ?", (stream,))
+            greatest = max(greatest, unfiled, filed or "")
+        return greatest
+
     # Operations
 
     async def _barrier(self, record: StreamRecord) -> None:
@@ -385,26 +392,15 @@ class SqliteStore:
         if record.pending:
             await self._repeat(record, Duplicate(None, closed=False))
 
-    def _repeat(self, record: StreamRecord, duplicate: Duplicate) -> asyncio.Future[Appended]:
+    def _repeat(self, record: StreamRecord, duplicate: Duplicate) -> Acknowledgement:
         """Acknowledge again what was accepted before, but not before it is durable."""
-        future: asyncio.Future[Appended] = self._loop.create_future()
         appended = Appended(record.tail, closed=duplicate.closed, duplicate=True, producer=duplicate.producer)
         if not record.pending:
-            future.set_result(appended)
-            return future
+            return Acknowledgement.given(appended)
         record.pending += 1
-
-        def settle(error: StreamError | None) -> None:
-            record.pending -= 1
-            if future.done():
-                return
-            if error is None:
-                future.set_result(appended)
-            else:
-                future.set_exception(error)
-
-        self._writer.submit(AppendOperation(record, settle, None))
-        return future
+        operation = AppendOperation(record, None, appended)
+        self._writer.submit(operation)
+        return operation.acknowledgement
 
     async def _resolve(self, fork: ForkPoint) -> int | None:
         """The position of a fork in its source; None is the tail."""
@@ -607,24 +603,41 @@ class SqliteStore:
         self._loop.call_soon_threadsafe(self._settled, settled)
 
     def _settled(self, settled: Settled) -> None:
-        """Acknowledge a commit and tell the watchers, once per stream however many appends it held."""
+        """Take over a commit, then acknowledge it, then tell the watchers.
+
+        In this order: a client that has its answer reads what it wrote, and waits for none of those who read along.
+        Watchers are told once per stream, however many appends the commit held.
+        """
         self._commits += 1
         self._operations += len(settled)
         changes: dict[StreamRecord, list[JournalEntry]] = {}
         for operation, error in settled:
-            try:
-                operation.settle(error)
-            except Exception:
-                log.exception("an operation could not be settled")
+            if isinstance(operation, AppendOperation):
+                record, entry = operation.record, operation.entry
+                record.pending -= 1
+                if error is None and entry is not None:
+                    self._row = max(self._row, operation.row)
+                    record.settle(entry)
+                    self._unfiled_bytes += len(entry.data) + _ENTRY_BYTES
+                    changes.setdefault(record, []).append(entry)
+            else:
+                try:
+                    operation.settle(error)
+                except Exception:
+                    log.exception("an operation could not be settled")
             if error is not None:
                 self._forget_broken(operation)
-            elif isinstance(operation, AppendOperation) and operation.entry is not None:
-                assert operation.record is not None
-                self._row = max(self._row, operation.row)
-                entry = operation.entry
-                operation.record.unfiled.add(entry.data, entry.end, entry.producer, entry.seq, entry.close, entry.keys)
-                self._unfiled_bytes += len(entry.data) + _ENTRY_BYTES
-                changes.setdefault(operation.record, []).append(entry)
+        for operation, error in settled:
+            if isinstance(operation, AppendOperation):
+                try:
+                    operation.acknowledgement.settle(None if error else operation.appended, error)
+                except Exception:
+                    log.exception("an append could not be acknowledged")
+        self._announce_changes(changes)
+        if self._unfiled_bytes > _FILE_BYTES and self._filing is None and not self._filing_failed:
+            self._begin_filing()
+
+    def _announce_changes(self, changes: dict[StreamRecord, list[JournalEntry]]) -> None:
         for record, entries in changes.items():
             if record.id not in self._doomed and not record.broken:  # or what took its place would be filed twice
                 self._unfiled.add(record)
@@ -633,8 +646,6 @@ class SqliteStore:
                 end, close = entries[-1].end, entries[-1].close
                 if data or close:
                     self._announce(Change(record.path, end - len(data), data, end, closed=close), record)
-        if self._unfiled_bytes > _FILE_BYTES and self._filing is None and not self._filing_failed:
-            self._begin_filing()
 
     def _forget_broken(self, operation: Operation) -> None:
         record = operation.record

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
 from holdfast.threads.sqlite.journal import (
     CHUNK_BYTES,
@@ -29,6 +30,7 @@ from holdfast.threads.sqlite.journal import (
 )
 from holdfast.threads.sqlite.record import StreamRecord
 from holdfast.threads.sqlite.schema import connect
+from holdfast.threads.streams import Appended
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,8 @@ sync bytes that have their place on the disk takes half as long as to sync a fil
 _PAGE: Final = 4096
 
 
-class Operation:
-    """Something to write. `settle` is called on the event loop once it is durable, or has failed."""
+class OtherOperation:
+    """Something else to write. `settle` is called on the event loop once it is durable, or has failed."""
 
     __slots__ = ("record", "settle")
 
@@ -51,22 +53,23 @@ class Operation:
         self.settle = settle
 
 
-class AppendOperation(Operation):
+class AppendOperation:
     """Bytes for the end of a stream, with what must become durable in the same instant."""
 
-    __slots__ = ("entry", "row")
+    __slots__ = ("acknowledgement", "appended", "entry", "record", "row")
 
-    def __init__(
-        self, record: StreamRecord, settle: Callable[[StreamError | None], None], entry: JournalEntry | None
-    ) -> None:
-        super().__init__(record, settle)
+    def __init__(self, record: StreamRecord, entry: JournalEntry | None, appended: Appended) -> None:
+        self.record = record
         self.entry = entry
         """None: nothing to write, only to wait until what came before is written."""
+        self.appended = appended
+        """The answer, once it is durable."""
+        self.acknowledgement = Acknowledgement()
         self.row = 0
         """The journal's row that it is in, once written."""
 
 
-class FilingOperation(Operation):
+class FilingOperation(OtherOperation):
     """Moves what the journal holds into the tables that are read by stream."""
 
     __slots__ = ("filings", "up_to")
@@ -82,7 +85,7 @@ class FilingOperation(Operation):
         self.up_to = up_to
 
 
-class CallOperation(Operation):
+class CallOperation(OtherOperation):
     """Any other write, as a function of the connection."""
 
     __slots__ = ("write",)
@@ -96,6 +99,8 @@ class CallOperation(Operation):
         super().__init__(record, settle)
         self.write = write
 
+
+Operation = AppendOperation | OtherOperation
 
 Settled = list[tuple[Operation, StreamError | None]]
 
