@@ -408,17 +408,24 @@ class GuestProvider(Provider):
         require(self.name, self.capabilities, Capability.STOP)
         async with self._alone(id) as record:
             link = Link(id, self.ground.box(id))
-            if not link.alive():
+            if not await self._is_up(link):
                 await self._start(record)
             elif link.paused:
                 await to_the_end(self._resume(link))
                 await self.let_out(link, record)
 
+    async def _is_up(self, link: Link) -> bool:
+        """Whether a box runs. One whose guest was killed does not; nothing of it is left once this returns."""
+        if link.alive():
+            return True
+        await to_the_end(self.end(link))
+        return False
+
     async def pause_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.PAUSE)
         async with self._alone(id):
             link = Link(id, self.ground.box(id))
-            if not link.alive():
+            if not await self._is_up(link):
                 raise BoxStopped(f"box {id} is stopped", hint="there is nothing to pause")
             if not link.paused:
                 await to_the_end(self._pause(link))
@@ -504,7 +511,7 @@ class GuestProvider(Provider):
         """Layers with all that a box holds now. It is locked, and so are the layers, until something refers to them."""
         ground = self.ground
         link = Link(record.id, ground.box(record.id))
-        running = link.alive()
+        running = await self._is_up(link)
         if not running:
             record = self.recover(record)
         if not layers.changed(ground, record):

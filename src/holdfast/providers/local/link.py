@@ -30,6 +30,13 @@ DEFAULT_SECONDS: Final = 30.0
 _PIDFD_GETFD: Final = 438
 """The same number on every machine."""
 _SO_PEERPIDFD: Final = 77
+_STAT: Final = 4096
+_FLAGS: Final = 6
+"""In /proc/PID/stat, counted from the state, which follows the name of the program."""
+_PENDING: Final = 28
+_PF_EXITING: Final = 0x4
+_PF_SIGNALED: Final = 0x400
+_SIGKILL_BIT: Final = 1 << (signal.SIGKILL - 1)
 _KILL_SECONDS: Final = 10.0
 PAUSED: Final = "paused"
 """In the folder of a box whose processes are held: not for a moment, as while it is copied, but until it is started."""
@@ -166,7 +173,15 @@ class Link:
         return os.access(f"{self._place}/{PAUSED}", os.F_OK)
 
     def connect(self) -> socket.socket:
-        """Raises `BoxStopped` where no guest listens, `BoxUnreachable` where it does not keep up."""
+        """Raises `BoxStopped` where no guest listens or it was killed, `BoxUnreachable` where it does not keep up."""
+        connection = self._reach()
+        if _peer_is_over(connection):
+            connection.close()
+            raise self._stopped()
+        return connection
+
+    def _reach(self) -> socket.socket:
+        """The same for a guest that was killed and has not ended yet."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._connect(connection)
@@ -181,9 +196,6 @@ class Link:
         except OSError as error:
             connection.close()
             raise BoxUnreachable(f"box {self.box} cannot be reached: {error.strerror}") from None
-        if _peer_has_ended(connection):
-            connection.close()
-            raise self._stopped()
         return connection
 
     def _stopped(self) -> BoxStopped:
@@ -268,7 +280,7 @@ class Link:
     # --- life and death: by what the kernel says, never by what the guest says ---
 
     def pid(self) -> int | None:
-        """The guest's process, as the kernel tells it of a socket; None where no guest is."""
+        """The guest's process, as the kernel tells it of a socket; None where no guest is, or it was killed."""
         try:
             connection = self.connect()
         except (BoxStopped, BoxGone):
@@ -285,13 +297,23 @@ class Link:
             return True
         return True
 
+    def is_held(self) -> bool:
+        """Whether anybody has the guest's socket: the guest, even one that was killed, or who starts it."""
+        try:
+            self._reach().close()
+        except (BoxStopped, BoxGone):
+            return False
+        except BoxError:
+            return True
+        return True
+
     async def kill(self) -> None:
         """End the box and everything in it; returns when nothing of it runs."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _KILL_SECONDS
         while loop.time() < deadline:
             try:
-                pid = self.pid()
+                pid = self._pid_until_ended()
             except BoxUnreachable:
                 pid = await asyncio.to_thread(self._pid_in_haste)
             if pid is None:
@@ -311,6 +333,14 @@ class Link:
             finally:
                 os.close(handle)
         raise BoxUnreachable(f"box {self.box} does not end", hint="its processes are held by the kernel: look at ps")
+
+    def _pid_until_ended(self) -> int | None:
+        try:
+            connection = self._reach()
+        except (BoxStopped, BoxGone):
+            return None
+        with connection:
+            return None if _peer_has_ended(connection) else peer_of(connection)
 
     def _pid_in_haste(self) -> int | None:
         """A guest whose queue is full still has a place in the kernel's list of sockets: wait for a free one there."""
@@ -340,6 +370,8 @@ def monitor_name(box: str) -> str:
 def is_guest(pid: int) -> bool:
     """Whether a process that listens for a box is its guest already, and not yet who starts it."""
     command = Path("/proc", str(pid), "cmdline").read_bytes()
+    if not command:  # it is between two programs, or ends
+        return False
     return not command.startswith(monitor_name("").encode()) and b"launcher.py" not in command
 
 
@@ -359,6 +391,29 @@ def has_ended(handle: int) -> bool:
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process was killed, or exits: it does nothing for anybody any more, though it may take long to end.
+
+    The kernel notes a SIGKILL before whoever sent it goes on, so that nobody can ask too early.
+    """
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fields = os.read(descriptor, _STAT).rpartition(b")")[2].split()
+    except OSError:  # it ended meanwhile
+        return True
+    finally:
+        os.close(descriptor)
+    return bool(int(fields[_FLAGS]) & (_PF_EXITING | _PF_SIGNALED) or int(fields[_PENDING]) & _SIGKILL_BIT)
+
+
+def _peer_is_over(connection: socket.socket) -> bool:
+    # In this order: while the process has not ended, its number is nobody else's.
+    return is_ending(peer_of(connection)) or _peer_has_ended(connection)
 
 
 def _peer_has_ended(connection: socket.socket) -> bool:

@@ -387,7 +387,8 @@ class KeptProcess(Process):
         except BoxStopped:
             return self._exit_code() is None
         except BoxUnreachable:
-            return False
+            # A guest that is killed while it is asked hangs up.
+            return not self._link.alive() and self._exit_code() is None
         return False
 
     async def info(self) -> ProcessInfo:

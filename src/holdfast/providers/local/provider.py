@@ -383,7 +383,7 @@ class LocalProvider(GuestProvider):
         group = self._group(link.box)
         if group.exists:
             await self.on_disk(group.kill)
-        if link.alive():
+        if link.is_held():
             await self.on_disk(_kill_unborn, link.box, self._reachable(self.ground.box(link.box) / "upper"))
         await link.kill()
 

@@ -11,7 +11,7 @@ import socket
 from threading import Lock
 from typing import Final
 
-from holdfast.providers.local.link import has_ended, is_guest, peer_handle, peer_of
+from holdfast.providers.local.link import has_ended, is_ending, is_guest, peer_handle, peer_of
 
 _MOST: Final = 1024
 
@@ -20,19 +20,21 @@ class Pulses:
     """Owns a descriptor for each guest that it knows, until `forget` or `close`. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._handles: dict[str, int] = {}
+        self._handles: dict[str, tuple[int, int]] = {}
+        """By box: a descriptor of its guest's process, and the process's number."""
         self._lock = Lock()  # nobody may look at a descriptor that is closed meanwhile, and then another's
 
     def beats(self, box: str) -> bool:
         """Whether its guest is known to live now."""
         with self._lock:
-            handle = self._handles.get(box)
-            if handle is None:
+            if box not in self._handles:
                 return False
+            handle, pid = self._handles[box]
+            # In this order: while the process has not ended, its number is nobody else's.
+            ending = is_ending(pid)
             if not has_ended(handle):
-                return True
-            del self._handles[box]
-            os.close(handle)
+                return not ending
+            self._drop(box)
             return False
 
     def take(self, box: str, connection: socket.socket) -> None:
@@ -41,7 +43,8 @@ class Pulses:
         While a box comes up it may be whoever starts the guest, and lives a little longer than it: nobody to know.
         """
         try:
-            if not is_guest(peer_of(connection)):
+            pid = peer_of(connection)
+            if not is_guest(pid):
                 return
             handle = peer_handle(connection)
         except OSError:
@@ -50,16 +53,16 @@ class Pulses:
             self._drop(box)
             while len(self._handles) >= _MOST:
                 self._drop(next(iter(self._handles)))
-            self._handles[box] = handle
+            self._handles[box] = (handle, pid)
 
     def forget(self, box: str) -> None:
         with self._lock:
             self._drop(box)
 
     def _drop(self, box: str) -> None:
-        handle = self._handles.pop(box, None)
-        if handle is not None:
-            os.close(handle)
+        known = self._handles.pop(box, None)
+        if known is not None:
+            os.close(known[0])
 
     def close(self) -> None:
         """Closing twice does nothing."""
