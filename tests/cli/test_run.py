@@ -28,6 +28,7 @@ from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 
+RUN = ("run", "--agent", "pi", "--model", "scripted")
 OLD, NEW = "discount(reduced, percent)", "discount(total, percent)"
 
 
@@ -43,9 +44,9 @@ class World:
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast", *arguments],
-            cwd=self.project,
             env={**os.environ, "HOLDFAST_HOME": str(self.home), "COLUMNS": "100"},
             **{
+                "cwd": self.project,
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.PIPE,
@@ -87,6 +88,55 @@ def thread_in(output: str) -> str:
     found = re.search(r"t-[a-z0-9]+", output)
     assert found is not None, output
     return found[0]
+
+
+def test_a_folder_without_git_goes_as_it_is_and_an_agent_can_commit(world: World, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello\n")
+    world.model.script(
+        [bash("git init -q . && git add . && git commit -qm first && git log --format=%an:%s"), text("Committed.")]
+    )
+    with world.start(*RUN, "Commit it.", cwd=tmp_path) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert f"  workspace    folder {tmp_path}  1 file: all that is here, as there is no git repository" in err
+    assert "Holdfast agent:first" in out
+
+
+def test_who_lacks_a_program_is_told_how_to_get_it(world: World, tmp_path: Path) -> None:
+    world.model.script([bash("no-such-pytest -q"), text("I could not run the tests.")])
+    code, out, err = world.begin("Test it.", "--empty")
+    assert code == 0, out + err
+    thread = thread_in(out)
+    assert "  missing      no-such-pytest: it is not in the box" in err
+    assert f"holdfast resume {thread} --allow default lets it reach package registries" in err
+
+    world.model.script([bash("echo proxy=$HTTPS_PROXY"), text("Now I can.")])
+    code, out, err = world.run("resume", thread, "Again.", "--allow", "default")
+    assert code == 0, out + err
+    assert "proxy=http" in out, "the box that it had, with a network"
+    assert world.run("box", "network", "--json", json_of(world, thread)["box"])[1].count('"mode":"allow"') == 1
+
+
+def json_of(world: World, thread: str) -> Any:
+    with SyncClient(world.server.url, api_key=world.server.api_key) as client:
+        return client.runs.get(thread).to_json()
+
+
+def test_a_model_that_is_not_said_is_refused_before_files_are_packed(world: World, tmp_path: Path) -> None:
+    with SyncClient(world.server.url, api_key=world.server.api_key) as client:
+        client.models.add("undecided", apis=[Api.OPENAI_CHAT], base_url=world.model.openai_url)
+    try:
+        code, out, err = world.run("run", "x", "--agent", "pi", "--model", "undecided")
+        assert (code, "undecided has no default model" in err) == (2, True), err
+        assert "workspace " not in err, "nothing was packed"
+        assert "holdfast model add undecided --model MODEL" in err
+        listed = world.run("model", "list")[1]
+        assert re.search(r"^undecided +no default ", listed, re.M), listed
+        code, out, err = world.run("model", "add", "undecided", "--context", "32000")
+        assert "undecided has no default model: a run has to say which" in err
+        assert "holdfast model test" not in out
+    finally:
+        world.run("model", "remove", "undecided")
 
 
 def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(world: World) -> None:

@@ -154,12 +154,32 @@ def test_a_folder_without_git_goes_as_it_is(tmp_path: Path) -> None:
     assert set(members) == {"empty", "a.log"}
 
 
-def test_the_default_is_the_repository_around_here_or_nothing(repository: Path, tmp_path: Path) -> None:
-    assert choose_folder(None, repository / "deep" / "er") == Folder(repository, repository=True)
-    assert choose_folder(None, tmp_path) is None
-    assert choose_folder(repository / "deep", tmp_path) == Folder(repository / "deep", repository=False)
+def test_the_default_is_the_repository_around_here_or_this_folder(repository: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert choose_folder(None, repository / "deep" / "er", home) == Folder(repository, repository=True)
+    plain = tmp_path / "plain"
+    assert choose_folder(None, plain, home) == Folder(plain, repository=False, named=False)
+    assert choose_folder(repository / "deep", tmp_path, home) == Folder(repository / "deep", repository=False)
     with pytest.raises(CommandError, match="is not a folder"):
-        choose_folder(tmp_path / "missing", tmp_path)
+        choose_folder(tmp_path / "missing", tmp_path, home)
+
+
+def test_a_users_whole_home_is_never_taken_unless_it_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "users" / "ada"
+    home.mkdir(parents=True)
+    assert choose_folder(None, home, home) is None
+    assert choose_folder(None, tmp_path, home) is None
+    assert choose_folder(home, tmp_path, home) == Folder(home, repository=False)
+
+
+def test_a_folder_that_nobody_named_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "_MOST_FILES_UNNAMED", 3)
+    for number in range(4):
+        (tmp_path / str(number)).write_text("x")
+    with pytest.raises(CommandError, match="is no git repository, and large") as raised:
+        pack(Folder(tmp_path, repository=False, named=False), io.BytesIO())
+    assert "--dir . takes all of it" in str(raised.value.next_step)
+    assert pack(Folder(tmp_path, repository=False), io.BytesIO()).files == 4
 
 
 def test_what_is_too_large_is_refused_with_a_way_out(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli.box_session import Where, ask
 from holdfast.cli.console import Cell, write_field, write_json, write_line, write_table
+from holdfast.cli.model import model_state
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def show(
     rows = [
         (
             Cell(each.name, "bold" if each.is_ready else "dim"),
-            Cell("ready", "green") if each.is_ready else Cell("no key", "dim"),
+            model_state(each.is_ready, each.model),
             each.model or Cell("—", "dim"),
             Cell(each.api, "dim"),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, write_field, write_json, write_table
+from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -87,7 +87,10 @@ def add(
         write_json(made.to_json())
         return
     _print(made)
-    if made.is_ready:
+    if made.is_ready and made.model is None:
+        note("careful", f"{made.name} has no default model: a run has to say which, as --model {made.name}/MODEL")
+        write_field("next", hint(f"holdfast model add {made.name} --model MODEL"))
+    elif made.is_ready:
         write_field("next", hint(f"holdfast model test {made.name}"))
     else:
         write_field("next", hint(f"holdfast model add {made.name} --key-stdin < FILE"))
@@ -109,7 +112,7 @@ def list_(
     rows = [
         (
             Cell(each.name, "bold" if each.is_ready else "dim"),
-            Cell("ready", "green") if each.is_ready else Cell("no key", "dim"),
+            model_state(each.is_ready, each.model),
             each.model or Cell("—", "dim"),
             f"{each.context_window:,}",
             Cell(", ".join(each.endpoints), "dim"),
@@ -195,6 +198,13 @@ def _print(model: ModelRecord) -> None:
     write_field("default", model.model or Cell("none: say which with --model", "dim"))
     write_field("context", f"{model.context_window:,} tokens, {model.max_tokens:,} of them in an answer")
     write_field("key", "set" if model.has_key else Cell("none", "dim" if model.is_ready else "yellow"))
+
+
+def model_state(is_ready: bool, default: str | None) -> Cell:
+    """What keeps a run from using it by its name alone."""
+    if not is_ready:
+        return Cell("no key", "dim")
+    return Cell("ready", "green") if default else Cell("no default", "yellow")
 
 
 def _places(model: ModelRecord) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.box_session import Where, ask
+from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import ModelOption, RunThreadArgument
 
@@ -30,6 +31,10 @@ def resume(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="In a new box, with the files of the old one where they can be had.")
     ] = False,
+    network: Annotated[
+        NetworkName | None, typer.Option(help="What the box may reach from now on; else as before.")
+    ] = None,
+    allow: AllowOption = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running.")] = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
@@ -43,10 +48,12 @@ def resume(
     \b
     holdfast resume t-1
     holdfast resume t-1 "now write the docs" --agent codex
+    holdfast resume t-1 "pip install pytest, then go on" --allow default
     """
     from holdfast.cli.run_follow import begin_and_follow
     from holdfast.cli.server_start import ensure_server
 
+    policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
     where = Where(server, api_key, home)
     ensure_server(where)
 
@@ -56,7 +63,7 @@ def resume(
 
             since = (await client.threads.get(thread)).next_offset
             asking.sent = True
-            launched = await client.runs.resume(thread, prompt, agent=agent, model=model, fresh=fresh)
+            launched = await client.runs.resume(thread, prompt, agent=agent, model=model, fresh=fresh, network=policy)
             return Begun(launched.thread, launched.run, since)
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)

@@ -44,7 +44,9 @@ def run(
     ] = False,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="PATH", help="Files to work on; else the git repository around this folder."),
+        typer.Option(
+            "--dir", metavar="PATH", help="Files to work on; else the git repository around you, or this folder."
+        ),
     ] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Begin with no files.")] = False,
     thread: Annotated[
@@ -72,12 +74,15 @@ def run(
 ) -> None:
     """Let a coding agent do something, in a box, and follow it live. Exits with 0 only if it was completed.
 
-    The box gets a copy of your files (the git repository around you, or --dir), and no way out but to the model. Ctrl-C
-    leaves the run going and says how to come back. With --json every line is an entry, and the last one has thread, run
-    and status.
+    The box gets a copy of your files (the git repository around you, else this folder, or --dir), and no way out but to
+    the model: --allow default lets it reach package registries, --image gives it other programs.
+
+    Ctrl-C leaves the run going and says how to come back. With --json every line is an entry, and the last one has
+    thread, run and status.
 
     \b
     holdfast run "fix the failing test" --agent pi --model anthropic
+    holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
     holdfast run "explain main.py" --agent codex --dir . --detach
     """
     from holdfast.cli.run_follow import begin_and_follow
@@ -89,7 +94,8 @@ def run(
         raise CommandError(
             "--empty begins with no files, and --dir with some", next_step="give one of them", exit=Exit.USAGE
         )
-    folder = None if empty or (thread is not None and directory is None) else choose_folder(directory, Path.cwd())
+    goes_on = thread is not None and directory is None
+    folder = None if empty or goes_on else choose_folder(directory, Path.cwd(), Path.home())
     box = describe_box(
         provider=provider, image=image, cpu=cpu, memory=memory, disk=disk, pids=pids,
         network=network, allow=allow, bandwidth=bandwidth, connections=connections,
@@ -102,6 +108,9 @@ def run(
             from holdfast.cli.run_follow import Begun
 
             info = None if thread is None else await client.threads.get(thread)
+            if folder is not None:
+                # Before the files: who is refused for a model that is missing should not wait for them.
+                await client.runs.check(agent=agent, model=model, thread=thread, box=box)
             workspace = await _prepare(client, folder, said_empty=empty or thread is not None, quiet=as_json)
             asking.sent = True
             if info is not None and info.run is not None and workspace is None and not box:
@@ -129,7 +138,8 @@ async def _prepare(client: Client, folder: Folder | None, *, said_empty: bool, q
     """Send the files that the workspace begins with; says their digest."""
     if folder is None:
         if not said_empty and not quiet:
-            note("workspace", "empty: there is no git repository here", Cell("  --dir PATH takes a folder", "dim"))
+            why = "empty: this is not the folder of a project"
+            note("workspace", why, Cell("  --dir PATH takes a folder, --empty is for none", "dim"))
         return None
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
         return await send_folder(client, folder, spool, quiet=quiet)
@@ -143,6 +153,8 @@ async def send_folder(client: Client, folder: Folder, spool: IO[bytes], *, quiet
     if not quiet:
         kind = "git repository" if folder.repository else "folder"
         files = "1 file" if packed.files == 1 else f"{packed.files:,} files"
+        if not folder.named:
+            files += ": all that is here, as there is no git repository"
         note("workspace", f"{kind} {folder.path}", Cell(f"  {files}, {describe_size(packed.size)}", "dim"))
         for what in packed.left_out:
             note("", Cell(f"without {what}", "dim"))

@@ -288,8 +288,21 @@ def outcome(thread: str, page: str, run: RunSeen | None, *, status: str | None =
     return told
 
 
+def say_missing(thread: str, run: RunSeen | None) -> None:
+    """How a run gets what its commands did not find: it has the programs of this computer or its image, no more."""
+    if run is None or not run.missing:
+        return
+    closed = "no network" in run.isolation
+    what = "the network: the box has none" if run.missing == "the network" else f"{run.missing}: it is not in the box"
+    note("missing", what if closed or run.missing != "the network" else "a host that the box may not reach")
+    opened = f"holdfast resume {thread} --allow default" if closed else f"holdfast box egress {run.box} --denied"
+    told = "lets it reach package registries" if closed else "says what was refused"
+    note("", hint(f"{opened} {told}; holdfast run --image NAME begins with other programs"))
+
+
 def conclude(thread: str, run: RunSeen | None) -> Exit:
     """What to do next, for people; and the exit code: 0 only for a run that was completed."""
+    say_missing(thread, run)
     completed = run is not None and run.status == "completed"
     if is_terminal():
         commands = ["diff", "resume"] if completed else ["resume", "diff", "thread diagnose"]

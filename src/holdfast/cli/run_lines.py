@@ -14,6 +14,7 @@ from typing import Any, Final
 from holdfast.cli.agent_text import cut, describe_cost, describe_time, one_line, pad, plain, width_of, wrap
 from holdfast.cli.command_name import as_called
 from holdfast.cli.console import ACCENT, LABEL_WIDTH, Cell
+from holdfast.cli.missing import find_missing
 from holdfast.cli.tool_lines import ToolLine, describe_call, describe_tool
 from holdfast.threads.entries import Entry
 
@@ -73,6 +74,8 @@ class RunSeen:
     session: str = ""
     box_ms: float | None = None
     announced: bool = False
+    missing: str = ""
+    """What a command failed for want of: a program, a module, the network."""
     stage: str = "started"
     installing: str = ""
     """What this machine did not have yet, while it is being brought there."""
@@ -373,6 +376,8 @@ class RunLines:
                     describe_call(_text(payload, "name"), payload.get("arguments")), entry.ts,
                 )  # fmt: skip
         elif name == "tool":
+            if run is not None and payload.get("status") == "error":
+                run.missing = find_missing(_text(payload, "result")) or run.missing
             yield self._tool(payload, entry.ts)
         elif name == "retry":
             attempt = _number(payload, "attempt")

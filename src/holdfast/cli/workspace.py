@@ -24,6 +24,8 @@ from holdfast.cli.exits import Exit
 MOST_BYTES: Final = 1024 * 1024 * 1024
 """What a server takes."""
 _MOST_FILES: Final = 500_000
+_MOST_FILES_UNNAMED: Final = 10_000
+_MOST_BYTES_UNNAMED: Final = 256 * 1024 * 1024
 _GIT_SECONDS: Final = 60.0
 _GIT: Final = (
     "git",
@@ -45,6 +47,8 @@ class Folder:
     path: Path
     repository: bool
     """The folder is the top of a git repository, whose history goes with it."""
+    named: bool = True
+    """Somebody said that it is this one, by name or by `git init`. Else it is bounded: it may be any folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,16 @@ def find_repository(start: Path) -> Path | None:
     return None
 
 
-def choose_folder(directory: Path | None, here: Path) -> Folder | None:
-    """`--dir`, or the repository around the current folder; None where there is neither."""
+def choose_folder(directory: Path | None, here: Path, user_home: Path) -> Folder | None:
+    """`--dir`, or the repository around the current folder, or that folder.
+
+    None where that is the user's home or above it: not a project, and full of what is nobody's business.
+    """
     if directory is None:
         found = find_repository(here)
-        return None if found is None else Folder(found, repository=True)
+        if found is not None:
+            return Folder(found, repository=True)
+        return None if user_home.is_relative_to(here) else Folder(here, repository=False, named=False)
     path = directory.expanduser().absolute()
     if not path.is_dir():
         raise CommandError(
@@ -85,6 +94,12 @@ def pack(folder: Folder, into: IO[bytes], *, moved: Callable[[int], None] = lamb
         for name in sorted(set(_names(folder, left_out))):
             if _add(archive, folder.path, name):
                 files += 1
+            if not folder.named and (files > _MOST_FILES_UNNAMED or into.tell() > _MOST_BYTES_UNNAMED):
+                raise CommandError(
+                    f"{folder.path} is no git repository, and large ({files:,} files, {into.tell() >> 20:,} MB so far)",
+                    next_step="--dir . takes all of it; else give --dir a smaller folder, or begin with --empty",
+                    exit=Exit.USAGE,
+                )
             if files > _MOST_FILES or into.tell() > MOST_BYTES:
                 raise CommandError(
                     f"{folder.path} is too large for a workspace ({files:,} files, over {into.tell() >> 20:,} MB)",

@@ -186,6 +186,19 @@ class Runs:
             digest: str = response.json()["digest"]
             return digest
 
+    async def check(
+        self,
+        *,
+        agent: str,
+        model: str | None = None,
+        thread: str | None = None,
+        box: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The model (`NAME/MODEL`) that a run would use; raises what `launch` would raise. Begins nothing."""
+        wanted = {"agent": agent, "model": model, "thread": thread, "box": dict(box) if box else None}
+        answer = await self._runs.ask("POST", "/check", _given(wanted))
+        return answer.read(lambda value: str(value["model"]))
+
     async def launch(
         self,
         prompt: str,
@@ -230,9 +243,10 @@ class Runs:
         model: str | None = None,
         fresh: bool = False,
         box: Mapping[str, Any] | None = None,
+        network: Mapping[str, Any] | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Go on with a thread: as before, or with another agent, or in a new box."""
+        """Go on with a thread: as before, or with another agent, in a new box, or with another network."""
         wanted: dict[str, Any] = {
             "prompt": prompt,
             "promptId": None if prompt is None else new_entry_id(),
@@ -240,6 +254,7 @@ class Runs:
             "model": model,
             "fresh": fresh or None,
             "box": dict(box) if box else None,
+            "network": dict(network) if network else None,
             "authorId": author_id,
         }
         answer = await self._runs.below(id).ask(
@@ -333,6 +348,17 @@ class SyncRuns:
         """Keep a folder for workspaces to begin with; says its digest. `leave_out` is asked of each path below it."""
         return self._loop.run(self._runs.upload(folder, leave_out=leave_out))
 
+    def check(
+        self,
+        *,
+        agent: str,
+        model: str | None = None,
+        thread: str | None = None,
+        box: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The model (`NAME/MODEL`) that a run would use; raises what `launch` would raise. Begins nothing."""
+        return self._loop.run(self._runs.check(agent=agent, model=model, thread=thread, box=box))
+
     def launch(
         self,
         prompt: str,
@@ -370,11 +396,14 @@ class SyncRuns:
         model: str | None = None,
         fresh: bool = False,
         box: Mapping[str, Any] | None = None,
+        network: Mapping[str, Any] | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Go on with a thread: as before, or with another agent, or in a new box."""
+        """Go on with a thread: as before, or with another agent, in a new box, or with another network."""
         return self._loop.run(
-            self._runs.resume(id, prompt, agent=agent, model=model, fresh=fresh, box=box, author_id=author_id)
+            self._runs.resume(
+                id, prompt, agent=agent, model=model, fresh=fresh, box=box, network=network, author_id=author_id
+            )
         )
 
     def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Launched:

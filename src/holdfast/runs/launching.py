@@ -46,6 +46,7 @@ RUN_SECONDS: Final = 3 * 24 * 3600
 BEAT_SECONDS: Final = 5
 _GRACE_SECONDS: Final = 5
 _BOX_SECONDS: Final = 900.0
+_GIT_IDENTITY: Final = b"[user]\n\tname = Holdfast agent\n\temail = agent@holdfast.invalid\n"
 _BOX_TRIES: Final = 4
 _BOX_PAUSE: Final = 0.3
 _STEP_SECONDS: Final = 300.0
@@ -210,6 +211,7 @@ class Launching:
         if not known and (acquired.how is How.CREATED or not await box.files.exists(f"{folder}/prepared")):
             # A launch that died halfway leaves no mark: what it unpacked is unpacked again.
             files = await self._unpack(box, digest, carried)
+            await self._identify(box, home)
             await box.files.write(f"{folder}/prepared", json.dumps({"workspace": digest}).encode())
         changed = last is not None and last.box is not None and last.box != box.id
         how = "live" if acquired.how is How.RESUMED and acquired.why == "it was there" else _HOW[acquired.how]
@@ -245,6 +247,12 @@ class Launching:
                 await box.files.upload_tar(self._workspaces.read(digest), box.spec.workdir)
                 return FilesHow.WORKSPACE
         return FilesHow.EMPTY
+
+    async def _identify(self, box: Box, home: str) -> None:
+        """Let the agent commit: git asks for a name and an address. Those of the repository itself go first."""
+        configuration = f"{home}/.config/git/config"
+        if not await box.files.exists(configuration):
+            await box.files.write(configuration, _GIT_IDENTITY)
 
     async def _home(self, box: Box) -> str:
         home = self._homes.get(box.id)

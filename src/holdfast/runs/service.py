@@ -283,6 +283,13 @@ class Runs:
         _check_workspace(row.runs, options)
         return await self._claim(thread, prompt, options)
 
+    async def check(self, options: Options, *, thread: str | None = None) -> Options:
+        """What a launch would use: the agent and the model by name. Raises what a launch would be refused with."""
+        if options.spec is None:
+            options = replace(options, spec=await self._spec_of(thread))
+        harness, choice, _ = self._launching.resolve(options)
+        return self._fitting(replace(options, agent=harness.agent, model=str(choice)))
+
     async def _spec_of(self, thread: str | None) -> BoxSpec:
         """What the box of a thread was last asked to be: another would take its place, and its files with it."""
         latest = None if thread is None else (await self.log.runs(thread)).latest

@@ -75,6 +75,21 @@ class LaunchedModel(Model):
     """Id of its entry."""
 
 
+class WantedRun(Model):
+    """A run before it is asked for: everything but its prompt and its files."""
+
+    agent: AgentName
+    model: ModelName | None = None
+    thread: ThreadId | None = None
+    box: RunBox | None = None
+
+
+class CheckedRun(Model):
+    agent: str
+    model: str
+    """`NAME/MODEL`."""
+
+
 class RunList(Model):
     runs: list[RunModel]
     next_cursor: str | None
@@ -110,6 +125,8 @@ class Resume(Model):
     fresh: StrictBool = False
     """In a new box, with the files of the old one where they can be had."""
     box: RunBox | None = None
+    network: NetworkModel | None = None
+    """What its box may reach from now on; all else stays as it is."""
 
 
 class FindingModel(Model):
@@ -173,6 +190,17 @@ async def launch_run(new: NewRun, runs: UseRuns) -> LaunchedModel:
     return LaunchedModel(thread=launched.thread, run=launched.run, prompt=launched.prompt)
 
 
+@router.post("/runs/check")
+async def check_run(wanted: WantedRun, runs: UseRuns) -> CheckedRun:
+    """Say which agent and model a run would use, or why it would be refused. Begins nothing.
+
+    For whoever would have to send files first.
+    """
+    spec = None if wanted.box is None else wanted.box.to_spec()
+    checked = await runs.check(Options(wanted.agent, wanted.model, spec), thread=wanted.thread)
+    return CheckedRun(agent=checked.agent, model=checked.model or "")
+
+
 @router.get("/runs")
 async def list_runs(
     runs: UseRuns,
@@ -225,6 +253,8 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
 
     def change(options: Options) -> Options:
         spec = options.spec if wanted.box is None else wanted.box.to_spec()
+        if wanted.network is not None:
+            spec = replace(options.box if spec is None else spec, network=wanted.network.to_policy())
         return replace(options, spec=spec, fresh=wanted.fresh)
 
     launched = await runs.resume(

@@ -131,7 +131,10 @@ class Models:
             raise ModelKeyMissing(f"{name} wants a key", hint=f"holdfast model add {name} --key-stdin < FILE")
         chosen = checked_id(id or model.model) if id or model.model else None
         if chosen is None:
-            raise InvalidModel(f"{name} has no default model", hint=f"say which: {name}/MODEL")
+            raise InvalidModel(
+                f"{name} has no default model",
+                hint=f"say which: --model {name}/MODEL; or give it one: holdfast model add {name} --model MODEL",
+            )
         size = Size(model.context_window, model.max_tokens)
         if chosen != model.model:
             size = size_of(chosen, Size(DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS) if model.built_in else size)
