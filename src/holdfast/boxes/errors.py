@@ -92,6 +92,12 @@ class BoxDiffers(BoxConflict):
     code = "box_differs"
 
 
+class BoxNotStill(BoxConflict):
+    """The files of a box changed while they were copied, although its processes were held. Nothing was kept of them."""
+
+    code = "box_not_still"
+
+
 class CreateFailed(BoxError):
     """The box could not be made. Nothing of it is left."""
 

@@ -18,11 +18,11 @@ from typing import Final
 
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import POOL
-from holdfast.providers.local.ground import PREPARED, Ground
+from holdfast.providers.local.ground import PREPARED, SEALED, Ground
 from holdfast.providers.local.launch import stage_for
 from holdfast.providers.local.link import PAUSED, Link, is_guest, monitor_name
 
-_OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED}
+_OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED, SEALED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
 _OF_THE_GROUND: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user", "images"}
 _NEW_SECONDS: Final = 120.0
@@ -122,6 +122,8 @@ def leftovers(there: Inventory) -> list[str]:
         wrong += [f"box {name} has {each} in its folder" for each in inside - usual]
         if name in there.alive and not {"upper", "work"} <= inside:
             wrong.append(f"box {name} runs without its files")
+        if name in there.alive and SEALED in inside:
+            wrong.append(f"box {name} runs and cannot write")
     for name, inside in there.processes_kept.items():
         if inside != _OF_A_PROCESS:
             wrong.append(f"process {name} is half there: {sorted(inside)}")

@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import re
+import signal
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -25,9 +26,11 @@ from holdfast.boxes.errors import (
     BoxError,
     BoxGone,
     BoxNotFound,
+    BoxNotStill,
     BoxStopped,
     BoxUnreachable,
     CreateFailed,
+    FileProblem,
     InvalidSpec,
     NoSpace,
     Unsupported,
@@ -46,6 +49,8 @@ from holdfast.providers.local.ground import (
     DELETING,
     HELD,
     PREPARED,
+    SEALED,
+    SEALING,
     BoxImage,
     BoxRecord,
     Ground,
@@ -70,6 +75,9 @@ _SPAWN_SECONDS: Final = 60.0
 _DISK_THREADS: Final = 4
 _COLLECT_TRIES: Final = 50
 _COLLECT_PAUSE: Final = 0.02
+_SEAL_TRIES: Final = 10
+_SEAL_PAUSE: Final = 0.02
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -157,6 +165,14 @@ class GuestProvider(Provider):
     def recover(self, record: BoxRecord) -> BoxRecord:
         """Put a box that does not run in order before it is started."""
         return layers.recover(self.ground, record)
+
+    async def seal(self, link: Link) -> bool:
+        """Make the files of a box that runs read-only for everybody, for good. False where somebody writes to them."""
+        return False
+
+    async def copy_files(self, source: int, target: int) -> dict[str, Any]:
+        """Copy a folder that a box may change into an empty one that it cannot, following no link: `Launcher.copy`."""
+        raise Unsupported(f"provider {self.name} cannot copy the files of a box that runs")
 
     async def hold(self, id: str) -> None:
         """Hold every process of a box. Only called where `pause` is claimed."""
@@ -295,6 +311,7 @@ class GuestProvider(Provider):
         """Start the guest and hear from it. Only so many at once: more would make each slower, and none faster."""
         async with self._starts:
             link = Link(record.id, self.ground.box(record.id), record.created_at)
+            self._forget_seal(record.id)
             # The kernel takes longer to move a process than to start one: it does so while the rest goes on.
             confining = asyncio.ensure_future(self.confine(record, await self.launch(record)))
             try:
@@ -401,8 +418,29 @@ class GuestProvider(Provider):
         await self._resume(link)
         with contextlib.suppress(BoxStopped, BoxUnreachable, GuestRefused):
             await link.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 1)
+            await link.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_GRACE_MS / 1000)
+            await self._seal(link)
         await self.end(link)
         self.release(id)
+
+    async def _seal(self, link: Link) -> bool:
+        """Prove that nobody can write to a box's files any more, before it ends. The proof is kept until it starts.
+
+        What was killed just now may take a moment to let go of its files.
+        """
+        folder = self.ground.box(link.box)
+        (folder / SEALING).touch()
+        for _ in range(_SEAL_TRIES):
+            if await self.seal(link):
+                (folder / SEALING).rename(folder / SEALED)
+                return True
+            await asyncio.sleep(_SEAL_PAUSE)
+        (folder / SEALING).unlink(missing_ok=True)
+        return False
+
+    def _forget_seal(self, id: str) -> None:
+        for name in (SEALING, SEALED):
+            (self.ground.box(id) / name).unlink(missing_ok=True)
 
     async def start_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
@@ -516,8 +554,9 @@ class GuestProvider(Provider):
             record = self.recover(record)
         if not layers.changed(ground, record):
             return record, record.layers
-        if running and not await self._idle(link):
-            return record, (*record.layers, await self._copy_live(record))
+        # Only what nobody can write to is frozen as it is. Anything else is copied, and the copy is nobody's to write.
+        if not (await self._idle(link) and await self._seal(link) if running else self._is_sealed(record.id)):
+            return record, (*record.layers, await self._copy_top(record, running))
         if running:
             await self.end(link)
         record = layers.freeze_top(ground, record)
@@ -538,10 +577,31 @@ class GuestProvider(Provider):
             return False
         return number_in(answer, "processes") == 0 and number_in(answer, "connections") == 0
 
-    async def _copy_live(self, record: BoxRecord) -> str:
-        """What runs is held still while its files are copied."""
-        async with self.held_still(record.id):
-            return await self.on_disk(layers.copy_top, self.ground, record)
+    def _is_sealed(self, id: str) -> bool:
+        return (self.ground.box(id) / SEALED).exists()
+
+    async def _copy_top(self, record: BoxRecord, running: bool) -> str:
+        """A layer with what the upper folder of a box holds, which may be written to after. What runs is held still.
+
+        Raises `BoxNotStill`, `FileProblem`.
+        """
+        ground = self.ground
+        layer: str = new_id("l")
+        with contextlib.ExitStack() as descriptors:
+            making = contextlib.ExitStack()
+            try:
+                made = making.enter_context(layers.unfinished_layer(ground))
+                ground.make_folder(made / "files")
+                source, target = (os.open(each, _FOLDER) for each in (ground.box(record.id) / "upper", made / "files"))
+                descriptors.callback(os.close, source)
+                descriptors.callback(os.close, target)
+                async with self.held_still(record.id) if running else contextlib.nullcontext():
+                    outcome = await self.copy_files(source, target)
+                _check_copied(record.id, outcome, running)
+                made.rename(ground.layers / layer)
+            finally:
+                await self.on_disk(making.close)
+        return layer
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:
@@ -549,7 +609,7 @@ class GuestProvider(Provider):
         (self.ground.box(id) / HELD).touch()
         try:
             try:
-                # Not by halves: what still runs could lead the copying astray.
+                # Not by halves. A process can arrange for its own awakening; then its files change, which is noticed.
                 await link.ask({"op": "kill_all", "number": 19})
             except GuestRefused as refused:
                 raise BoxUnreachable(f"box {id} cannot be held still: {refused}") from None
@@ -695,13 +755,22 @@ class GuestProvider(Provider):
     def ails(self, id: str) -> bool:
         """Whether a whole box is not as it should be, unless somebody is at it: what died halfway leaves it so."""
         folder = self.ground.box(id)
-        return (folder / HELD).exists() or any(True for _ in _leftovers(folder))
+        return (folder / HELD).exists() or self._is_half_sealed(id) or any(True for _ in _leftovers(folder))
+
+    def _is_half_sealed(self, id: str) -> bool:
+        """Whether somebody died while they ended a box: what runs there can perhaps not write any more."""
+        folder = self.ground.box(id)
+        return (folder / SEALING).exists() or (self._is_sealed(id) and Link(id, folder).alive())
 
     async def mend(self, id: str) -> None:
         """Undo what left a box ailing, or finish it. The box is locked."""
         folder = self.ground.box(id)
         for path in _leftovers(folder):
             await self.on_disk(remove_tree, path) if path.is_dir() else path.unlink(missing_ok=True)
+        if self._is_half_sealed(id):
+            await self.end(Link(id, folder))
+            self.release(id)
+            (folder / SEALING).unlink(missing_ok=True)
         if (folder / HELD).exists():
             with contextlib.suppress(BoxError, GuestRefused):
                 await self._let_go(Link(id, folder))
@@ -738,6 +807,23 @@ class GuestProvider(Provider):
         except OSError:
             return []
         return [Step("disk", False, 0.0, f"its processes were ended: {why}", "make room in it, or give it more disk")]
+
+
+def _check_copied(id: str, outcome: Mapping[str, Any], running: bool) -> None:
+    if outcome.get("changed"):
+        if running:
+            message = f"the files of box {id} changed while they were copied, although its processes were held"
+            raise BoxNotStill(message, hint=f"stop the box first: holdfast box stop {id}")
+        raise BoxNotStill(
+            f"the files of box {id} changed while they were copied, although it is stopped",
+            hint=f"another box writes to them: delete the boxes that shared a volume with {id}",
+        )
+    if "error" in outcome:
+        told = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
+        raise FileProblem(
+            f"the files of box {id} could not be copied: {told}",
+            hint=f"stop the box first: holdfast box stop {id}; then nothing has to be copied",
+        )
 
 
 def _check_id(id: str, provider: str) -> None:

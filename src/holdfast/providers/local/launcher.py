@@ -4,12 +4,16 @@ Runs by path, with the standard library only. Starting a box from a small proces
 the server is root, this process keeps a mount namespace of its own, in which the boxes' folder is reachable for the
 user that boxes run as. It ends when the server does; the boxes do not.
 
+It also does what needs other rights than the server's at a box's files: copies those of a box that runs, and seals
+those of a box that ends.
+
 Requests come as JSON with descriptors attached, one packet each: see `launch.py` for the other side.
 """
 
 import array
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -17,12 +21,33 @@ import signal
 import socket
 import stat
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.providers.local import copier
+else:  # run by its path, this is no package
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import copier
 
 _FIRST_HIGH = 200
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
-_CLONE_NEWNS = 0x20000
+_MS_RDONLY, _MS_REMOUNT = 0x1, 0x20
+_KEPT = (
+    (os.ST_NOSUID, 0x2),
+    (os.ST_NODEV, 0x4),
+    (os.ST_NOEXEC, 0x8),
+    (os.ST_NOATIME, 0x400),
+    (os.ST_RELATIME, 1 << 21),
+)
+"""Flags of a mount as statvfs tells them, and as mount takes them."""
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_GET_USERNS = 0xB701
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_OVERLAY = 0x794C7630
 _MNT_DETACH = 2
+_COPY_SECONDS = 3600
+_SEAL_SECONDS = 10
 _PSEUDO = frozenset(
     {
         "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "efivarfs", "fusectl", "hugetlbfs",
@@ -55,7 +80,8 @@ def main() -> None:
         if not data:
             return
         try:
-            answer: dict[str, object] = {"pid": _launch(json.loads(data), descriptors, settings)}
+            request = json.loads(data)
+            answer: dict[str, object] = {"pid": _OPERATIONS[request["op"]](request, descriptors, settings)}
         except OSError as error:
             answer = {"error": str(error)}
         finally:
@@ -152,10 +178,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         os.closerange(_FIRST_HIGH, _FIRST_HIGH + 2 * len(high) + 64)
         for kind, soft, hard in request["rlimits"]:
             _limit(kind, soft, hard)
-        if settings["uid"] is not None:
-            os.setgroups([])
-            os.setresgid(settings["gid"], settings["gid"], settings["gid"])
-            os.setresuid(settings["uid"], settings["uid"], settings["uid"])
+        _become(settings["uid"], settings["gid"])
         os.umask(0o022)
         os.chdir("/")
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -206,9 +229,14 @@ def _stage(stage: str, mounts: "list[dict[str, Any]]") -> None:
         os.close(descriptor)
 
 
-def _raise_descriptor(descriptor: int) -> int:
-    import fcntl
+def _become(uid: "int | None", gid: "int | None") -> None:
+    if uid is not None and gid is not None:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
 
+
+def _raise_descriptor(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_HIGH)
 
 
@@ -219,6 +247,90 @@ def _limit(kind: int, soft: int, hard: int) -> None:
         soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
     resource.setrlimit(kind, (soft, hard))
 
+
+# --- the files of a box -----------------------------------------------------------------------------------------------
+
+
+def _in_child(result: int, seconds: int, work: "Callable[[], dict[str, Any]]") -> int:
+    """Do what may take long in a child that lives no longer than this process; it tells its result by itself."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.alarm(seconds)
+        try:
+            answer = work()
+        except OSError as error:
+            answer = {"error": error.errno or errno.EIO, "about": str(error.filename or "")}
+        os.write(result, json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _copy(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
+    """Copy the files of a box that runs into a folder of no box: with the rights of the boxes' user, and no others."""
+    source, target, result = descriptors
+
+    def work() -> "dict[str, Any]":
+        _become(settings["uid"], settings["gid"])
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _own_files_only(target)
+        os.umask(0)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        try:
+            return {"names": copier.copy(source, target)}
+        except copier.Changed:
+            return {"changed": True}
+        except copier.TooDeep:
+            return {"error": errno.ELOOP, "about": f"more than {copier.DEEPEST} folders in one another"}
+
+    return _in_child(result, _COPY_SECONDS, work)
+
+
+def _own_files_only(root: int) -> None:
+    """Read files of this user whatever their mode, and see no other file: what is open stays so, paths lead nowhere.
+
+    Where the machine allows no user namespace for that, files that their owner may not read cannot be copied.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # or the maps would be root's to write
+    if _libc.unshare(_CLONE_NEWUSER) != 0:
+        return
+    try:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+        os.fchdir(root)
+        os.chroot(".")
+    except OSError:
+        return  # a namespace without privileges, as AppArmor makes them: what is open is all that is needed
+
+
+def _seal(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
+    """Make the root of a box's mount namespace read-only: for everybody who has a descriptor of it, wherever they are.
+
+    The kernel refuses (EBUSY) while a file in it is open for writing anywhere. Once it did, nothing in it can change.
+    """
+    namespace, result = descriptors
+
+    def work() -> "dict[str, Any]":
+        owner = fcntl.ioctl(namespace, _GET_USERNS)
+        _check(_libc.setns(owner, _CLONE_NEWUSER), "user namespace")
+        _check(_libc.setns(namespace, _CLONE_NEWNS), "mount namespace")
+        kind = ctypes.create_string_buffer(256)
+        _check(_libc.statfs(b"/", kind), "/")
+        if int.from_bytes(kind.raw[:4], sys.byteorder) != _OVERLAY:
+            raise OSError(errno.EINVAL, "not the root of a box")
+        flags = os.statvfs("/").f_flag
+        kept = sum(mount_flag for told, mount_flag in _KEPT if flags & told)
+        _check(_libc.mount(None, b"/", None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept, None), "/")
+        return {}
+
+    return _in_child(result, _SEAL_SECONDS, work)
+
+
+_OPERATIONS = {"launch": _launch, "copy": _copy, "seal": _seal}
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import stat
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ DEEPEST_ASLEEP: Final = 5
 """The same where a box falls asleep, which it may do for ever."""
 _MAGIC: Final = b"HOLDFAST-SNAPSHOT 1\n"
 _HEADER_LIMIT: Final = 64 * 1024
-_COPY_SECONDS: Final = 3600.0
 _OPAQUE: Final = "user.overlay.opaque"
 _EXPORT: Final = "export."
 """What is on its way out of here is in the trash while it is packed."""
@@ -148,7 +146,10 @@ def changed(ground: Ground, record: BoxRecord) -> bool:
 
 
 def freeze_top(ground: Ground, record: BoxRecord) -> BoxRecord:
-    """Make the upper folder of a box where nothing runs its topmost layer. A rename: as fast for much as for little."""
+    """Make the upper folder of a box its topmost layer. A rename: as fast for much as for little.
+
+    The box is sealed: no process, here or in another box, can write to that folder any more.
+    """
     folder = ground.box(record.id)
     layer: str = new_id("l")
     record = updated(record, freezing=layer)
@@ -157,23 +158,6 @@ def freeze_top(ground: Ground, record: BoxRecord) -> BoxRecord:
     (ground.layers / layer).chmod(0o711)
     (folder / "upper").rename(ground.layers / layer / "files")
     return recover(ground, record)
-
-
-def copy_top(ground: Ground, record: BoxRecord) -> str:
-    """A layer with what the upper folder of a box holds, which goes on being written after. Blocks."""
-    return _new_layer(ground, lambda files: _copy(ground.box(record.id) / "upper", files))
-
-
-def _copy(source: Path, target: Path) -> None:
-    # Keeps holes, links, times, owners, and the nodes and attributes by which an overlay marks what was deleted.
-    done = subprocess.run(
-        ["cp", "-a", "--reflink=auto", "--", source, target], capture_output=True, timeout=_COPY_SECONDS, check=False
-    )
-    if done.returncode != 0:
-        raise FileProblem(
-            f"the files of the box could not be copied: {done.stderr.decode('utf-8', 'replace').strip()[:300]}",
-            hint="stop the box first: where nothing runs, nothing has to be copied",
-        )
 
 
 def _new_layer(ground: Ground, fill: Callable[[Path], None]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -386,6 +387,29 @@ class LocalProvider(GuestProvider):
         if link.is_held():
             await self.on_disk(_kill_unborn, link.box, self._reachable(self.ground.box(link.box) / "upper"))
         await link.kill()
+
+    async def seal(self, link: Link) -> bool:
+        assert self._launcher is not None
+        pid = link.pid()
+        if pid is None:
+            return False
+        try:
+            namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            if link.pid() != pid:  # the number was the guest's when it was opened only if it still is
+                return False
+            number = await self._launcher.seal(namespace)
+        finally:
+            os.close(namespace)
+        if number not in (0, errno.EBUSY):
+            log.warning("the files of box %s cannot be made read-only: %s", link.box, os.strerror(number))
+        return number == 0
+
+    async def copy_files(self, source: int, target: int) -> dict[str, Any]:
+        assert self._launcher is not None
+        return await self._launcher.copy(source, target)
 
     def release(self, id: str) -> None:
         self._group(id).remove()

@@ -1,0 +1,246 @@
+"""Copies a tree of files that somebody may be changing: by descriptors alone, following no link.
+
+Runs in a child of the launcher, with the standard library only, as the user that the boxes run as. The walk opens each
+folder from the descriptor of the one above it and never goes back up, so whatever a box puts in its place meanwhile,
+there is no path that could lead elsewhere. The files are then looked at again: a copy counts only if nothing changed
+from the moment that a file was copied until the end. Otherwise it would show the box as it never was.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from _blake2 import blake2b  # without all that hashlib loads
+from collections.abc import Iterator
+from typing import Any
+
+DEEPEST = 4000
+"""Folders in one another. Each is held open while what is in it is copied."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CLONE = 0x4004_9409
+"""FICLONE: the two files share their blocks until one is written."""
+_PIECE = 1 << 24
+_LONGEST_PATH = 4000
+
+
+class Changed(Exception):
+    """The source is not what it was a moment ago."""
+
+
+class TooDeep(Exception):
+    """More folders in one another than are held open at once."""
+
+
+def copy(source: int, target: int) -> int:
+    """Fill a new folder with all that is in another; both are descriptors. Returns how many names there are.
+
+    Keeps holes, links, hard links, times, modes and attributes, and so what an overlay marks as deleted. Raises
+    `Changed`, `TooDeep`, or `OSError` where a file may not be read.
+    """
+    copying = _Copying(target)
+    try:
+        copying.folder(source)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE):
+            raise Changed from None  # gone, or something else, since it was listed
+        raise
+    if _survey(source) != copying.seen.digest():
+        raise Changed
+    return copying.count
+
+
+class _Copying:
+    def __init__(self, target: int) -> None:
+        self.count = 0
+        self.seen = blake2b()
+        """Everything that was copied, as it was just before."""
+        self._target = target
+        self._linked: dict[tuple[int, int], bytes] = {}
+        """Where a file with several names was put first, from the target."""
+
+    def folder(self, source: int) -> None:
+        made = os.dup(self._target)
+        for step in _walk(source):
+            self.seen.update(step.mark)
+            if step.leaves:
+                self._finish(step.folder, made, step.about)
+                os.close(made)
+                made = step.above
+            elif step.name is not None:
+                self.count += 1
+                if stat.S_ISDIR(step.about.st_mode):
+                    os.mkdir(step.name, 0o700, dir_fd=made)
+                    step.above = made
+                    made = os.open(step.name, _FOLDER, dir_fd=made)
+                else:
+                    self._entry(step, made)
+
+    def _entry(self, step: _Step, made: int) -> None:
+        name, about = step.name, step.about
+        assert name is not None
+        identity = (about.st_dev, about.st_ino)
+        if about.st_nlink > 1 and self._link(identity, name, made):
+            return
+        if stat.S_ISREG(about.st_mode):
+            self._file(step, made)
+        elif stat.S_ISLNK(about.st_mode):
+            os.symlink(os.readlink(name, dir_fd=step.folder), name, dir_fd=made)
+        else:  # a pipe, a socket, or the node by which an overlay marks what was deleted
+            os.mknod(name, about.st_mode, about.st_rdev, dir_fd=made)
+            os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=made)
+        os.utime(name, ns=(about.st_atime_ns, about.st_mtime_ns), dir_fd=made, follow_symlinks=False)
+        if about.st_nlink > 1 and len(step.path) < _LONGEST_PATH:
+            self._linked[identity] = step.path
+
+    def _link(self, identity: tuple[int, int], name: bytes, made: int) -> bool:
+        first = self._linked.get(identity)
+        if first is None:
+            return False
+        try:
+            # A path, but one of folders that this process made, in a place where no box is.
+            os.link(first, name, src_dir_fd=self._target, dst_dir_fd=made, follow_symlinks=False)
+        except PermissionError:  # through a folder that is shut by now
+            return False
+        return True
+
+    def _file(self, step: _Step, made: int) -> None:
+        assert step.name is not None
+        source = os.open(step.name, _READ, dir_fd=step.folder)
+        try:
+            if _mark(step.name, os.fstat(source)) != step.mark:
+                raise Changed
+            target = os.open(step.name, _MAKE, 0o600, dir_fd=made)
+            try:
+                _copy_content(source, target, step.about.st_size)
+                _copy_attributes(source, target)
+                os.fchmod(target, stat.S_IMODE(step.about.st_mode))
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+    @staticmethod
+    def _finish(source: int, target: int, about: os.stat_result) -> None:
+        _copy_attributes(source, target)
+        os.fchmod(target, stat.S_IMODE(about.st_mode))
+        os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def _copy_content(source: int, target: int, size: int) -> None:
+    try:
+        fcntl.ioctl(target, _CLONE, source)
+        return
+    except OSError:
+        pass  # not on this file system
+    at = 0
+    while at < size:
+        try:
+            begin = os.lseek(source, at, os.SEEK_DATA)
+            end = min(os.lseek(source, begin, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # nothing but a hole from here on
+        os.lseek(source, begin, os.SEEK_SET)
+        os.lseek(target, begin, os.SEEK_SET)
+        at = begin
+        while at < end:
+            done = os.sendfile(target, source, None, min(end - at, _PIECE))
+            if done == 0:
+                raise Changed  # shorter than it was
+            at += done
+    os.ftruncate(target, size)
+
+
+def _copy_attributes(source: int, target: int) -> None:
+    for name in os.listxattr(source):
+        value = os.getxattr(source, name)
+        try:
+            os.setxattr(target, name, value)
+        except OSError:
+            if name.startswith("user."):  # others are not a box's to set
+                raise
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------------
+
+
+class _Step:
+    """One name in a folder that is open; or, without a name, the end of a folder."""
+
+    __slots__ = ("about", "above", "folder", "leaves", "mark", "name", "path")
+
+    def __init__(self, folder: int, name: bytes | None, path: bytes, about: os.stat_result, *, leaves: bool) -> None:
+        self.folder = folder
+        self.name = name
+        self.path = path
+        self.about = about
+        self.leaves = leaves
+        self.mark = _mark(name or b"/", about)
+        self.above = -1
+        """For whoever walks: what it returns to at the end of a folder."""
+
+
+def _walk(root: int) -> Iterator[_Step]:
+    """Each name once, each folder again at its end, by descriptors that are closed as the walk goes on."""
+    stack: list[tuple[int, Any, bytes, _Step]] = []
+    folder = os.dup(root)
+    try:
+        about = os.fstat(folder)
+        names, path, entered = iter(_names(folder)), b"", _Step(folder, None, b"", about, leaves=True)
+        while True:
+            name = next(names, None)
+            if name is None:
+                entered.folder = folder
+                yield entered
+                os.close(folder)
+                folder = -1
+                if not stack:
+                    return
+                folder, names, path, entered = stack.pop()
+                continue
+            inner = path + b"/" + name if path else name
+            step = _Step(folder, name, inner, os.lstat(name, dir_fd=folder), leaves=False)
+            yield step
+            if stat.S_ISDIR(step.about.st_mode):
+                if len(stack) >= DEEPEST:
+                    raise TooDeep
+                below = os.open(name, _FOLDER, dir_fd=folder)
+                stack.append((folder, names, path, entered))
+                folder = below
+                about = os.fstat(folder)
+                if _mark(name, about) != step.mark:
+                    raise Changed
+                entered = _Step(folder, None, inner, about, leaves=True)
+                entered.above = step.above
+                names, path = iter(_names(folder)), inner
+    finally:
+        for each in (folder, *(held for held, _, _, _ in stack)):
+            if each >= 0:
+                os.close(each)
+
+
+def _names(folder: int) -> list[bytes]:
+    return sorted(map(os.fsencode, os.listdir(folder)))
+
+
+def _mark(name: bytes, about: os.stat_result) -> bytes:
+    """What changes whenever a file does: nobody but the kernel sets the time of its last change."""
+    told = (about.st_dev, about.st_ino, about.st_mode, about.st_nlink, about.st_size, about.st_ctime_ns)
+    return b"%d:%s:%d:%d:%d:%d:%d:%d;" % (len(name), name, *told)
+
+
+def _survey(root: int) -> bytes:
+    seen = blake2b()
+    try:
+        for step in _walk(root):
+            seen.update(step.mark)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
+            raise Changed from None
+        raise
+    return seen.digest()
