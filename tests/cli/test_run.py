@@ -139,6 +139,38 @@ def test_a_model_that_is_not_said_is_refused_before_files_are_packed(world: Worl
         world.run("model", "remove", "undecided")
 
 
+HOSTILE = r"""
+printf '\0\377' > 'b i n'; ln -s /etc/passwd link; : > empty; printf 'no end' > "$(printf 'a\nb')"
+printf '#!/bin/sh\n' > run; chmod 755 run; printf 'caf\351\n' > latin; mkdir -p __pycache__; : > __pycache__/x
+head -c 3000000 /dev/zero | tr '\0' x > large; rm README.md; mkdir README.md; : > README.md/in
+"""
+
+
+def test_the_patch_of_a_thread_makes_the_files_of_its_box(world: World, tmp_path: Path) -> None:
+    world.model.script([bash(HOSTILE), text("Done.")])
+    code, out, err = world.begin("Make files.")
+    assert code == 0, out + err
+    thread = thread_in(out)
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "-q", str(world.project), str(copy)], check=True)
+    patch = tmp_path / "patch"
+    with patch.open("wb") as output, world.start("diff", thread, stdout=output) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "  ignored      1 new file, by .gitignore" in said
+    applied = subprocess.run(["git", "apply", str(patch)], cwd=copy, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stderr
+    assert (copy / "b i n").read_bytes() == b"\0\xff"
+    assert str((copy / "link").readlink()) == "/etc/passwd"
+    assert (copy / "empty").read_bytes() == b""
+    assert (copy / "a\nb").read_bytes() == b"no end"
+    assert (copy / "run").stat().st_mode & 0o100
+    assert (copy / "latin").read_bytes() == b"caf\xe9\n"
+    assert (copy / "large").stat().st_size == 3_000_000
+    assert (copy / "README.md" / "in").exists()
+    assert not (copy / "__pycache__").exists()
+
+
 def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(world: World) -> None:
     world.model.script(
         [

@@ -330,7 +330,7 @@ async def test_the_changes_of_a_workspace_are_told_against_its_beginning(world: 
         ("d/new.bin", "added", True),
     ]
     assert "-one\n+two\n" in changes.patch
-    assert "Binary file d/new.bin added" in changes.patch
+    assert "GIT binary patch" in changes.patch
 
 
 async def test_a_run_whose_box_was_stopped_under_it_says_so_and_goes_on_in_it(world: World) -> None:

@@ -62,6 +62,13 @@ def write_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def write_bytes(data: bytes) -> None:
+    """For a program, byte for byte."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def write_line(*cells: Cell | str) -> None:
     """One line of text; it may be longer than the terminal is wide."""
     _write(cells, stderr=False)
@@ -115,7 +122,7 @@ def assemble(cells: Sequence[Cell | str]) -> Text:
 
 
 def _label(label: str) -> str:
-    return f"  {label.ljust(LABEL_WIDTH)}"
+    return f"  {label.ljust(LABEL_WIDTH - 2)}  "
 
 
 def _text(cell: Cell | str) -> str:

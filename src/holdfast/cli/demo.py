@@ -221,16 +221,21 @@ def _parent_of(pid: int) -> int:
 async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watched) -> None:
     from holdfast.cli.diff import patch_lines
     from holdfast.cli.run_follow import write_next
+    from holdfast.client.errors import Refused
 
-    changes = await client.runs.changes(thread)
+    try:
+        changes = await client.runs.changes(thread)
+    except Refused as error:  # there is no git on this machine, say
+        changes = None
+        note("changes", str(error))
     write_line("")
     if watched.killed is not None and lines.latest is not None and lines.latest.session == "rebuilt":
         files = {"snapshot": "the files of the dead box", "kept": "the files of the dead box"}.get(lines.latest.files)
         kept = [f"{watched.killed.entries} entries on the thread", "the agent's session, rebuilt from them", files]
         write_field("kept", "; ".join(filter(None, kept)))
-    for index, each in enumerate(changes.files):
+    for index, each in enumerate(() if changes is None else changes.files):
         write_field("changed" if index == 0 else "", each.path, Cell(f"  +{each.added} −{each.removed}", "dim"))
-    if is_terminal():
+    if is_terminal() and changes is not None:
         write_line("")
         for line in patch_lines(changes.patch):
             write_line("    ", *line)

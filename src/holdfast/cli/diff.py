@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from holdfast.cli.agent_text import plain
 from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_json, write_line
+from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_bytes, write_json, write_line
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
+
+_MOST_REFUSED: Final = 5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +35,23 @@ def diff(
 ) -> None:
     """Show what changed in a thread's workspace since it began. In a pipe, a patch that git apply takes.
 
+    New files that .gitignore files of the workspace ignore are left out, and counted.
+
     \b
     holdfast diff t-1
     holdfast diff t-1 | git apply
     """
 
+    is_patch = not (as_json or stat or is_terminal())
+
     async def work(client: Client) -> Changes:
-        return await client.runs.changes(thread)
+        changes = await client.runs.changes(thread)
+        if is_patch and changes.exact:
+            write_bytes(changes.patch.encode())
+        elif is_patch:
+            async for piece in client.runs.patch(thread):
+                write_bytes(piece)
+        return changes
 
     changes = ask(Where(server, api_key, home), work)
     if as_json:
@@ -50,12 +62,17 @@ def diff(
     elif stat:
         for line in stat_lines(changes):
             write_line(*line)
-    elif not is_terminal():
-        typer.echo(changes.patch, nl=False)  # byte for byte: this is for a program
-    else:
+    elif not is_patch:
         for line in patch_lines(changes.patch):
             write_line(*line)
-    if changes.truncated:
+    if changes.ignored:
+        count = f"{changes.ignored} new file{'' if changes.ignored == 1 else 's'}"
+        note("ignored", f"{count}, by .gitignore", hint("  holdfast box cp takes them"))
+    for path in changes.refused[:_MOST_REFUSED]:
+        note("left out", plain(path), hint("  git takes this name from no patch"))
+    if len(changes.refused) > _MOST_REFUSED:
+        note("left out", f"{len(changes.refused) - _MOST_REFUSED} more of such names")
+    if changes.truncated and not is_patch:
         note("cut", "there are more changes than fit", hint("  holdfast box cp takes the files themselves"))
 
 

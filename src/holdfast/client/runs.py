@@ -144,8 +144,15 @@ class Changes:
 
     files: tuple[FileChange, ...]
     patch: str
-    """A unified diff."""
+    """The beginning of the patch, for people. `patch()` of the client gives all of it, byte for byte."""
     truncated: bool
+    """There are more files, or there is more of the patch, than is here."""
+    exact: bool
+    """`patch` is the whole one, byte for byte."""
+    ignored: int
+    """New files that are left out, as the workspace's `.gitignore` files say."""
+    refused: tuple[str, ...]
+    """Paths that are left out, as git takes such names from no patch."""
     document: Mapping[str, Any] = field(repr=False, compare=False)
 
     @classmethod
@@ -154,7 +161,15 @@ class Changes:
             FileChange(each["path"], each["how"], each["binary"], each["added"], each["removed"])
             for each in value["files"]
         )
-        return cls(files, value["patch"], value["truncated"], value)
+        return cls(
+            files,
+            value["patch"],
+            value["truncated"],
+            value["exact"],
+            value["ignored"],
+            tuple(value["refused"]),
+            value,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.document)
@@ -295,6 +310,12 @@ class Runs:
         """The workspace of a thread now, against what it began with."""
         return (await self._runs.below(id).ask("GET", "/diff", timeout=LONG_SECONDS)).read(Changes.from_json)
 
+    async def patch(self, id: str) -> AsyncIterator[bytes]:
+        """What `git apply` makes the workspace as it is now of what it began with, in pieces."""
+        async with self._runs.below(id).exchange("GET", "/patch", silence=LONG_SECONDS) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
     async def page(
         self,
         *,
@@ -428,6 +449,14 @@ class SyncRuns:
     def changes(self, id: str) -> Changes:
         """The workspace of a thread now, against what it began with."""
         return self._loop.run(self._runs.changes(id))
+
+    def patch(self, id: str) -> bytes:
+        """What `git apply` makes the workspace as it is now of what it began with."""
+
+        async def read() -> bytes:
+            return b"".join([piece async for piece in self._runs.patch(id)])
+
+        return self._loop.run(read())
 
     def page(
         self,

@@ -1,39 +1,34 @@
-"""What became of a workspace: its files now, against those it was first prepared with. Nothing is run in the box.
-
-Both sides are archives, and the box's is hostile: members are read one by one, within limits, and nothing is unpacked.
-"""
+"""What became of a workspace: its files now, against those it was first prepared with. Nothing is run in the box."""
 
 from __future__ import annotations
 
 import asyncio
-import difflib
-import tarfile
 import tempfile
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from holdfast.runs.errors import NoFiles
+from holdfast.runs.git_trees import MAX_ARCHIVE, GitTrees
 
-MAX_ARCHIVE: Final = 1024 * 1024 * 1024
-MAX_FILE: Final = 512 * 1024
-"""Larger files are named, not shown."""
-MAX_LINES: Final = 20_000
-"""Of a file that is compared by line."""
-MAX_PATCH: Final = 2 * 1024 * 1024
-MAX_FILES: Final = 50_000
+MAX_SHOWN: Final = 2 * 1024 * 1024
+"""Bytes of a patch that are shown to people; the patch itself has no such limit."""
+MAX_LISTED: Final = 50_000
 _SECONDS: Final = 120.0
-_LEFT_OUT: Final = frozenset((".git", "__pycache__", "node_modules", ".pytest_cache"))
+_PIECE: Final = 256 * 1024
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
     path: str
+    """For people: what is no UTF-8 in it is escaped."""
     how: str
     """added, changed or deleted."""
     binary: bool = False
-    """Not shown: it is no text, or too large."""
     added: int = 0
     """Lines."""
     removed: int = 0
@@ -43,125 +38,97 @@ class FileChange:
 class Changes:
     files: tuple[FileChange, ...]
     patch: str
-    """A unified diff."""
+    """The beginning of the patch, for people. `Compared.patch` gives all of it."""
     truncated: bool = False
-    """There is more than fits."""
+    """There is more than is shown here."""
+    exact: bool = True
+    """The patch here is the whole one, byte for byte: it is not cut, and all of it is UTF-8."""
+    ignored: int = 0
+    """New files that are left out, as `.gitignore` files of the workspace say."""
+    refused: tuple[str, ...] = ()
+    """Paths that are left out, as git takes such names from no patch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    size: int
-    data: bytes | None
-    """None where it is too large to be compared by line; then its size and time tell."""
-    mode: int
-    modified: float
-    link: str | None = None
+class Compared:
+    """Two trees of files. Good within the block of `compare`."""
+
+    def __init__(self, trees: GitTrees) -> None:
+        self._trees = trees
+
+    async def summary(self) -> Changes:
+        return await _within(self._trees, self._summary)
+
+    async def patch(self) -> AsyncIterator[bytes]:
+        """What `git apply` takes in a folder with the first tree, to make the second of it."""
+        with await _within(self._trees, self._trees.patch) as patch:
+            while piece := await asyncio.to_thread(patch.read, _PIECE):
+                yield piece
+
+    def _summary(self) -> Changes:
+        files: list[FileChange] = []
+        more = False
+        for each in self._trees.changes():
+            if len(files) == MAX_LISTED:
+                more = True
+                break
+            path = _shown(each.path)
+            files.append(FileChange(path, each.how, each.added is None, each.added or 0, each.removed or 0))
+        with self._trees.patch() as patch:
+            head = patch.read(MAX_SHOWN + 1)
+        if cut := len(head) > MAX_SHOWN:
+            head = head[: head.rfind(b"\n", 0, MAX_SHOWN) + 1]
+        refused = tuple(_shown(path) for path in self._trees.refused[:MAX_LISTED])
+        shown = head.decode("utf-8", "replace")
+        exact = not cut and shown.encode() == head
+        return Changes(tuple(files), shown, more or cut, exact, self._trees.ignored, refused)
 
 
-async def compare(base: Path | None, now: AsyncIterable[bytes]) -> Changes:
+@asynccontextmanager
+async def compare(base: Path | None, now: AsyncIterable[bytes]) -> AsyncIterator[Compared]:
     """`base`: the archive that the workspace began with; `now`: its files as an archive."""
-    async with asyncio.timeout(_SECONDS):
+    with tempfile.TemporaryDirectory(prefix="holdfast-diff-", ignore_cleanup_errors=True) as folder:
+        trees = GitTrees(Path(folder))
         with tempfile.TemporaryFile() as spool:
-            size = 0
-            async for piece in now:
-                size += len(piece)
-                if size > MAX_ARCHIVE:
-                    raise NoFiles(f"the workspace has more than {MAX_ARCHIVE} bytes: too many to be compared")
-                await asyncio.to_thread(spool.write, piece)
-            spool.seek(0)
-            return await asyncio.to_thread(_compare, base, spool)
+            async with asyncio.timeout(_SECONDS):
+                await _spool(now, spool)
+            await _within(trees, lambda: _load(trees, base, spool))
+        yield Compared(trees)
 
 
-def _compare(base: Path | None, now: IO[bytes]) -> Changes:
-    before: dict[str, _Content] = {}
-    cut = False
-    if base is not None:
-        with base.open("rb") as file:
-            before, cut = _read(file)
-    after, cut_after = _read(now)
-    return difference(before, after, truncated=cut or cut_after)
+async def _spool(archive: AsyncIterable[bytes], spool: IO[bytes]) -> None:
+    size = 0
+    async for piece in archive:
+        size += len(piece)
+        if size > MAX_ARCHIVE:
+            raise NoFiles(
+                f"the workspace has more than {MAX_ARCHIVE >> 20} MB: too much to be compared",
+                hint="holdfast box cp takes the files themselves",
+            )
+        await asyncio.to_thread(spool.write, piece)
+    spool.seek(0)
 
 
-def _read(archive: IO[bytes]) -> tuple[dict[str, _Content], bool]:
-    """The files of an archive by path, and whether there are more than fit."""
-    found: dict[str, _Content] = {}
+def _load(trees: GitTrees, base: Path | None, now: IO[bytes]) -> None:
+    if base is None:
+        trees.load(None, now)
+        return
+    with base.open("rb") as before:
+        trees.load(before, now)
+
+
+async def _within(trees: GitTrees, work: Callable[[], T]) -> T:
+    """Work on a thread. It has ended when this returns, also where it took too long or the caller was cancelled."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        with tarfile.open(fileobj=archive, mode="r:*") as tar:
-            for member in tar:
-                parts = [part for part in member.name.split("/") if part not in ("", ".")]
-                if not parts or ".." in parts or not _LEFT_OUT.isdisjoint(parts):
-                    continue
-                if len(found) >= MAX_FILES:
-                    return found, True
-                path = "/".join(parts)
-                if member.issym():
-                    found[path] = _Content(0, None, 0, 0, member.linkname)
-                elif member.isreg():
-                    data = None
-                    if member.size <= MAX_FILE and (stream := tar.extractfile(member)) is not None:
-                        data = stream.read(MAX_FILE + 1)
-                    found[path] = _Content(member.size, data, member.mode & 0o111, member.mtime)
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise NoFiles(f"the files cannot be compared: {error}") from None
-    return found, False
+        async with asyncio.timeout(_SECONDS):
+            return await asyncio.shield(task)
+    except (TimeoutError, asyncio.CancelledError) as stopped:
+        trees.stop()
+        await asyncio.wait((task,))
+        if isinstance(stopped, asyncio.CancelledError):
+            raise
+        return task.result()
 
 
-def difference(before: dict[str, _Content], after: dict[str, _Content], *, truncated: bool = False) -> Changes:
-    """Pure."""
-    files: list[FileChange] = []
-    pieces: list[str] = []
-    room = MAX_PATCH
-    for path in sorted(before.keys() | after.keys()):
-        old, new = before.get(path), after.get(path)
-        if old is not None and new is not None and _same(old, new):
-            continue
-        how = "added" if old is None else "deleted" if new is None else "changed"
-        left, right = _lines(old), _lines(new)
-        if left is None or right is None:
-            files.append(FileChange(path, how, binary=True))
-            piece = f"Binary file {path} {how}\n"
-        else:
-            piece, added, removed = _unified(path, old is None, new is None, left, right)
-            files.append(FileChange(path, how, False, added, removed))
-        if len(piece) > room:
-            truncated = True
-            continue
-        room -= len(piece)
-        pieces.append(piece)
-    return Changes(tuple(files), "".join(pieces), truncated)
-
-
-def _same(old: _Content, new: _Content) -> bool:
-    if old.link is not None or new.link is not None:
-        return old.link == new.link
-    if old.data is None or new.data is None:
-        return old.size == new.size and int(old.modified) == int(new.modified)
-    return old.data == new.data
-
-
-def _lines(content: _Content | None) -> list[str] | None:
-    """None where it cannot be shown as text."""
-    if content is None:
-        return []
-    if content.link is not None:
-        return [f"→ {content.link}\n"]
-    if content.data is None or b"\0" in content.data:
-        return None
-    try:
-        lines = content.data.decode().splitlines(keepends=True)
-    except UnicodeDecodeError:
-        return None
-    return lines if len(lines) <= MAX_LINES else None
-
-
-def _unified(path: str, is_new: bool, is_gone: bool, left: list[str], right: list[str]) -> tuple[str, int, int]:
-    shown = path.encode("utf-8", "replace").decode()
-    lines = list(
-        difflib.unified_diff(
-            left, right, "/dev/null" if is_new else f"a/{shown}", "/dev/null" if is_gone else f"b/{shown}"
-        )
-    )
-    added = sum(1 for line in lines[2:] if line.startswith("+"))
-    removed = sum(1 for line in lines[2:] if line.startswith("-"))
-    text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-    return f"diff --git a/{shown} b/{shown}\n{text}", added, removed
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

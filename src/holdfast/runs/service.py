@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -20,7 +20,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
-from holdfast.runs.changes import Changes, compare
+from holdfast.runs.changes import Changes, Compared, compare
 from holdfast.runs.diagnosis import Diagnosis, diagnose
 from holdfast.runs.ending import finish
 from holdfast.runs.errors import (
@@ -574,7 +574,8 @@ class Runs:
             thresholds=self._thresholds,
         )
 
-    async def changes(self, id: str) -> Changes:
+    @asynccontextmanager
+    async def compared(self, id: str) -> AsyncIterator[Compared]:
         """The workspace of a thread now, against what it began with. Wakes its box."""
         thread = (await self.get(id)).thread
         runs = await self.log.runs(thread)
@@ -586,8 +587,16 @@ class Runs:
             self.workspaces.check(runs.workspace)
             base = self.workspaces.path(runs.workspace)
         with self.boxes.using(box_id):
-            async with await self.boxes.open(box_id) as box:
-                return await compare(base, box.files.download_tar(box.spec.workdir))
+            async with (
+                await self.boxes.open(box_id) as box,
+                compare(base, box.files.download_tar(box.spec.workdir)) as compared,
+            ):
+                yield compared
+
+    async def changes(self, id: str) -> Changes:
+        """What changed in the workspace of a thread, for people."""
+        async with self.compared(id) as compared:
+            return await compared.summary()
 
     # --- for the door ---
 

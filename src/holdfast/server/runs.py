@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 
 from holdfast.boxes.spec import BoxSpec
 from holdfast.runs.request import MAX_PROMPT, Options, Prompt, with_life
 from holdfast.server.box_models import NetworkModel, PathText, ProviderName, without_nul
-from holdfast.server.box_routes import BOX_ERRORS, binary_body
+from holdfast.server.box_routes import BOX_ERRORS, began, binary_body
 from holdfast.server.models import Labels, Model, Printable, RunModel, ThreadId, Title
 from holdfast.server.services import Caller, Use, UseRuns
 from holdfast.threads.access import Scope
@@ -156,8 +158,15 @@ class FileChangeModel(Model):
 class ChangesModel(Model):
     files: list[FileChangeModel]
     patch: str
-    """A unified diff."""
+    """The beginning of the patch, for people; `/patch` has all of it, byte for byte."""
     truncated: bool
+    """There are more files, or there is more of the patch, than is here."""
+    exact: bool
+    """`patch` is the whole one, byte for byte."""
+    ignored: int
+    """New files that are left out, as the workspace's `.gitignore` files say."""
+    refused: list[str]
+    """Paths that are left out, as git takes such names from no patch."""
 
 
 class WorkspaceModel(Model):
@@ -285,7 +294,7 @@ async def diff_run(id: RunId, runs: UseRuns) -> ChangesModel:
     found = await runs.changes(id)
     files: list[dict[str, Any]] = [
         {
-            "path": each.path.encode("utf-8", "replace").decode(),
+            "path": each.path,
             "how": each.how,
             "binary": each.binary,
             "added": each.added,
@@ -293,7 +302,24 @@ async def diff_run(id: RunId, runs: UseRuns) -> ChangesModel:
         }
         for each in found.files
     ]
-    return ChangesModel.model_validate({"files": files, "patch": found.patch, "truncated": found.truncated})
+    return ChangesModel.model_validate(
+        {
+            "files": files,
+            "patch": found.patch,
+            "truncated": found.truncated,
+            "exact": found.exact,
+            "ignored": found.ignored,
+            "refused": list(found.refused),
+        }
+    )
+
+
+@router.get("/runs/{id}/patch", response_class=Response)
+async def patch_run(id: RunId, runs: UseRuns) -> Response:
+    """What `git apply` makes the workspace as it is now of what it began with."""
+    held = AsyncExitStack()
+    compared = await held.enter_async_context(runs.compared(id))
+    return StreamingResponse(await began(compared.patch(), held), media_type="text/x-diff")
 
 
 async def _thread_of(runs: Any, id: str) -> str:

@@ -1,0 +1,369 @@
+"""Two trees of files in a throwaway git repository, and what git says of them. The trees come from tar archives.
+
+A box wrote one of the trees, so git never sees it as files: contents and names go in as objects, and no name is made on
+this machine but those of `.gitignore` files, below a folder of its own and without links. The repository is bare, new,
+and removed at the end. It has no settings, attributes, filters or hooks but ours. Git runs with limits on its memory,
+on the files it writes and on its time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from holdfast.guest import tar
+from holdfast.runs.errors import NoFiles
+
+MAX_ARCHIVE: Final = 1024 * 1024 * 1024
+MAX_FILES: Final = 500_000
+MAX_PATCH: Final = 512 * 1024 * 1024
+_MAX_NAMES: Final = 64 * 1024 * 1024
+"""Bytes of all names of a tree."""
+_MAX_NAME: Final = 4096
+_MAX_DEPTH: Final = 256
+_MAX_IGNORE_FILE: Final = 256 * 1024
+_MAX_IGNORE_FILES: Final = 10_000
+_MAX_MEMORY: Final = 2 * 1024 * 1024 * 1024
+_MAX_WRITTEN: Final = 3 * MAX_ARCHIVE
+_SETTINGS: Final = (
+    # Above this, contents are streamed, and shown as binary.
+    "-c", "core.bigFileThreshold=16m",
+    "-c", "core.quotePath=false",
+    "-c", "core.compression=1",
+)  # fmt: skip
+_ALWAYS_IGNORED: Final = b"__pycache__/\nnode_modules/\n"
+"""Unless a `.gitignore` says otherwise."""
+_DIFF: Final = (
+    "diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index",
+    "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
+_HEADER: Final = b"diff --git "
+_DOT_GIT: Final = re.compile(rb"(?:\.git|git~1)[ .]*(?:\Z|:)", re.IGNORECASE)
+_DOT_GITMODULES: Final = re.compile(rb"(?:\.gitmodules|gitmod~|gi7eb)", re.IGNORECASE)
+_UNSEEN: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+"""Characters that some file systems leave out of names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChange:
+    """One path that differs."""
+
+    path: bytes
+    how: str
+    """added, changed or deleted."""
+    added: int | None
+    """Lines; None where git takes it for binary."""
+    removed: int | None
+
+
+@dataclass(slots=True)
+class _Tree:
+    """What is at each path: a mode of git, and the mark of its content."""
+
+    files: dict[bytes, tuple[bytes, int]]
+    refused: list[bytes]
+    """Paths that git takes from no patch."""
+    ignore_files: dict[tuple[bytes, ...], bytes]
+    excluded: bytes = b""
+    """`.git/info/exclude`."""
+
+
+class GitTrees:
+    """Blocks: call it on a thread. `stop` may be called from any other, and ends what it does with an error."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: empty, and removed by the caller."""
+        program = shutil.which("git")
+        if program is None:
+            raise NoFiles("git is not installed where the server runs, and makes the patch", hint="apt install git")
+        self._program = program
+        self._folder = folder
+        self._repository = folder / "repository"
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._marks = 0
+        self._files = 0
+        self.ignored = 0
+        """New files that are left out, as the `.gitignore` files of the tree say."""
+        self.refused: tuple[bytes, ...] = ()
+        """Paths that are left out, as git would refuse the whole patch for them."""
+
+    def load(self, before: IO[bytes] | None, after: IO[bytes]) -> None:
+        """Both trees, as archives."""
+        self._run("init", "--bare", "--quiet", "--template=", str(self._repository))
+        with self._feed("fast-import", "--quiet", "--done", "--depth=0") as feed:
+            old = _Tree({}, [], {}) if before is None else self._read(before, feed)
+            new = self._read(after, feed)
+            self.refused = tuple(sorted({*old.refused, *new.refused}))
+            self._leave_out_ignored(old, new)
+            _commit(feed, b"before", old)
+            _commit(feed, b"after", new)
+            feed.write(b"done\n")
+
+    def changes(self) -> Iterator[TreeChange]:
+        """In the order of their paths."""
+        with self._ask(*_DIFF, "--raw", "--numstat", "-z", "before", "after") as found:
+            fields = iter(found.read().split(b"\0"))
+        how: dict[bytes, str] = {}
+        for field in fields:
+            if field.startswith(b":"):
+                status = field.rpartition(b" ")[2][:1]
+                how[next(fields)] = {b"A": "added", b"D": "deleted"}.get(status, "changed")
+            elif field:
+                added, removed, path = field.split(b"\t", 2)
+                binary = added == b"-"
+                yield TreeChange(path, how[path], *((None, None) if binary else (int(added), int(removed))))
+
+    def patch(self) -> IO[bytes]:
+        """What `git apply` makes the second tree of the first with. The caller closes it."""
+        made = self._ask(*_DIFF, "--binary", "-p", "before", "after")
+        with made:
+            quoted = self._file("patch")
+            try:
+                quoted.writelines(_with_quoted_names(line) for line in made)
+            except BaseException:
+                quoted.close()
+                raise
+        quoted.seek(0)
+        return quoted
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.kill()
+
+    # --- trees ---
+
+    def _read(self, archive: IO[bytes], feed: IO[bytes]) -> _Tree:
+        budget = tar.Budget(entries=2 * MAX_FILES, size=MAX_ARCHIVE, name=_MAX_NAME, depth=_MAX_DEPTH, into="workspace")
+        reader = tar.Reader(archive.read, budget)
+        tree = _Tree({}, [], {})
+        names = 0
+        try:
+            for entry in reader:
+                if entry.parts == (b".git", b"info", b"exclude") and entry.kind == tar.FILE:
+                    tree.excluded = _start_of(reader, entry)
+                if entry.kind in (tar.FOLDER, *tar.DEVICES) or _is_history(entry.parts):
+                    continue
+                path = b"/".join(entry.parts)
+                if _is_refused(entry.parts, entry.kind == tar.LINK):
+                    tree.refused.append(path)
+                    continue
+                names += len(path)
+                if len(tree.files) >= MAX_FILES or names > _MAX_NAMES:
+                    raise NoFiles(f"the workspace has more than {MAX_FILES:,} files: too many to be compared")
+                self._add(tree, entry, path, reader, feed)
+        except (tar.BadArchive, EOFError) as error:
+            raise NoFiles(f"the files cannot be compared: {error}") from None
+        return tree
+
+    def _add(self, tree: _Tree, entry: tar.Entry, path: bytes, reader: tar.Reader, feed: IO[bytes]) -> None:
+        if entry.kind == tar.HARD_LINK:
+            if (source := tree.files.get(b"/".join(entry.source))) is not None:
+                tree.files[path] = source
+            return
+        self._marks += 1
+        feed.write(b"blob\nmark :%d\n" % self._marks)
+        if entry.kind == tar.LINK:
+            feed.write(b"data %d\n%b\n" % (len(entry.target), entry.target))
+            tree.files[path] = (b"120000", self._marks)
+            return
+        feed.write(b"data %d\n" % entry.size)
+        is_ignore_file = entry.parts[-1] == b".gitignore" and entry.size <= _MAX_IGNORE_FILE
+        pieces = []
+        while piece := reader.content():
+            feed.write(piece)
+            if is_ignore_file:
+                pieces.append(piece)
+        feed.write(b"\n")
+        if is_ignore_file and len(tree.ignore_files) < _MAX_IGNORE_FILES:
+            tree.ignore_files[entry.parts] = b"".join(pieces)
+        tree.files[path] = (b"100755" if entry.mode & 0o100 else b"100644", self._marks)
+
+    def _leave_out_ignored(self, old: _Tree, new: _Tree) -> None:
+        """Files that were there at the beginning stay, as git keeps what it tracks."""
+        added = new.files.keys() - old.files.keys()
+        if not added:
+            return
+        top = self._folder / "ignore-files"
+        top.mkdir()
+        for parts, content in new.ignore_files.items():
+            folder = top.joinpath(*(os.fsdecode(part) for part in parts[:-1]))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / ".gitignore").write_bytes(content)
+            except OSError:  # no tree that could be: an archive that has a file in the place of a folder, say
+                continue
+        (self._repository / "info").mkdir(exist_ok=True)
+        (self._repository / "info" / "exclude").write_bytes(new.excluded)
+        defaults = self._folder / "always-ignored"
+        defaults.write_bytes(_ALWAYS_IGNORED)
+        listed = self._folder / "added"
+        # Without the prefix, a name that begins with a colon would be an instruction.
+        listed.write_bytes(b"".join(b"./%b\0" % path for path in sorted(added)))
+        settings = ("-c", "core.bare=false", "-c", f"core.excludesFile={defaults}", f"--work-tree={top}")
+        with listed.open("rb") as paths:
+            found = self._ask(*settings, "check-ignore", "-z", "--stdin", "--no-index", stdin=paths, fine=(0, 1))
+        with found:
+            for path in found.read().split(b"\0"):
+                if new.files.pop(path[2:], None) is not None:
+                    self.ignored += 1
+
+    # --- git ---
+
+    def _ask(self, *arguments: str, stdin: IO[bytes] | None = None, fine: tuple[int, ...] = (0,)) -> IO[bytes]:
+        """What a command prints, as a file. The caller closes it."""
+        output = self._file("output")
+        try:
+            self._run(*arguments, stdin=stdin, stdout=output, fine=fine)
+        except BaseException:
+            output.close()
+            raise
+        output.seek(0)
+        return output
+
+    def _run(
+        self,
+        *arguments: str,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        fine: tuple[int, ...] = (0,),
+    ) -> None:
+        with self._file("errors") as errors:
+            process = self._start(arguments, subprocess.DEVNULL if stdin is None else stdin, stdout, errors)
+            self._end(process, errors, fine)
+
+    @contextmanager
+    def _feed(self, *arguments: str) -> Iterator[IO[bytes]]:
+        """The standard input of a command, which has ended well when the block has."""
+        with self._file("errors") as errors:
+            process = self._start(arguments, subprocess.PIPE, None, errors)
+            assert process.stdin is not None
+            try:
+                with process.stdin as feed:
+                    yield feed
+            except BrokenPipeError:
+                pass  # how it ended tells why
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            self._end(process, errors, (0,))
+
+    def _start(
+        self, arguments: tuple[str, ...], stdin: IO[bytes] | int, stdout: IO[bytes] | None, stderr: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        environment = {
+            "GIT_DIR": str(self._repository),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+            "HOME": str(self._folder),
+            "XDG_CONFIG_HOME": str(self._folder),
+            "LC_ALL": "C",
+            "PATH": os.defpath,
+        }
+        with self._lock:
+            if self._stopped:
+                raise _too_long()
+            process = subprocess.Popen(
+                [self._program, *_SETTINGS, *arguments],
+                stdin=stdin,
+                stdout=subprocess.DEVNULL if stdout is None else stdout,
+                stderr=stderr,
+                cwd=self._folder,
+                env=environment,
+                start_new_session=True,
+            )
+            self._running.append(process)
+        written = _MAX_WRITTEN if stdout is None else MAX_PATCH
+        with suppress(ProcessLookupError):  # it has ended
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (written, written))
+        return process
+
+    def _end(self, process: subprocess.Popen[bytes], errors: IO[bytes], fine: tuple[int, ...]) -> None:
+        code = process.wait()
+        with self._lock:
+            self._running.remove(process)
+            if self._stopped:
+                raise _too_long()
+        if code in fine:
+            return
+        if code == -signal.SIGXFSZ:
+            why = f"they take more than {MAX_PATCH >> 20} MB"
+        else:
+            errors.seek(0)
+            why = tar.show(errors.read(4096).strip().rpartition(b"\n")[2]) or f"git ended with {code}"
+        raise NoFiles(
+            f"the changes cannot be made a patch of: {why}", hint="holdfast box cp takes the files themselves"
+        )
+
+    def _file(self, name: str) -> IO[bytes]:
+        self._files += 1
+        return (self._folder / f"{name}-{self._files}").open("w+b")
+
+
+def _commit(feed: IO[bytes], name: bytes, tree: _Tree) -> None:
+    feed.write(b"commit refs/heads/%b\ncommitter - <-> 0 +0000\ndata 0\n" % name)
+    for path in sorted(tree.files):
+        mode, mark = tree.files[path]
+        quoted = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+        feed.write(b'M %b :%d "%b"\n' % (mode, mark, quoted))
+    feed.write(b"\n")
+
+
+def _with_quoted_names(line: bytes) -> bytes:
+    """A line of a patch. Git cannot always tell the two names of a header apart that it wrote with spaces in them."""
+    if not line.startswith(_HEADER):  # which no line of a content does: those have a mark before them
+        return line
+    names = line[len(_HEADER) : -1]
+    if names.startswith(b'"'):
+        return line
+    path = names[2 : 2 + (len(names) - len(b"a/ b/")) // 2]
+    return b'diff --git "a/%b" "b/%b"\n' % (path, path) if b" " in path else line
+
+
+def _start_of(reader: tar.Reader, entry: tar.Entry) -> bytes:
+    """The content of a small file; nothing of a large one."""
+    if entry.size > _MAX_IGNORE_FILE:
+        return b""
+    pieces = []
+    while piece := reader.content():
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _is_history(parts: tuple[bytes, ...]) -> bool:
+    """Of a repository, its own data."""
+    return b".git" in parts
+
+
+def _is_refused(parts: tuple[bytes, ...], is_link: bool) -> bool:
+    """Whether git takes such a name from no patch, as some file system would make `.git` of it."""
+    for part in parts:
+        for name in part.split(b"\\"):
+            seen = _UNSEEN.sub("", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            if _DOT_GIT.match(seen) or (is_link and _DOT_GITMODULES.match(seen)):
+                return True
+    return False
+
+
+def _too_long() -> NoFiles:
+    return NoFiles(
+        "the comparison of the files took too long, and was stopped", hint="holdfast box cp takes the files themselves"
+    )
