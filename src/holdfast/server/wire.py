@@ -17,7 +17,7 @@ from holdfast.server.box_hosts import is_box_host
 from holdfast.server.front import Front
 from holdfast.server.streams import StreamService
 from holdfast.threads.errors import BodyTooLarge, StreamError
-from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
+from holdfast.threads.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
 from holdfast.threads.streams import Appended
 from holdfast.threads.subscriptions import is_control
 from holdfast.threads.surface import PREFIX, parse_query
@@ -117,6 +117,22 @@ class Exchange:
             self.wire.write(self._head(response, b""))
         else:
             self.wire.write(self._head(response, b"content-length: %d\r\n" % len(body)) + body)
+        self._complete()
+
+    async def stream(self, response: Response, rest: Rest) -> None:
+        """Send a response whose length is known, as fast as the client reads it."""
+        if self.disconnected or self.started:
+            return
+        self.started = True
+        self.wire.service.note(self.request, response.status)
+        length = len(response.body) + rest.length
+        self.wire.write(self._head(response, b"content-length: %d\r\n" % length) + response.body)
+        async for piece in rest.pieces:
+            while self.congested:
+                await self.drain()
+            if self.disconnected:
+                return
+            self.wire.write(piece)
         self._complete()
 
     def _head(self, response: Response, framing: bytes) -> bytes:
@@ -435,7 +451,11 @@ class StreamWire(HttpToolsProtocol):
             if request.method == "GET" and _is_sse(request.query):
                 await service.tail(exchange.target, request, exchange)
             else:
-                exchange.respond(await service.respond(exchange.target, request))
+                response = await service.respond(exchange.target, request)
+                if response.rest is None:
+                    exchange.respond(response)
+                else:
+                    await exchange.stream(response, response.rest)
         except asyncio.CancelledError:
             self.transport.close()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Protocol
 
 import orjson
@@ -36,10 +37,20 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
 
+class Rest(NamedTuple):
+    """The part of a body that is read as it is sent, at the pace of whoever receives it."""
+
+    length: int
+    pieces: AsyncIterator[bytes]
+    """So many bytes in all. Where it raises, the response is broken off."""
+
+
 class Response(NamedTuple):
     status: int
     headers: Headers
     body: bytes = b""
+    rest: Rest | None = None
+    """What comes after the body."""
 
 
 class Channel(Protocol):

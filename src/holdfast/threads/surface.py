@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, quote, unquote
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.cursor import next_cursor
 from holdfast.threads.entries import keyed_entries
-from holdfast.threads.errors import InvalidRequest, MethodNotAllowed
+from holdfast.threads.errors import InvalidRequest, MethodNotAllowed, StreamGone
 from holdfast.threads.framing import as_array, frame_json
 from holdfast.threads.ids import now_ms
-from holdfast.threads.messages import Headers, Request, Response
+from holdfast.threads.messages import Headers, Request, Response, Rest
 from holdfast.threads.offsets import BEGINNING, NOW, format_offset, parse_offset
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import (
@@ -37,8 +37,10 @@ from holdfast.threads.streams import (
 
 PREFIX: Final = "/v1/stream/"
 THREADS: Final = "threads/"
-READ_LIMIT: Final = 2 * 1024 * 1024
-"""About how many bytes one catch-up read answers."""
+_POLL_LIMIT: Final = 2 * 1024 * 1024
+"""About how many bytes a long-poll answers."""
+_PIECE: Final = 512 * 1024
+"""About how many bytes of a catch-up are in memory at a time, for each who reads."""
 
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*")
 _THREAD_PATH: Final = re.compile(r"threads/[A-Za-z0-9_-]{1,128}")
@@ -188,16 +190,22 @@ class StreamSurface:
         if offset == NOW and live is None:
             return _at_tail(info)
         start = info.tail if offset == NOW else start_of(offset)
-        piece = await self._store.read(request.path, start, READ_LIMIT)
-        cursor = None
-        if live is not None:
-            cursor = query.get("cursor")
-            if not piece.data and piece.up_to_date:
-                arrived = await self._wait(piece, request.path)
-                if arrived is None:
-                    return self._nothing_new(cursor, await self._store.touch(request.path))
-                piece = arrived
-        return self._piece(request, info, offset or BEGINNING, piece, live=live is not None, cursor=cursor)
+        if live is None:
+            piece = await self._store.read(request.path, start, _PIECE)
+            headers = _headers_of(info, offset or BEGINNING, piece.tail, closed=piece.closed, up_to_date=True)
+            return self._unless_known(request, headers) or _catch_up(self._store, info, piece, headers)
+        cursor = query.get("cursor")
+        piece = await self._store.read(request.path, start, _POLL_LIMIT)
+        if not piece.data and piece.up_to_date:
+            arrived = await self._wait(piece, request.path)
+            if arrived is None:
+                return self._nothing_new(cursor, await self._store.touch(request.path))
+            piece = arrived
+        final = piece.closed and piece.up_to_date
+        headers = _headers_of(info, offset or BEGINNING, piece.end, closed=final, up_to_date=piece.up_to_date)
+        headers.append((b"stream-cursor", b"%d" % next_cursor(cursor, self._clock())))
+        body = as_array(piece.data) if is_json(info.content_type) else piece.data
+        return self._unless_known(request, headers) or Response(200, headers, body)
 
     async def _wait(self, at: Slice, path: str) -> Slice | None:
         """What arrives after the tail before the long-poll times out; None where nothing does, or can."""
@@ -213,7 +221,7 @@ class StreamSurface:
         self._waiting.add(change)
         try:
             # Something may have come between the read and the watch: it is not announced again.
-            missed = await self._store.read(path, at.end, READ_LIMIT)
+            missed = await self._store.read(path, at.end, _POLL_LIMIT)
             if missed.data or missed.closed:
                 return missed if missed.data else None
             async with asyncio.timeout(self._long_poll_timeout):
@@ -227,7 +235,7 @@ class StreamSurface:
             return None
         if arrived.start == at.end:
             return Slice(arrived.data, arrived.start, arrived.end, arrived.end, arrived.closed)
-        return await self._store.read(path, at.end, READ_LIMIT)
+        return await self._store.read(path, at.end, _POLL_LIMIT)
 
     def close(self) -> None:
         """Answer every waiting long-poll, so that the server can stop."""
@@ -246,26 +254,56 @@ class StreamSurface:
             headers.append(_CLOSED)
         return Response(204, headers)
 
-    def _piece(
-        self, request: Request, info: StreamInfo, offset: str, piece: Slice, *, live: bool, cursor: str | None
-    ) -> Response:
-        final = piece.closed and piece.up_to_date
-        etag = b'"%x:%s:%d%s"' % (info.id, offset.encode(), piece.end, b":c" if final else b"")
-        if _matches(request.headers.get(b"if-none-match"), etag):
-            return Response(304, [(b"etag", etag)])
-        headers: Headers = [
-            (b"content-type", info.content_type.encode("latin-1")),
-            (b"stream-next-offset", format_offset(piece.end)),
-            (b"etag", etag),
-            _CACHEABLE,
-        ]
-        if piece.up_to_date:
-            headers.append(_UP_TO_DATE)
-        if final:
-            headers.append(_CLOSED)
-        if live:
-            headers.append((b"stream-cursor", b"%d" % next_cursor(cursor, self._clock())))
-        return Response(200, headers, as_array(piece.data) if is_json(info.content_type) else piece.data)
+    @staticmethod
+    def _unless_known(request: Request, headers: Headers) -> Response | None:
+        """The answer to a client that has these very bytes already."""
+        etag = dict(headers)[b"etag"]
+        return Response(304, [(b"etag", etag)]) if _matches(request.headers.get(b"if-none-match"), etag) else None
+
+
+def _headers_of(info: StreamInfo, offset: str, end: int, *, closed: bool, up_to_date: bool) -> Headers:
+    """The headers of a read from `offset` to `end`."""
+    headers: Headers = [
+        (b"content-type", info.content_type.encode("latin-1")),
+        (b"stream-next-offset", format_offset(end)),
+        (b"etag", b'"%x:%s:%d%s"' % (info.id, offset.encode(), end, b":c" if closed else b"")),
+        _CACHEABLE,
+    ]
+    if up_to_date:
+        headers.append(_UP_TO_DATE)
+    if closed:
+        headers.append(_CLOSED)
+    return headers
+
+
+def _catch_up(store: StreamStore, info: StreamInfo, first: Slice, headers: Headers) -> Response:
+    """A read up to the tail as it was at the start: whole, or the first piece and the way to the others.
+
+    Where it ends is known before it begins, and so are its headers and its length. What is appended meanwhile is for
+    the next read.
+    """
+    json = is_json(info.content_type)
+    if first.up_to_date:
+        return Response(200, headers, as_array(first.data) if json else first.data)
+    pieces = _pieces(store, info, first.end, first.tail, json=json)
+    remaining = first.tail - first.end
+    if not json:
+        return Response(200, headers, first.data, Rest(remaining, pieces))
+    return Response(200, headers, b"[" + first.data, Rest(remaining - 1, pieces))  # a bracket for the last separator
+
+
+async def _pieces(
+    store: StreamStore, info: StreamInfo, position: int, tail: int, *, json: bool
+) -> AsyncIterator[bytes]:
+    while position < tail:
+        piece = await store.read(info.path, position, _PIECE)
+        if (await store.head(info.path)).id != info.id:
+            raise StreamGone(f"stream {info.path} was replaced by another while it was read")
+        data = piece.data[: tail - position]
+        if not data:
+            raise StreamGone(f"stream {info.path} ends at {position}, before {tail}, where it ended a moment ago")
+        position += len(data)
+        yield data[:-2] + b"]" if json and position == tail else data
 
 
 def parse_query(query: bytes) -> dict[str, str]:
