@@ -18,6 +18,7 @@ from holdfast.cli.machine import (
     judge_filter,
     judge_fsync,
     judge_git,
+    judge_landlock,
     judge_limits,
     judge_node,
     judge_overlay,
@@ -54,6 +55,9 @@ UBUNTU = Facts(apparmor_restricts=True)
         (judge_bubblewrap(None), Word.MISSING),
         (judge_filter("x86_64"), Word.OK),
         (judge_filter("riscv64"), Word.LIMITED),
+        (judge_landlock(7), Word.OK),
+        (judge_landlock(1), Word.LIMITED),
+        (judge_landlock(0), Word.LIMITED),
         (judge_sandbox(WORKED, Facts()), Word.OK),
         (judge_sandbox(WORKED, UBUNTU), Word.OK),
         (judge_sandbox(Trial(False, "bwrap: setting up uid map: Permission denied"), UBUNTU), Word.MISSING),
@@ -102,8 +106,8 @@ def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     assert told["ok"] is True
     by_name = {finding["name"]: finding for finding in told["findings"]}
     expected = [
-        "python", "sqlite", "data folder", "fsync", "open files", "bubblewrap", "system calls", "local boxes",
-        "overlayfs", "limits", "node", "docker", "git",
+        "python", "sqlite", "data folder", "fsync", "open files", "bubblewrap", "system calls", "shared volumes",
+        "local boxes",        "overlayfs", "limits", "node", "docker", "git",
     ]  # fmt: skip
     if by_name["local boxes"]["word"] == "missing":
         expected.remove("overlayfs")

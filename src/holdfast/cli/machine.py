@@ -29,6 +29,7 @@ from holdfast.providers.local.machine import (
     Trial,
     explain,
     find_bubblewrap,
+    landlock_version,
     look,
     try_overlay,
     try_sandbox,
@@ -41,6 +42,7 @@ _SLOW_FSYNC: Final = 0.02
 """Seconds; from here on appends are felt to be slow."""
 _LITTLE_SPACE: Final = 1024**3
 _FEW_FILES: Final = 4096
+_OLDEST_LANDLOCK: Final = 2
 _OLDEST_NODE: Final = 22
 _ISOLATION: Final = "isolation of local boxes"
 _LAYERS: Final = "files, snapshots and forks of local boxes"
@@ -160,6 +162,7 @@ def examine_boxes(home: Path) -> Iterator[Finding]:
     found = find_bubblewrap()
     yield judge_bubblewrap(found)
     yield judge_filter(os.uname().machine)
+    yield judge_landlock(landlock_version())
     if found is None or not found.fits:
         return
     facts = look(found.path)
@@ -191,6 +194,15 @@ def judge_filter(machine: str) -> Finding:
     except UnknownMachine as error:
         return Finding("system calls", Word.LIMITED, str(error), purpose, "use boxes of another provider for strangers")
     return Finding("system calls", Word.OK, f"filtered ({machine})", purpose)
+
+
+def judge_landlock(version: int) -> Finding:
+    purpose = "keeps local boxes that share a volume from passing each other open files"
+    if version >= _OLDEST_LANDLOCK:
+        return Finding("shared volumes", Word.OK, f"no sockets in them (Landlock, version {version})", purpose)
+    seen = "the kernel has no Landlock" if version == 0 else f"Landlock is of version {version}"
+    next_step = "use Linux 5.19 or newer, with landlock in its lsm= parameter; or share no volumes between strangers"
+    return Finding("shared volumes", Word.LIMITED, f"{seen}: boxes can make sockets in them", purpose, next_step)
 
 
 def judge_sandbox(trial: Trial, facts: Facts) -> Finding:

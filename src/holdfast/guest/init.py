@@ -888,12 +888,19 @@ def limit_processes(count: int) -> None:
 
 def main(arguments: "list[str]") -> None:
     global _ISOLATED
+    shared = []
     for each in arguments:
         name, _, value = each.partition("=")
         if name == "unconfined":
             _ISOLATED = False
         elif name == "processes":
             limit_processes(int(value))
+        elif name == "shared":
+            shared.append(value)
+    if shared:
+        import landlock  # type: ignore[import-not-found]
+
+        landlock.forbid_sockets_below(shared)
     if _ISOLATED:
         _dated.extend(("/run", "/dev/shm"))
     open_score()

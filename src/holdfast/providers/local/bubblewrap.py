@@ -182,4 +182,5 @@ def _ending(
     if seccomp is not None:
         made += ["--seccomp", str(seccomp)]
     made += ["--", *interpreter, "-I", "-S", "-B", "-X", "utf8", f"{GUEST}/init.pyc"]
+    made += [f"shared={mount.path}" for mount in mounts if not mount.read_only]
     return [*made, f"processes={processes}"] if processes is not None else made

@@ -5,6 +5,7 @@ Probes touch the machine and report what they saw; `explain` turns that into an 
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import re
@@ -26,6 +27,17 @@ NOBODY: Final = 65534
 _TRIAL_SECONDS: Final = 15.0
 _VERSION_SECONDS: Final = 5.0
 _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+_LANDLOCK_CREATE_RULESET: Final = 444
+"""The same number on every machine."""
+
+
+def landlock_version() -> int:
+    """Of Landlock, by which boxes are kept from making sockets in folders that they share; 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    return max(0, int(ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, 0, 1)))
 
 
 # --- bubblewrap ------------------------------------------------------------------------------------------------------
