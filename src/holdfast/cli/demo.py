@@ -146,11 +146,12 @@ async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) ->
             note("stopped", f"the demo, and its run with it; thread {thread} keeps what happened")
             return Exit.INTERRUPTED
         lines = shown.lines
+        completed = lines.latest is not None and lines.latest.status == "completed"
         if as_json:
             write_json(outcome(thread, await page_link(client, thread), lines.latest))
-        else:
+        elif completed:  # a run that failed has said why, and what to do
             await _sum_up(client, thread, lines, watched)
-        return Exit.OK if lines.latest is not None and lines.latest.status == "completed" else Exit.FAILURE
+        return Exit.OK if completed else Exit.FAILURE
 
 
 class _Watched:

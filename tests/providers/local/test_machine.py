@@ -37,6 +37,7 @@ UNSUPPORTED = (
 )
 PROC = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted"
 OVERLAY = "bwrap: Can't make overlay mount on /newroot/ with options upperdir=/oldroot/b,workdir=/oldroot/c,userxattr: "
+NO_EXEC = "launcher: [Errno 13] Permission denied: '/root/.holdfast/local/runtime/1/bwrap'"
 UBUNTU = Facts(apparmor_restricts=True, bwrap="/opt/holdfast/bwrap")
 DOCKER = Facts(container="docker")
 PODMAN = Facts(container="podman")
@@ -47,6 +48,13 @@ KUBERNETES = Facts(container="kubernetes")
     ("stderr", "facts", "message", "hint"),
     [
         (UID_MAP, UBUNTU, "AppArmor", "profile holdfast-bwrap /opt/holdfast/bwrap"),
+        (NO_EXEC, DOCKER, "may not run bubblewrap in the data folder", "noexec"),
+        (NO_EXEC, Facts(), "/root/.holdfast/local/runtime/1/bwrap", "--home"),
+        ("launcher: [Errno 1] Operation not permitted: 'unshare'", DOCKER, "mount namespace", "another user than root"),
+        ("launcher: [Errno 11] Resource temporarily unavailable", DOCKER, "more processes", "ulimit"),
+        ("launcher: [Errno 28] No space left on device", DOCKER, "no room", "make room"),
+        ("launcher: [Errno 2] No such file or directory: '/x'", DOCKER, "could not be started", "holdfast doctor"),
+        ("bwrap: Can't write data to file: No space left on device", DOCKER, "No space left", "holdfast doctor"),
         (UID_MAP, UBUNTU, "Ubuntu", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"),
         (UID_MAP, DOCKER, "no privileges", "apparmor=unconfined"),
         (UID_MAP, Facts(), "no privileges", "hidepid"),

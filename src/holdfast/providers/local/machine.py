@@ -288,14 +288,25 @@ def _read(path: str) -> str:
 
 
 def explain(stderr: str, facts: Facts) -> CannotIsolate:
-    """What a bubblewrap that failed wanted to say."""
+    """What a bubblewrap that failed wanted to say, or a launcher that did not even get to start it."""
     said = _gist(stderr)
+    if "bwrap: " not in stderr and "launcher: " in stderr:
+        return _explain_launcher(said, facts)
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, said):
             message, hint = meaning(facts)
             return CannotIsolate(f"{message} (bubblewrap: {said})", hint=hint)
     said = said or "nothing"
-    return CannotIsolate(f"a sandbox could not be made; bubblewrap said: {said}", hint=_otherwise(facts))
+    return CannotIsolate(f"a sandbox could not be made; bubblewrap said: {said}", hint=_otherwise(said, facts))
+
+
+def _explain_launcher(said: str, facts: Facts) -> CannotIsolate:
+    """Bubblewrap has not run yet: this is about files of ours and what root may do, not about what a sandbox needs."""
+    for pattern, meaning in _LAUNCHER_MEANINGS:
+        if re.search(pattern, said):
+            message, hint = meaning(facts)
+            return CannotIsolate(f"{message} ({said})", hint=hint)
+    return CannotIsolate(f"bubblewrap could not be started: {said}", hint=_DOCTOR)
 
 
 def _gist(stderr: str) -> str:
@@ -305,8 +316,14 @@ def _gist(stderr: str) -> str:
     return (own or lines or [""])[-1].removeprefix("bwrap: ").removeprefix("launcher: ")
 
 
-def _otherwise(facts: Facts) -> str:
-    return _let_container_be_looser(facts) if facts.container else "holdfast doctor says what this machine lets us do"
+_DOCTOR: Final = "holdfast doctor says what this machine lets us do"
+
+
+def _otherwise(said: str, facts: Facts) -> str:
+    """A container is to blame for what is refused, not for everything that goes wrong in it."""
+    if facts.container and re.search(r"Operation not permitted|Permission denied", said):
+        return _let_container_be_looser(facts)
+    return _DOCTOR
 
 
 _Meaning = Callable[[Facts], tuple[str, str]]
@@ -393,6 +410,18 @@ def _unreachable(facts: Facts) -> tuple[str, str]:
     return "the user that boxes run as cannot get to a file", "let it pass through the folders above: chmod a+x"
 
 
+def _cannot_run(facts: Facts) -> tuple[str, str]:
+    return (
+        "the user that boxes run as may not run bubblewrap in the data folder",
+        "give a folder with --home DIR on a file system that is not mounted noexec, and let that user pass through "
+        "the folders inside it: chmod a+x",
+    )
+
+
+def _no_space(facts: Facts) -> tuple[str, str]:
+    return "there is no room left for a sandbox", "make room on the disk of the data folder, or give another --home DIR"
+
+
 def _no_seccomp(facts: Facts) -> tuple[str, str]:
     return "the kernel cannot filter system calls", "use a kernel with CONFIG_SECCOMP_FILTER"
 
@@ -445,4 +474,11 @@ _MEANINGS: Final[tuple[tuple[str, _Meaning], ...]] = (
         r"Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't (bind )?mount|Can't remount|Unable to",
         _mounts_refused,
     ),
+)
+
+_LAUNCHER_MEANINGS: Final[tuple[tuple[str, _Meaning], ...]] = (
+    (r"\[Errno 13\]", _cannot_run),
+    (r"\[Errno 1\]", _no_mount_namespace),
+    (r"\[Errno 11\]", _no_processes),
+    (r"\[Errno (28|122)\]", _no_space),
 )

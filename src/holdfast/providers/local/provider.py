@@ -143,7 +143,15 @@ class LocalProvider(GuestProvider):
                 f"the home {self._home} lies in {seen}, which every box sees",
                 hint="give another --home: boxes must not see the server's data",
             )
-        self.ground.prepare()
+        try:
+            self.ground.prepare()
+        except OSError as error:
+            if not self._as_root or error.errno != errno.EINVAL:
+                raise
+            raise CannotIsolate(
+                f"the user id {self.ground.uid}, which boxes are to run as, does not exist in this user namespace",
+                hint="run the server as another user than root, or map more user ids into the namespace",
+            ) from None
         self._mounted_tools = self._make_tools()
         self._ways_out.claim(self.ground.path)
         return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()
@@ -417,6 +425,8 @@ class LocalProvider(GuestProvider):
     def explain(self, id: str) -> BoxError:
         told = self.start_log(id)
         if "bwrap:" in told or "launcher:" in told:
+            # As the operator knows the place: the stage exists in the launcher's mount namespace alone.
+            told = told.replace(f"{stage_for(self.ground.path)}/local", str(self.ground.path))
             return machine.explain(told, machine.look())
         return super().explain(id)
 
