@@ -55,7 +55,7 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
     story = [
         r"  thread +(t-\S+)",
         r"  page +http://\S+/t/t-\S+#key=\S+",
-        r"  box +(b-\S+) local \(bubblewrap, seccomp, no network\)  \d+ ms",
+        r"  box +(b-\S+) local \(bubblewrap, seccomp, no network\)  [\d.]+ (?:ms|s|min \d+ s)",
         r"  > The tests fail\. Find out why, and repair it\.",
         r"  ● pi \S+ · holdfast-demo/scripted",
         r"    I'll run the tests first\.",
@@ -67,7 +67,7 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
         r"  ↻ resumed in box b-\S+, session rebuilt from the thread, files kept by a snapshot  \S+ \S+",
         r"    \$ python3 -m unittest 2>&1 +OK .*",
         r"    Fixed: the discount is now applied once, and all four tests pass\.",
-        r"  ✓ completed in \S+ s · 2 boxes · \d+ entries · \$0\.00",
+        r"  ✓ completed in [\d.]+ (?:ms|s|min \d+ s) · 2 boxes · \d+ entries · \$0\.00",
         r"  changed +price\.py  \+1 −2",
         r"  next   holdfast diff \1 .*",
     ]

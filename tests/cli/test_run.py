@@ -190,7 +190,7 @@ def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(world: Wor
     assert any(re.match(r"    \$ python3 -m unittest 2>&1 +✗ FAILED \(failures=1\) +\d", line) for line in lines)
     assert "    ✎ price.py  +1 −1" in lines
     assert "    Fixed." in lines
-    assert re.match(r"  ✓ completed in \S+ s · 1 box · \d+ entries", lines[-1])
+    assert re.match(r"  ✓ completed in [\d.]+ (?:ms|s|min \d+ s) · 1 box · \d+ entries", lines[-1])
     assert "\x1b" not in out + err
 
     code, again, _ = world.run("attach", thread)
