@@ -61,3 +61,20 @@ def test_the_first_key_waits_for_who_starts_the_server_by_hand(background: Path,
     finally:
         up.terminate()
         up.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--allow-private", "127.0.0.1"),
+        ("--allow-private", "a b"),
+        ("--egress-proxy", "socks5://x"),
+        ("--egress-proxy", "http://ada:hidden@x:1"),
+        ("--egress-proxy", "env:NOT_SET"),
+    ],
+)
+def test_a_network_that_makes_no_sense_is_refused_at_once(bare_cli: Cli, tmp_path: Path, options: tuple[str]) -> None:
+    refused = bare_cli("up", "--home", str(tmp_path / "home"), *options)
+    assert refused.exit == Exit.USAGE
+    assert "hidden" not in refused.err
+    assert not (tmp_path / "home").exists()

@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 from holdfast.boxes.network import Network, NetworkPolicy
-from holdfast.egress import Connector, Decision, DefaultList, EgressProxy, Limits, Resolver, SqliteRecords
+from holdfast.egress import (
+    Connector,
+    Decision,
+    DefaultList,
+    EgressProxy,
+    Limits,
+    Private,
+    Resolver,
+    SqliteRecords,
+    UpstreamProxy,
+)
 from holdfast.testing.outside import LoopbackConnector, StaticNames
 
 PUBLIC = "93.184.215.14"
@@ -51,6 +61,13 @@ class Client:
     async def rest(self) -> bytes:
         async with asyncio.timeout(WAIT):
             return await self.reader.read()
+
+    async def is_refused(self) -> bool:
+        """Whether the answer is a 403, and the connection ends with it."""
+        answer = await self.rest()
+        if answer.startswith(b"HTTP/1.1 403 Blocked by the network policy of this box: "):
+            return True
+        raise AssertionError(f"no refusal, but {answer!r}")
 
     async def is_reset(self) -> bool:
         """Whether the connection ends by a reset, with nothing before it."""
@@ -162,6 +179,8 @@ async def make_world(
     connector: Connector | None = None,
     defaults: DefaultList | None = None,
     policies: Callable[[str], NetworkPolicy | None] = lambda environment: None,
+    private: Private | None = None,
+    upstream: UpstreamProxy | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     names = names or StaticNames({})
@@ -174,6 +193,8 @@ async def make_world(
             defaults=defaults,
             policies=policies,
             limits=replace(QUICK, **limits),
+            private=private,
+            upstream=upstream,
         )
         async with proxy:
             world = World(proxy, records, names, connector)

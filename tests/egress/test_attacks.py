@@ -57,7 +57,7 @@ async def test_a_private_address_is_never_reached_whatever_the_policy(
     assert (await closed.get(f"http://{host}/"))[0] == 403
     client = await closed.client()
     await client.send(f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n".encode())
-    assert await client.is_reset()
+    assert await client.is_refused()
     assert closed.connector.connected == []
     decisions = await closed.decisions()
     assert len(decisions) == 2
@@ -73,7 +73,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(closed: World, 
     assert b"which no box reaches" in body
     client = await closed.client()
     await client.send(b"CONNECT a.example.com:443 HTTP/1.1\r\nHost: a.example.com:443\r\n\r\n")
-    assert await client.is_reset()
+    assert await client.is_refused()
     assert closed.connector.connected == []
     assert [each.allowed for each in await closed.decisions()] == [False, False]
 
@@ -111,7 +111,7 @@ async def test_what_no_rule_covers_is_not_even_resolved(closed: World, host: str
     client = await closed.client()
     target = host if host.rsplit(":", 1)[-1].isdigit() and "[" not in host else f"{host}:443"
     await client.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
-    assert await client.is_reset()
+    assert await client.is_refused()
     assert closed.names.asked == []
     assert closed.connector.connected == []
     assert [each.allowed for each in await closed.decisions()] == [False, False]

@@ -97,6 +97,8 @@ def egress(
 def _line(decision: EgressDecision) -> list[Cell | str]:
     when = datetime.fromtimestamp(decision.at / 1000).astimezone()
     verdict = Cell("allowed", "green") if decision.allowed else Cell("denied", "red")
+    if decision.failed:
+        verdict = Cell("failed", "yellow")
     many = f" ({decision.count} times)" if decision.count > 1 else ""
     return [
         f"{when:%Y-%m-%d %H:%M:%S}",

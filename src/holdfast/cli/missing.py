@@ -17,7 +17,7 @@ _PROGRAM: Final = re.compile(
 )
 _NETWORK: Final = re.compile(
     r"(Temporary failure in name resolution|Could not resolve host|Name or service not known"
-    r"|getaddrinfo (?:ENOTFOUND|EAI_AGAIN)|Network is unreachable|is blocked by the network policy of this box"
+    r"|getaddrinfo (?:ENOTFOUND|EAI_AGAIN)|Network is unreachable|blocked by the network policy of this box"
     r"|Could not resolve proxy)",
     re.IGNORECASE,
 )

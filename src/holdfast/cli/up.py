@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -57,6 +59,22 @@ def up(
             metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
         ),
     ] = 8,
+    allow_private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            envvar="HOLDFAST_ALLOW_PRIVATE",
+            help="A host, address or network at private addresses that boxes may reach; may be given several times.",
+        ),
+    ] = None,
+    egress_proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROXY",
+            envvar="HOLDFAST_EGRESS_PROXY",
+            help="Proxy of this network, for boxes: http://host:port, or env:NAME or file:PATH that has its URL.",
+        ),
+    ] = None,
     docker_host: Annotated[
         str | None,
         typer.Option(
@@ -84,6 +102,7 @@ def up(
     from holdfast.server.serve import CannotServe, serve
 
     folder = the_home(home)
+    _check_network(allow_private or (), egress_proxy)
     settings = Settings(
         home=folder,
         host=host,
@@ -92,6 +111,8 @@ def up(
         auth=not no_auth,
         log_level=log_level.value,
         allow_process_provider=allow_process_provider,
+        allow_private=tuple(allow_private or ()),
+        egress_proxy=egress_proxy,
         docker_host=docker_host,
         docker_tls=docker_tls,
         docker_runtime=docker_runtime,
@@ -136,6 +157,24 @@ def up(
         ) from None
     if not as_json:
         note("stopped", "all entries are on disk", hint("  holdfast up goes on from here"))
+
+
+def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> None:
+    """Before anything starts: what boxes may reach is wired up in the background."""
+    if not allow_private and egress_proxy is None:
+        return
+    from holdfast.egress.private import Private
+    from holdfast.egress.upstream_proxy import UpstreamProxy
+
+    try:
+        Private.parse(allow_private)
+        UpstreamProxy.of(egress_proxy, os.environ)
+    except ValueError as error:
+        raise CommandError(
+            str(error),
+            next_step="holdfast up --help says what --allow-private and --egress-proxy take",
+            exit=Exit.USAGE,
+        ) from None
 
 
 def _asked_for(context: typer.Context) -> list[str]:

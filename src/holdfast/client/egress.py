@@ -67,6 +67,8 @@ class EgressDecision:
     received: int
     milliseconds: int | None
     """None while it goes on."""
+    failed: bool
+    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
     document: Mapping[str, Any] = field(repr=False, compare=False)
 
     @classmethod
@@ -83,6 +85,7 @@ class EgressDecision:
             value["sent"],
             value["received"],
             value["milliseconds"],
+            value.get("failed", False),
             value,
         )
 

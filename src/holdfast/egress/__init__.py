@@ -3,6 +3,7 @@
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
 from holdfast.egress.limits import Limits
 from holdfast.egress.policies import SqlitePolicies
+from holdfast.egress.private import Private
 from holdfast.egress.proxy import EgressProxy, Policies
 from holdfast.egress.records import Decision, DecisionPage, Records, SqliteRecords
 from holdfast.egress.seams import (
@@ -15,6 +16,7 @@ from holdfast.egress.seams import (
     SystemConnector,
     SystemResolver,
 )
+from holdfast.egress.upstream_proxy import UpstreamProxy
 
 __all__ = [
     "CannotConnect",
@@ -28,6 +30,7 @@ __all__ = [
     "Limits",
     "NeverReached",
     "Policies",
+    "Private",
     "Records",
     "Resolver",
     "Source",
@@ -35,5 +38,6 @@ __all__ = [
     "SqliteRecords",
     "SystemConnector",
     "SystemResolver",
+    "UpstreamProxy",
     "git_hosts",
 ]

@@ -1,5 +1,7 @@
 """Which addresses nobody reaches through us, whatever a policy says and whatever name led there.
 
+Private ones are reached where the operator of the server named them, by `private`.
+
 Judged on the address that will be connected to, never on a name. Only what is unicast and public passes.
 """
 
@@ -47,6 +49,8 @@ _IPV6: Final = _networks(
     ("2001::/23", "a reserved address"),
     ("2002::/16", "a 6to4 tunnel"),
 )
+_PRIVATE: Final = frozenset(("a private address", "a carrier's shared address"))
+_LOCAL_NAMES: Final = (".localhost", ".local", ".internal", ".home.arpa", ".lan")
 _GLOBAL: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
@@ -61,6 +65,18 @@ def refusal(address: str) -> str | None:
         return _refusal(ipaddress.ip_address(address))
     except ValueError:
         return "no address"
+
+
+def is_private(address: str) -> bool:
+    """Whether it is an address of somebody's own network: the operator of a server may let boxes reach it."""
+    return refusal(address) in _PRIVATE
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a name means something near whoever resolves it, and nothing on the internet."""
+    if refusal(host) != "no address":
+        return False
+    return "." not in host or host.endswith(_LOCAL_NAMES)
 
 
 def _refusal(address: Address) -> str | None:

@@ -7,6 +7,7 @@ address that was checked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,7 @@ from holdfast.egress.hello import TLS_BEGINS, NotTls, read_hello
 from holdfast.egress.policy import CONNECT, Target
 from holdfast.egress.records import Decision
 from holdfast.egress.seams import CannotConnect, CannotResolve, NeverReached
+from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
 from holdfast.egress.wire import Ended, ReadsNoMore, Wire
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ _DRAINED: Final = 1 << 20
 _DRAIN_SECONDS: Final = 2.0
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _LONGEST_METHOD: Final = 32
+BLOCKED: Final = "Blocked by the network policy of this box"
+_LONGEST_REASON: Final = 300
 NO_NETWORK: Final = "this box has no network"
 _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -209,14 +213,14 @@ class Connection:
         ruling = self._way.allowance.judge(target)
         if not ruling.allowed:
             raise Denied(ruling.why)
+        if self._way.upstream is not None and not self._way.private.names(target.host):
+            return await self._reach_through(self._way.upstream, target, ruling.why), ruling.why
         # Only now: the question itself would carry something out, to whoever answers for the name.
         found = await self._addresses(target)
-        refused = [(address, addresses.refusal(address)) for address in found]
+        refused = [(address, self._refusal(target.host, address)) for address in found]
         usable = [address for address, why in refused if why is None]
         if not usable:
-            address, why = refused[0]
-            name = "" if address == target.host else f"{target.host} is at {address}: "
-            raise Denied(f"{name}{address} is {why}, which no box reaches")
+            raise Denied(self._never_reached(target.host, refused[0][0]))
         problem: Exception | None = None
         try:
             async with asyncio.timeout(self._limits.connect):
@@ -236,7 +240,41 @@ class Connection:
                         problem = CannotConnect(f"{address} did not answer")
         except TimeoutError:
             problem = problem or CannotConnect(f"nobody answered within {self._limits.connect:g} s")
-        self._note(True, f"{ruling.why}; {problem}")
+        self._note(True, f"{ruling.why}; {problem}", failed=True)
+        raise Failed(502, f"cannot connect to {target}: {problem}")
+
+    def _refusal(self, host: str, address: str) -> str | None:
+        return None if self._way.private.admits(host, address) else addresses.refusal(address)
+
+    def _never_reached(self, host: str, address: str) -> str:
+        name = "" if address == host else f"{host} is at {address}: "
+        unless = f" unless the server is started with --allow-private {host}" if addresses.is_private(address) else ""
+        return f"{name}{address} is {addresses.refusal(address)}, which no box reaches{unless}"
+
+    async def _reach_through(self, proxy: UpstreamProxy, target: Target, rule: str) -> Wire:
+        """By the proxy of this network, which resolves the name: what is near it is none of a box's business."""
+        if addresses.is_local_name(target.host):
+            raise Denied(f"{target.host} is a name of this network, which no box reaches")
+        if addresses.refusal(target.host) not in (None, "no address"):
+            raise Denied(self._never_reached(target.host, target.host))
+        problem = f"nobody answered within {self._limits.connect:g} s"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.connect):
+                try:
+                    connected, credential = await proxy.connect()
+                    wire = Wire(connected, _Meter(self, self._received))
+                    try:
+                        await wire.write(tunnel_request(target.host, target.port, credential))
+                        problem = tunnel_problem(await wire.head(self._limits.head_size)) or ""
+                    except BaseException:
+                        wire.close()
+                        raise
+                    if not problem:
+                        return wire
+                    wire.close()
+                except (CannotConnect, BadHead, Ended) as error:
+                    problem = str(error)
+        self._note(True, f"{rule}; {problem}", failed=True)
         raise Failed(502, f"cannot connect to {target}: {problem}")
 
     async def _addresses(self, target: Target) -> list[str]:
@@ -253,12 +291,16 @@ class Connection:
             problem = f"nobody said the address of {target.host} within {self._limits.resolve:g} s"
         else:
             return found
-        self._note(True, problem)
+        self._note(True, problem, failed=True)
         raise Failed(502, problem)
 
-    async def _answer(self, status: int, text: str, *, drain: bool, keep: bool = False) -> None:
+    async def _answer(
+        self, status: int, text: str, *, drain: bool, keep: bool = False, reason: str | None = None
+    ) -> None:
+        """`reason` is for the first line: of the answer to CONNECT, clients show nothing else."""
         body = text.encode()
-        reason = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 502: "Bad Gateway"}[status]
+        usual = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 502: "Bad Gateway"}[status]
+        reason = _in_one_line(reason) if reason else usual
         head = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             f"X-Holdfast-Egress: {'denied' if status == 403 else 'failed'}\r\n"
@@ -423,9 +465,11 @@ class Connection:
     # --- CONNECT ---
 
     async def _connect(self, target: Target) -> None:
+        established = False
         try:
             upstream, rule = await self._reach(target)
             self._upstream = _Upstream(target, upstream)
+            established = True
             await self._client.write(_ESTABLISHED)
             if self._way.allowance.mode is Network.ALLOW:
                 await self._check_name(target)
@@ -437,9 +481,13 @@ class Connection:
                 await self._tunnel(upstream, before=lambda: self._check_name_of_tls(target))
         except Denied as denied:
             self._note(False, str(denied))
-            self._client.reset()
+            if established:
+                self._client.reset()  # inside of the tunnel an answer would be taken for the server's
+                return
+            why = f"{BLOCKED}: {denied}"
+            await self._answer(403, self._way.explain(target, str(denied)), drain=True, reason=why)
         except Failed as failed:
-            await self._answer(failed.status, f"{failed}\n", drain=False)
+            await self._answer(failed.status, f"{failed}\n", drain=True, reason=f"Bad Gateway: {failed}")
 
     async def _check_name(self, target: Target) -> None:
         """What goes through has to be TLS, for the name that was allowed. Raises `Denied`."""
@@ -490,11 +538,11 @@ class Connection:
 
     # --- records ---
 
-    def _note(self, allowed: bool, why: str) -> None:
+    def _note(self, allowed: bool, why: str, *, failed: bool = False) -> None:
         """Once for each request: what was decided last is what counts."""
         self._complete()
         host, port, method = (self.target.host, self.target.port, self.target.method) if self.target else ("", 0, "")
-        self._decision = self._way.record(host, port, method, allowed, why)
+        self._decision = self._way.record(host, port, method, allowed, why, failed=failed)
 
     def _note_end(self, why: str | None) -> None:
         if why is not None:
@@ -532,6 +580,11 @@ class _Meter:
     def count(self, many: int) -> float:
         self._count(many)
         return self._connection.moved(many)
+
+
+def _in_one_line(text: str) -> str:
+    """Fit for the first line of an answer, whatever was put into it."""
+    return "".join(each if " " <= each <= "~" else "?" for each in text)[:_LONGEST_REASON]
 
 
 def _anything(size: int) -> None:

@@ -22,8 +22,10 @@ from holdfast.egress.connection import Connection
 from holdfast.egress.defaults import DefaultList
 from holdfast.egress.limits import Limits
 from holdfast.egress.policy import allowance
+from holdfast.egress.private import Private
 from holdfast.egress.records import Decision, Records
 from holdfast.egress.seams import Connector, Door, Resolver
+from holdfast.egress.upstream_proxy import UpstreamProxy
 from holdfast.egress.way import Way
 from holdfast.egress.wire import reset
 
@@ -48,8 +50,16 @@ class EgressProxy:
         policies: Policies = lambda environment: None,
         limits: Limits | None = None,
         door: Door | None = None,
+        private: Private | None = None,
+        upstream: UpstreamProxy | None = None,
     ) -> None:
-        """`door` answers what boxes ask of Holdfast itself; without one they are refused."""
+        """`door` answers what boxes ask of Holdfast itself; without one they are refused.
+
+        `private` are the private addresses that boxes may reach, none unless told; what is not private goes through
+        `upstream`, where there is one.
+        """
+        self._private = private or Private()
+        self._upstream = upstream
         self._resolver = resolver
         self._connector = connector
         self._records = records
@@ -94,6 +104,8 @@ class EgressProxy:
                 connector=self._connector,
                 records=self._records,
                 door=self._door,
+                private=self._private,
+                upstream=self._upstream,
                 room=self._has_room,
                 start=self._start,
                 accept=self._accepting.accept,

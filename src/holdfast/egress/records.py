@@ -46,6 +46,8 @@ _COLUMNS: Final = (
     "received",
     "ms",
 )
+_FAILED: Final = 2
+"""In the column `allowed`, of what was allowed and came to nothing."""
 _CURSOR: Final = re.compile(r"x-[0-9a-f]{20}")
 
 _log = logging.getLogger("holdfast.egress")
@@ -90,9 +92,11 @@ class Decision:
     received: int = 0
     ms: int | None = None
     """How long it took; None while it goes on."""
+    failed: bool = False
+    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _COLUMNS if name != "tenant"}
+        return {**{name: getattr(self, name) for name in _COLUMNS if name != "tenant"}, "failed": self.failed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class _Batch:
     def add(self, decision: Decision) -> None:
         many = self.per_box.get(decision.box, 0)
         if many >= _SINGLE:
-            key: tuple[object, ...] = (decision.box, decision.allowed)
+            key: tuple[object, ...] = (decision.box, decision.allowed, decision.failed)
             if many < _MOST_PENDING:
                 key += (decision.host, decision.port, decision.method, decision.why)
             if (shared := self._shared.get(key)) is not None:
@@ -245,8 +249,8 @@ class SqliteRecords:
         connection.executemany(
             f"INSERT INTO egress_decisions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
             [
-                (each.id, each.tenant, each.box, each.at, each.host, each.port, each.method, each.allowed, each.why,
-                 each.count, 0, 0, None)
+                (each.id, each.tenant, each.box, each.at, each.host, each.port, each.method,
+                 _FAILED if each.failed else each.allowed, each.why, each.count, 0, 0, None)
                 for each in batch.added
             ],
         )  # fmt: skip
@@ -271,5 +275,6 @@ class SqliteRecords:
 
 def _decision(values: tuple[Any, ...]) -> Decision:
     given = dict(zip(_COLUMNS, values, strict=True))
-    given["allowed"] = bool(given["allowed"])
-    return Decision(**given)
+    verdict = given["allowed"]
+    given["allowed"] = bool(verdict)
+    return Decision(**given, failed=verdict == _FAILED)

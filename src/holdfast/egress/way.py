@@ -14,8 +14,10 @@ from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.egress.connection import NO_NETWORK, Connection
 from holdfast.egress.limits import Bucket, Limits
 from holdfast.egress.policy import Allowance, Target
+from holdfast.egress.private import Private
 from holdfast.egress.records import Decision, Records
 from holdfast.egress.seams import Connector, Door, Resolver
+from holdfast.egress.upstream_proxy import UpstreamProxy
 from holdfast.egress.wire import reset
 
 _ACCEPTS: Final = 32
@@ -51,6 +53,8 @@ class Way:
         connector: Connector,
         records: Records,
         door: Door | None,
+        private: Private,
+        upstream: UpstreamProxy | None,
         room: Callable[[int], bool],
         start: Callable[[Way, Connection], None],
         accept: Callable[[socket.socket], socket.socket],
@@ -60,6 +64,8 @@ class Way:
         self.connector = connector
         self.records = records
         self.door = door
+        self.private = private
+        self.upstream = upstream
         self.policy = NetworkPolicy()
         self.allowance = Allowance(Network.NONE)
         self.tenant = "default"
@@ -121,8 +127,8 @@ class Way:
         async with self._resolving:
             return await self._resolver.resolve(host, port)
 
-    def record(self, host: str, port: int, method: str, allowed: bool, why: str) -> Decision:
-        decision = Decision(self.box, host, port, method, allowed, why, self.tenant)
+    def record(self, host: str, port: int, method: str, allowed: bool, why: str, *, failed: bool = False) -> Decision:
+        decision = Decision(self.box, host, port, method, allowed, why, self.tenant, failed=failed)
         self.records.add(decision)
         return decision
 

@@ -33,6 +33,10 @@ class Settings:
     """Seconds after which an event stream is ended, for the client to come back."""
     pool: int = DEFAULT_POOL
     """Boxes that are kept ready at most, of specs that are asked for again and again. 0: none."""
+    allow_private: tuple[str, ...] = ()
+    """Hosts and networks at private addresses that boxes may reach, where their policy allows it."""
+    egress_proxy: str | None = None
+    """The proxy of this network, for what leaves boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
     docker_host: str | None = None
     """Address of a Docker daemon; None for the one of this machine, if there is one."""
     docker_tls: Path | None = None

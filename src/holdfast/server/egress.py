@@ -53,6 +53,8 @@ class DecisionModel(Model):
     method: str
     """`CONNECT` for HTTPS, and whatever else goes through a tunnel."""
     allowed: bool
+    failed: bool
+    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
     why: str
     """The rule that allowed it, or what speaks against it."""
     count: int
@@ -72,6 +74,7 @@ class DecisionModel(Model):
             port=decision.port,
             method=shown(decision.method),
             allowed=decision.allowed,
+            failed=decision.failed,
             why=shown(decision.why),
             count=decision.count,
             sent=decision.sent,

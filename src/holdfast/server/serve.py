@@ -100,7 +100,7 @@ def make_outside(settings: Settings) -> Outside:
     """The network of this machine."""
     from holdfast.server.way_out import this_machine
 
-    return this_machine(os.environ)
+    return this_machine(os.environ, allow_private=settings.allow_private, proxy=settings.egress_proxy)
 
 
 def serve(

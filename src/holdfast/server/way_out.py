@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,14 @@ from holdfast.egress import (
     Door,
     EgressProxy,
     Limits,
+    Private,
     Resolver,
     Source,
     SqlitePolicies,
     SqliteRecords,
     SystemConnector,
     SystemResolver,
+    UpstreamProxy,
     git_hosts,
 )
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
@@ -53,6 +55,10 @@ class Outside:
     """Asks this machine's own clients which registries they use, which takes a moment."""
     make_upstream: Callable[[], Upstream] = LoopbackUpstream
     """How the model gateway gets to providers: nowhere but on this machine, unless told."""
+    private: Private | None = None
+    """Private addresses that boxes may reach."""
+    proxy: UpstreamProxy | None = None
+    """The proxy of this network, for what leaves boxes."""
 
 
 class _Proxy(EgressProxy):
@@ -92,6 +98,8 @@ class WayOut:
             policies=self.policies,
             limits=limits,
             door=door,
+            private=outside.private,
+            upstream=outside.proxy,
             wanted=self._wanted,
         )
 
@@ -169,14 +177,26 @@ class WayOut:
         self.proxy.refresh(environment)
 
 
-def this_machine(environment: Mapping[str, str]) -> Outside:
-    """The network as this machine has it; its clients go by these variables."""
+def this_machine(
+    environment: Mapping[str, str], *, allow_private: Sequence[str] = (), proxy: str | None = None
+) -> Outside:
+    """The network as this machine has it; its clients go by these variables. Raises ValueError.
+
+    `allow_private` are hosts and networks, `proxy` the one of this network: for boxes.
+    """
 
     async def find_defaults() -> DefaultList:
         machine, find = await asyncio.to_thread(_load_registries)
         return await find(machine(environment))
 
-    return Outside(SystemResolver(), SystemConnector(), find_defaults, lambda: NetworkUpstream(environment))
+    return Outside(
+        SystemResolver(),
+        SystemConnector(),
+        find_defaults,
+        lambda: NetworkUpstream(environment),
+        Private.parse(allow_private),
+        UpstreamProxy.of(proxy, environment),
+    )
 
 
 def _load_registries() -> tuple[type[Machine], Callable[[Machine], Awaitable[DefaultList]]]:
