@@ -24,6 +24,7 @@ from holdfast.runs.log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
@@ -93,9 +94,10 @@ ROWS: Final = tuple(
 async def measure(entries: int, rounds: int, only: list[str], folder: Path) -> list[Result]:
     samples = Samples()
     store = await SqliteStore.open(folder / "data.db")
-    projection = Projection(store, SqliteRows(store))
+    seals = Seals(b"of a benchmark")
+    projection = Projection(store, SqliteRows(store), seals)
     threads = Threads(store, projection)
-    log = RunLog(store, threads, now_ms)
+    log = RunLog(store, threads, seals, now_ms)
     access = ModelAccess(find("pi").apis[0], "http://127.0.0.1:3128/model", "token", "m")
     task = Task("go on", Place("/workspace", "/state", "/program", "/node"), access)
     names = only or list(_TURNS)

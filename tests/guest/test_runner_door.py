@@ -21,7 +21,9 @@ from holdfast.providers.local import LocalProvider
 from holdfast.server.door import Door
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunScope
+from holdfast.threads.authority import Authority
 from holdfast.threads.entries import Entry, keyed
+from holdfast.threads.seals import Seals
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.keys import SqliteKeys
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig
@@ -49,7 +51,7 @@ class House:
         python = await self.box.python()
         config = {
             "run": "r-1", "thread": "t-1", "agent": "scripted", "reader": "scripted", "epoch": 2,
-            "token": self.access.issue_run("t-1", "r-1", 2, self.box.id, RunScope.RUNNER).token,
+            "token": self.access.issue_run("t-1", "r-1", 2, self.box.id, RunScope.RUNNER, agent="scripted").token,
             "url": await self.box.open_door(), "argv": [*python, "-I", "-S", "-c", PRELUDE + script], "env": {},
             "cwd": "/workspace", "state": "/home/box/.holdfast/runs/r-1", "beat": 0.1, **more,
         }  # fmt: skip
@@ -79,7 +81,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     store = await SqliteStore.open(tmp_path / "data.db")
     now = [1_800_000_000_000]
     access = Access(SqliteKeys(store), b"secret", required=False, clock=lambda: now[0])
-    door = Door(StreamSurface(store), access, lambda: "q-1", max_body=1 << 20)
+    door = Door(StreamSurface(store, Authority(Seals(b"tests"))), access, lambda: "q-1", max_body=1 << 20)
     await store.create(THREAD, StreamConfig(content_type="application/json"))
     runs = Runs()
     async with (

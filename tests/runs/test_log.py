@@ -13,12 +13,14 @@ import pytest
 from holdfast.runs.log import RunLog
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
 
 pytestmark = pytest.mark.anyio
 
+SEALS = Seals(b"of these tests")
 ENTRIES = 40
 THREAD = "t-long"
 
@@ -27,9 +29,9 @@ THREAD = "t-long"
 async def log(tmp_path: Path) -> AsyncIterator[RunLog]:
     """With a thread that is read in several pieces."""
     store = await SqliteStore.open(tmp_path / "data.db")
-    projection = Projection(store, SqliteRows(store))
+    projection = Projection(store, SqliteRows(store), SEALS)
     threads = Threads(store, projection)
-    log = RunLog(store, threads, now_ms)
+    log = RunLog(store, threads, SEALS, now_ms)
     await threads.create(id=THREAD)
     for number in range(ENTRIES):
         text = f"{number} " + "x,\n" * 50_000

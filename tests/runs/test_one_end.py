@@ -26,6 +26,7 @@ from holdfast.threads.errors import StaleEpoch, StreamConflict
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.runs import PRODUCER, CancelKind, RunStatus, ThreadRuns, runner_started
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
@@ -53,7 +54,7 @@ class NoBoxes:
 
 class Server:
     def __init__(self, store: SqliteStore, threads: Threads, projection: Projection, folder: Path) -> None:
-        self.log = RunLog(store, threads, now_ms)
+        self.log = RunLog(store, threads, SEALS, now_ms)
         self.runs = Runs(
             store,
             threads,
@@ -70,6 +71,8 @@ class Server:
 Act = tuple[str, int, list[int]]
 """Who does what, on which server, and after how many turns of the loop each step."""
 
+SEALS = Seals(b"of these tests")
+
 _ACTS = st.lists(
     st.tuples(
         st.sampled_from(["launch", "runner", "orphan", "fail", "cancel", "steer", "interrupt"]),
@@ -83,7 +86,7 @@ _ACTS = st.lists(
 
 async def play(folder: Path, acts: list[Act]) -> list[dict[str, Any]]:
     store = await SqliteStore.open(folder / "holdfast.db")
-    projection = Projection(store, SqliteRows(store))
+    projection = Projection(store, SqliteRows(store), SEALS)
     threads = Threads(store, projection)
     servers = [Server(store, threads, projection, folder) for _ in range(2)]
     thread = (await threads.create()).id

@@ -19,9 +19,10 @@ from holdfast.runs.reconcile import (
     decide,
 )
 from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.seals import Origin
 
 LIMITS = Thresholds()
-RUN = Run("r-1", 2, "pi", "m/x", "local", 0, box="b-1", process="p-1", stage=Stage.EVENT)
+RUN = Run("r-1", 2, "pi", "m/x", "local", 0, Origin.HERE, box="b-1", process="p-1", stage=Stage.EVENT)
 LIVE = Look(Liveness.LIVE, RunnerState.RUNNING)
 ENDED = Look(Liveness.LIVE, RunnerState.ENDED, 137)
 STOPPED = Look(Liveness.LIVE, RunnerState.STOPPED)

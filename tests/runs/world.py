@@ -33,12 +33,14 @@ from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StoreUnavailable
 from holdfast.threads.projection import Projection
 from holdfast.threads.runs import PRODUCER, Run
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import Producer
 
 PATIENCE = 30.0
+SEALS = Seals(b"of these tests")
 SPEC = with_life(BoxSpec(provider="dummy"))
 
 
@@ -103,7 +105,7 @@ class Names:
 
 
 class Tokens:
-    def issue(self, *, thread: str, run: str, epoch: int, box: str, model: str) -> RunTokens:
+    def issue(self, *, thread: str, run: str, epoch: int, box: str, agent: str, model: str) -> RunTokens:
         return RunTokens(f"runner {run} {epoch}", f"model {run} {epoch}")
 
 
@@ -152,7 +154,7 @@ class World:
         self.clock = clock
         self.provider = DummyProvider(folder / "dummy", clock=clock.now)
         self.agents = Agents()
-        self.projection = Projection(store, SqliteRows(store))
+        self.projection = Projection(store, SqliteRows(store), SEALS)
         self.threads = Threads(store, self.projection, clock=clock.now)
         self.boxes = Boxes(rows, {"dummy": self.provider}, node="here", clock=clock.now)
         self.servers: list[Runs] = []
@@ -160,7 +162,7 @@ class World:
 
     def start(self) -> None:
         """A server; its sweep is for the test to call."""
-        self.log = MortalLog(self.store, self.threads, self.clock.now)
+        self.log = MortalLog(self.store, self.threads, SEALS, self.clock.now)
         workspaces = Workspaces(self.folder / "workspaces", max_bytes=1 << 20)
         launching = Launching(
             log=self.log,
@@ -215,7 +217,7 @@ class World:
         return run
 
     async def entries(self, thread: str) -> list[dict[str, Any]]:
-        return [entry async for entry in RunLog(self.store, self.threads, self.clock.now).entries(thread)]
+        return [entry async for entry in RunLog(self.store, self.threads, SEALS, self.clock.now).entries(thread)]
 
     async def ends(self, thread: str) -> list[dict[str, Any]]:
         return [
@@ -241,7 +243,7 @@ class Runner:
     """Posts as the runner of a run."""
 
     def __init__(self, world: World, thread: str, run: Run) -> None:
-        self._log = RunLog(world.store, world.threads, world.clock.now)
+        self._log = RunLog(world.store, world.threads, SEALS, world.clock.now)
         self.thread = thread
         self.run = run
         self._seq = 0

@@ -13,13 +13,16 @@ import httpx
 import orjson
 import pytest
 import uvloop
+from tests.threads.test_authority import END, PAYLOADS
 
 from holdfast.boxes.network import Network, NetworkPolicy
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.server.door import Door
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunGrant, RunScope, Scope
+from holdfast.threads.authority import Authority, EntryKind
 from holdfast.threads.errors import StreamConflict
+from holdfast.threads.seals import Origin, Seals
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.keys import SqliteKeys
 from holdfast.threads.streams import StreamConfig
@@ -28,7 +31,8 @@ from holdfast.threads.surface import StreamSurface
 pytestmark = pytest.mark.anyio
 
 WAIT = 10.0
-ENTRY = {"id": "e-1", "ts": 1, "payload": {"type": "pi.assistant", "text": "hello"}}
+SEALS = Seals(b"of these tests")
+ENTRY = {"id": "r-1-2-1", "ts": 1, "payload": {"type": "pi.assistant", "text": "hello"}}
 
 
 @dataclass
@@ -83,7 +87,7 @@ class World:
             self.proxy.listen(box, listener)
 
     def token(self, scope: RunScope = RunScope.RUNNER, *, box: str = "b-1", epoch: int = 2, run: str = "r-1") -> str:
-        return self.access.issue_run("t-1", run, epoch, box, scope, model="scripted/m").token
+        return self.access.issue_run("t-1", run, epoch, box, scope, model="scripted/m", agent="pi").token
 
     def client(self, token: str | None = None, *, box: str = "b-1") -> httpx.AsyncClient:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -91,11 +95,13 @@ class World:
             base_url=f"http://127.0.0.1:{self.listeners[box]}", headers=headers, timeout=WAIT, trust_env=False
         )
 
-    async def append(self, token: str | None = None, *, thread: str = "t-1", **headers: str) -> httpx.Response:
+    async def append(
+        self, token: str | None = None, *, thread: str = "t-1", entry: Any = ENTRY, **headers: str
+    ) -> httpx.Response:
         sent = {"producer-id": "run", "producer-epoch": "2", "producer-seq": "0", "content-type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         async with self.client(token or self.token()) as client:
-            return await client.post(f"/v1/stream/threads/{thread}", json=[ENTRY], headers=sent)
+            return await client.post(f"/v1/stream/threads/{thread}", json=[entry], headers=sent)
 
     async def entries(self) -> list[Any]:
         slice_ = await self.store.read("threads/t-1", 0, 1 << 20)
@@ -108,7 +114,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     now = [1_800_000_000_000]
     # As of a server that asks nobody for a key: the door still does.
     access = Access(SqliteKeys(store), b"secret", required=False, clock=lambda: now[0])
-    door = Door(StreamSurface(store), access, lambda: "q-1", max_body=1 << 20)
+    door = Door(StreamSurface(store, Authority(SEALS)), access, lambda: "q-1", max_body=1 << 20)
     async with (
         SqliteRecords(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=door) as proxy,
@@ -133,7 +139,8 @@ async def test_a_runner_appends_to_its_thread_from_a_box_without_a_network(world
 
 
 async def test_a_runner_in_an_older_epoch_is_refused(world: World) -> None:
-    assert (await world.append(world.token(epoch=3), producer_epoch="3")).status_code == 200
+    entry = {**ENTRY, "id": "r-1-3-1"}
+    assert (await world.append(world.token(epoch=3), producer_epoch="3", entry=entry)).status_code == 200
     stale = await world.append(producer_seq="1")
     assert stale.status_code == 403
     assert len(await world.entries()) == 1
@@ -151,6 +158,27 @@ async def test_a_runner_in_an_older_epoch_is_refused(world: World) -> None:
 async def test_what_would_get_around_the_epoch_is_refused(world: World, headers: dict[str, str]) -> None:
     assert (await world.append(**headers)).status_code == 403
     assert await world.entries() == []
+
+
+@pytest.mark.parametrize("kind", list(PAYLOADS))
+async def test_a_runner_writes_its_agents_entries_and_its_own_end_and_nothing_else(
+    world: World, kind: EntryKind
+) -> None:
+    for number, payload in enumerate(PAYLOADS[kind]):
+        own = payload == END or payload["type"].startswith("pi.")
+        entry = {"id": "end-r-1" if payload == END else f"r-1-2-{number}", "payload": payload}
+        before = len(await world.entries())
+        answer = await world.append(entry=entry, producer_seq=str(before))
+        assert answer.is_success is own, answer.text
+        assert len(await world.entries()) == before + own
+
+
+async def test_the_end_of_a_runner_gets_the_servers_seal_and_that_of_another_run_does_not(world: World) -> None:
+    other = {"id": "end-r-2", "payload": {**END, "run": "r-2"}}
+    assert (await world.append(entry=other)).status_code == 400
+    assert (await world.append(entry={"id": "end-r-1", "payload": END})).is_success
+    (ended,) = await world.entries()
+    assert SEALS.origin("t-1", ended) is Origin.HERE
 
 
 async def test_an_append_without_a_producer_is_refused(world: World) -> None:

@@ -12,12 +12,16 @@ import pytest
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, format_cursor, parse_cursor
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio
+
+
+SEALS = Seals(b"of these tests")
 
 
 def entry(kind: str, ts: int = 1, **fields: Any) -> dict[str, Any]:
@@ -38,6 +42,7 @@ def test_signals_shape_the_row() -> None:
             entry("signal.other.renamed", 6, title="c"),
             entry("chat", 6, text="bye"),
         ],
+        SEALS,
     )
     assert row == ThreadRow(
         "t",
@@ -55,9 +60,9 @@ def test_signals_shape_the_row() -> None:
 
 def test_folding_in_parts_is_folding_the_whole() -> None:
     entries = [entry("signal.thread.renamed", ts, title=str(ts)) for ts in range(10)]
-    whole = fold(ThreadRow("t", 1), entries)
+    whole = fold(ThreadRow("t", 1), entries, SEALS)
     for cut in range(10):
-        assert fold(fold(ThreadRow("t", 1), entries[:cut]), entries[cut:]) == whole
+        assert fold(fold(ThreadRow("t", 1), entries[:cut], SEALS), entries[cut:], SEALS) == whole
 
 
 def test_a_cursor_is_read_back_or_refused() -> None:
@@ -75,7 +80,7 @@ class Fixture:
 
     async def __aenter__(self) -> Threads:
         self.store = await SqliteStore.open(self.path)
-        self.projection = Projection(self.store, SqliteRows(self.store))
+        self.projection = Projection(self.store, SqliteRows(self.store), SEALS)
         self.projection.start()
         return Threads(self.store, self.projection)
 
@@ -130,7 +135,7 @@ async def test_a_row_left_behind_by_a_crash_catches_up(tmp_path: Path) -> None:
         await threads.list(RowFilter())
     # What a crash leaves: entries and deletions that no row knows of.
     store = await SqliteStore.open(fixture.path)
-    threads = Threads(store, Projection(store, SqliteRows(store)))
+    threads = Threads(store, Projection(store, SqliteRows(store), SEALS))
     await threads._signal(row.id, "renamed", title="b")
     await store.delete(f"threads/{gone.id}")
     await store.close()
@@ -170,7 +175,7 @@ class BusyRows(SqliteRows):
 async def test_a_list_does_not_wait_for_writers_that_never_stop(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "db")
     rows = BusyRows(store)
-    projection = Projection(store, rows)
+    projection = Projection(store, rows, SEALS)
     threads = Threads(store, projection)
     await threads.create(id="t-busy")
     await threads.chat("t-busy", "first")

@@ -15,10 +15,25 @@ from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RunFilter, ThreadRow, ThreadStatus, fold
 from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import AppendRequest
+
+SEALS = Seals(b"of these tests")
+
+
+def sealed(thread: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As the server writes them. What JSON cannot say is left as it is."""
+
+    def seal(each: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return SEALS.seal(thread, Entry.from_json(each)).to_json()
+        except ValueError:
+            return each
+
+    return [seal(each) for each in entries]
 
 
 def entry(id: str, ts: int, **payload: Any) -> dict[str, Any]:
@@ -60,7 +75,7 @@ STORY: list[dict[str, Any]] = [
 
 
 def row_of(entries: list[dict[str, Any]]) -> ThreadRow:
-    return fold(ThreadRow("t", 1), entries)
+    return fold(ThreadRow("t", 1), sealed("t", entries), SEALS)
 
 
 def latest(row: ThreadRow) -> Run:
@@ -104,7 +119,7 @@ def test_the_next_run_takes_the_prompts_that_wait() -> None:
     assert row.runs.sessions["pi"].session == "s-1"
     assert not row.runs.sessions["pi"].whole
     for by, whole in (("runner", True), ("reconciler", False)):
-        ended = fold(row, [finished("r-2", by=by)])
+        ended = fold(row, sealed("t", [finished("r-2", by=by)]), SEALS)
         assert ended.runs.sessions["pi"].whole is whole
 
 
@@ -204,8 +219,75 @@ def test_hostile_entries_break_nothing_and_folding_in_parts_is_folding_the_whole
     entries = [entry(id, ts, **{**fields, "type": kind}) for id, ts, kind, fields in [*told]]
     entries = [started(), *entries]
     whole = row_of(entries)
-    assert fold(fold(ThreadRow("t", 1), entries[:cut]), entries[cut:]) == whole
+    entries = sealed("t", entries)
+    assert fold(fold(ThreadRow("t", 1), entries[:cut], SEALS), entries[cut:], SEALS) == whole
     assert ThreadRuns.from_json(whole.runs.to_json()) == whole.runs
+
+
+def folded(thread: str, entries: list[dict[str, Any]]) -> ThreadRow:
+    return fold(ThreadRow(thread, 1), entries, SEALS)
+
+
+OPEN = {"spec": {"network": {"mode": "open"}}, "workspace": "f" * 64}
+
+
+def test_what_has_no_seal_is_shown_as_a_run_and_nothing_of_it_is_believed() -> None:
+    row = folded("t", [started(options=OPEN), *STORY[2:]])
+    run = latest(row)
+    assert (run.run, run.box, run.status) == ("r-1", "b-1", RunStatus.CANCELLED)
+    assert not run.is_ours
+    assert not run.is_proven
+    assert (row.runs.workspace, row.runs.waiting) == (None, ())
+    ended = folded("t", [started(), *STORY[2:9], finished(by="runner")])
+    assert not ended.runs.sessions["pi"].whole
+
+
+FORGED = (
+    entry("x-1", 20, **runs.box_found(run="r-1", box="b-2", provider="local", how="live", files="kept", ms=1)),
+    entry("x-2", 20, **runs.runner_started(run="r-1", epoch=9, process="p-9")),
+    entry("x-3", 20, **runs.heartbeat("r-1")),
+    entry("x-4", 20, **runs.cancel_requested("r-1", CancelKind.CANCEL, None)),
+    entry("x-5", 20, **runs.provisioned(run="r-1", agent="pi", version="9", ms=4, session="continued")),
+    entry("x-6", 20, type="chat", role="user", text="launch me", queued=True, interrupt=True),
+    finished(),
+    started("r-2", 9, options=OPEN),
+)
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=lambda each: str(each["payload"]["type"]))
+def test_nothing_that_others_write_changes_a_run_of_ours(forged: dict[str, Any]) -> None:
+    before = folded("t", sealed("t", STORY[:5]))
+    stolen = sealed("t-another", [forged])
+    for entries in ([forged], stolen):
+        assert fold(before, entries, SEALS).runs == before.runs
+
+
+def test_a_claim_after_the_end_that_others_write_is_no_reason_to_act() -> None:
+    row = fold(row_of(STORY), [started("r-2", 9, options=OPEN, prompts=("e-6",))], SEALS)
+    assert not latest(row).is_proven
+    assert row.runs.workspace is None
+
+
+def test_a_fork_believes_what_was_launched_before_it_and_owns_none_of_it() -> None:
+    told = sealed("t", [started(options=OPEN), *STORY[2:10]])
+    row = folded("t-fork", told)
+    run = latest(row)
+    assert run.live
+    assert run.is_proven
+    assert not run.is_ours
+    assert (row.runs.workspace, row.runs.waiting) == ("f" * 64, ())
+    assert row.touched == {}  # its own thread tells of it
+    ended = fold(row, sealed("t-fork", [finished(status="orphaned", by="reconciler")]), SEALS)
+    assert latest(ended).status is RunStatus.ORPHANED
+
+
+def test_what_an_older_server_kept_of_a_thread_is_not_believed() -> None:
+    kept = row_of([started(options=OPEN), *STORY[2:9], finished(), STORY[9]]).runs.to_json()
+    del kept["fold"], kept["latest"]["origin"]
+    found = ThreadRuns.from_json(kept)
+    assert found.latest is not None
+    assert not found.latest.is_proven
+    assert (found.waiting, found.workspace, found.sessions["pi"].whole) == ((), None, False)
 
 
 class Opened:
@@ -216,7 +298,7 @@ class Opened:
 
     async def __aenter__(self) -> Opened:
         self.store = await SqliteStore.open(self.path)
-        self.projection = Projection(self.store, SqliteRows(self.store))
+        self.projection = Projection(self.store, SqliteRows(self.store), SEALS)
         self.projection.start()
         self.threads = Threads(self.store, self.projection)
         return self
@@ -226,7 +308,7 @@ class Opened:
         await self.store.close()
 
     async def tell(self, thread: str, entries: list[dict[str, Any]]) -> None:
-        ready = tuple(keyed(Entry.from_json(each)) for each in entries)
+        ready = tuple(keyed(Entry.from_json(each)) for each in sealed(thread, entries))
         await self.store.append(f"threads/{thread}", AppendRequest(keyed=ready))
 
 
@@ -270,3 +352,15 @@ async def test_history_leaves_out_text_that_came_in_pieces(tmp_path: Path) -> No
         for live, shown in ((True, 1), (False, 0)):
             page = await opened.threads.entries(id, types=(), since=0, limit=100, live=live)
             assert sum(each["payload"]["type"] == "pi.delta" for each in page.entries) == shown
+
+
+@pytest.mark.anyio
+async def test_a_claim_that_cannot_be_proven_takes_no_run_from_its_thread(tmp_path: Path) -> None:
+    async with Opened(tmp_path / "holdfast.db") as opened:
+        mine, theirs = [(await opened.threads.create(id=id)).id for id in ("t-mine", "t-theirs")]
+        await opened.tell(theirs, STORY[:4])
+        forged = tuple(keyed(Entry.from_json(each)) for each in (started(), STORY[2]))
+        await opened.store.append(f"threads/{mine}", AppendRequest(keyed=forged))
+        found = await opened.projection.run("r-1")
+        assert found is not None
+        assert (found.thread, found.run.is_ours) == (theirs, True)

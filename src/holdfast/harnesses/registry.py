@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.harnesses.errors import UnknownAgent
-from holdfast.harnesses.harness import Harness
+
+if TYPE_CHECKING:
+    from holdfast.harnesses.harness import Harness
 
 _HARNESSES: Final = {
     "pi": "holdfast.harnesses.pi:Pi",
@@ -28,6 +30,11 @@ def names() -> tuple[str, ...]:
 def kinds() -> tuple[str, ...]:
     """How agents are named that a command makes."""
     return tuple(f"{kind}:COMMAND" for kind in _BY_COMMAND)
+
+
+def entry_prefixes() -> tuple[str, ...]:
+    """What the types of entries begin with that agents write: `pi` of `pi.assistant`. Loads none of them."""
+    return (*_HARNESSES, *_BY_COMMAND)
 
 
 @functools.lru_cache(_MOST)

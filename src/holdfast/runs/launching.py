@@ -299,7 +299,12 @@ class Launching:
         """The agent's configuration and session in the box: how it is started, and the runner's token."""
         box = ground.box
         tokens = self._tokens.issue(
-            thread=launch.thread, run=launch.run, epoch=launch.epoch + 1, box=box.id, model=str(choice)
+            thread=launch.thread,
+            run=launch.run,
+            epoch=launch.epoch + 1,
+            box=box.id,
+            agent=harness.name,
+            model=str(choice),
         )
         task = Task(
             prompt=launch.prompt,

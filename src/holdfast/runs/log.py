@@ -17,7 +17,8 @@ from holdfast.threads.errors import StaleEpoch, StoreUnavailable
 from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id
 from holdfast.threads.rows import ThreadRow
-from holdfast.threads.runs import PRODUCER, ThreadRuns
+from holdfast.threads.runs import PRODUCER, ThreadRuns, is_control
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Appended, AppendRequest, Producer, Slice
@@ -35,9 +36,10 @@ Compose = Callable[[int, ThreadRuns], Sequence[Entry]]
 class RunLog:
     """Reads and writes threads. Remembers epochs that no entry tells of."""
 
-    def __init__(self, store: StreamStore, threads: Threads, clock: Callable[[], int]) -> None:
+    def __init__(self, store: StreamStore, threads: Threads, seals: Seals, clock: Callable[[], int]) -> None:
         self._store = store
         self._threads = threads
+        self._seals = seals
         self.clock = clock
         self._epochs: OrderedDict[str, int] = OrderedDict()
 
@@ -51,9 +53,9 @@ class RunLog:
         return Entry(id or new_entry_id(), self.clock(), payload, author)
 
     def append(self, thread: str, *entries: Entry, producer: Producer | None = None) -> Awaitable[Appended]:
-        return self._store.append(
-            THREADS + thread, AppendRequest(keyed=tuple(keyed(each) for each in entries), producer=producer)
-        )
+        """Those that are acted on later get the server's seal."""
+        sealed = tuple(keyed(self._seals.seal(thread, each) if is_control(each.payload) else each) for each in entries)
+        return self._store.append(THREADS + thread, AppendRequest(keyed=sealed, producer=producer))
 
     async def claim(self, thread: str, compose: Compose) -> int:
         """Take the next epoch, with what `compose` says of it in the same append. Returns the epoch."""

@@ -31,7 +31,7 @@ class Looking:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def look(self, run: Run) -> Look:
-        if run.box is None:
+        if run.box is None or not run.is_ours:
             return _UNKNOWN
         try:
             async with self._room, asyncio.timeout(_SECONDS):
@@ -67,8 +67,8 @@ class Looking:
         return Look(liveness, RunnerState.ENDED, info.exit_code)
 
     async def signal(self, run: Run, number: int) -> None:
-        """Who cannot be reached finds out by itself, or is given up."""
-        if run.box is None or run.process is None:
+        """Who cannot be reached finds out by itself, or is given up. Only runs of ours are signalled."""
+        if run.box is None or run.process is None or not run.is_ours:
             return
         try:
             async with asyncio.timeout(_SECONDS), await self._boxes.peek(run.box) as box:

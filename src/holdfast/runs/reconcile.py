@@ -105,6 +105,20 @@ _SAME_BOX = (
 )
 
 
+_FORKED = End(
+    RunStatus.ORPHANED,
+    "forked",
+    "the thread was forked while this run was going on: it goes on on the thread that it was launched on",
+    _RESUME,
+)
+_UNPROVEN = End(
+    RunStatus.ORPHANED,
+    "unproven",
+    "it cannot be shown that this server launched it: its entries have no seal of the server",
+    "go on with an agent of your choice: resume the thread, and name the agent",
+)
+
+
 def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
     """The next thing to do."""
     run = runs.live
@@ -112,6 +126,8 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return LaunchWaiting() if is_due(runs) else NOTHING
     if known.launching:
         return NOTHING
+    if not run.is_ours:
+        return _FORKED if run.is_proven else _UNPROVEN
     silence = known.now - known.heard_at
     if not run.reached(Stage.RUNNER):
         if run.cancel is not None:
@@ -157,6 +173,6 @@ def _lost(runs: ThreadRuns, code: str, message: str, *, hint: str = _RESUME, exi
 def is_due(runs: ThreadRuns) -> bool:
     """Whether prompts wait that should be launched. After a cancel they wait for somebody to go on."""
     run = runs.latest
-    if not runs.waiting or run is None or run.live:
+    if not runs.waiting or run is None or run.live or not run.is_proven:
         return False
     return not (run.status is RunStatus.CANCELLED and run.cancel is not CancelKind.INTERRUPT)

@@ -48,7 +48,7 @@ class RunTokens:
 
 
 class Tokens(Protocol):
-    def issue(self, *, thread: str, run: str, epoch: int, box: str, model: str) -> RunTokens:
+    def issue(self, *, thread: str, run: str, epoch: int, box: str, agent: str, model: str) -> RunTokens:
         """Good in that box, in that epoch of that run."""
         ...
 

@@ -293,7 +293,9 @@ class Runs:
     async def _spec_of(self, thread: str | None) -> BoxSpec:
         """What the box of a thread was last asked to be: another would take its place, and its files with it."""
         latest = None if thread is None else (await self.log.runs(thread)).latest
-        return default_spec() if latest is None else options_of("", None, latest.options, None).box
+        if latest is None or not latest.is_proven:
+            return default_spec()
+        return options_of("", None, latest.options, None).box
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
         """The run that this very prompt has launched already."""
@@ -433,6 +435,11 @@ class Runs:
         row = await self.reconcile(thread, force=True)
         if row.runs.latest is None and (agent is None or prompt is None):
             raise NothingToResume(f"thread {thread} has had no run", hint=_begin(thread))
+        if row.runs.latest is not None and not row.runs.latest.is_proven and agent is None:
+            raise NothingToResume(
+                f"it cannot be shown that this server launched the last run of thread {thread}",
+                hint=f"name the agent: holdfast resume {thread} --agent NAME",
+            )
         if row.runs.live is not None:
             raise ThreadBusy(thread, row.runs.live.run)
         options = change(_next_options(row.runs, agent, model))
@@ -526,11 +533,17 @@ class Runs:
                 latest = row.runs.latest
                 if latest is not None and latest.run == id:
                     return RunRow(found.thread, latest)
+                return await self._projection.run(id) or found
             return found
         row = await self.reconcile(id)
         if row.runs.latest is None:
             raise RunNotFound(f"thread {id} has had no run", hint=_begin(id))
         return RunRow(id, row.runs.latest)
+
+    async def thread_of(self, id: str) -> str | None:
+        """The thread of a run. None where there is no such run."""
+        found = await self._projection.run(id)
+        return None if found is None else found.thread
 
     async def list(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
@@ -580,7 +593,7 @@ class Runs:
         thread = (await self.get(id)).thread
         runs = await self.log.runs(thread)
         box_id = runs.latest.box if runs.latest is not None else None
-        if box_id is None:
+        if box_id is None or not (runs.latest is not None and runs.latest.is_ours):
             raise NoFiles(f"thread {thread} has no box yet", hint="wait until its run has one")
         base = None
         if runs.workspace is not None:
@@ -611,7 +624,7 @@ class Runs:
         else:
             thread = known[0]
         live = (await self.log.runs(thread)).live
-        if live is None or live.run != run or live.epoch != epoch:
+        if live is None or not live.is_ours or live.run != run or live.epoch != epoch:
             raise RunOver(f"run {run} is over, or another runner's")
         await self.log.append(thread, self.log.entry(heartbeat(run)))
         self._live[run] = (thread, epoch)
@@ -622,7 +635,7 @@ class Runs:
         if self._live.get(run) == (thread, epoch):
             return True
         live = (await self.log.runs(thread)).live
-        return live is not None and live.run == run and live.epoch == epoch
+        return live is not None and live.is_ours and live.run == run and live.epoch == epoch
 
     # --- reconciling ---
 
@@ -689,7 +702,7 @@ class Runs:
     def _hold(self, thread: str, run: Run | None) -> None:
         """A box with a run in it is not idle, however long its agent thinks."""
         held = self._held.get(thread)
-        wanted = None if run is None else run.box
+        wanted = None if run is None or not run.is_ours else run.box
         if held is not None and held[0] != wanted:
             del self._held[thread]
             held[1].__exit__(None, None, None)
@@ -734,9 +747,9 @@ class Runs:
 
 
 def _next_options(runs: ThreadRuns, agent: str | None, model: str | None) -> Options:
-    """As the last run was launched, unless told otherwise."""
+    """As the last run was launched, unless told otherwise. What others may have written of it is not followed."""
     last = runs.latest
-    if last is None:
+    if last is None or not last.is_proven:
         assert agent is not None
         return Options(agent, model, default_spec())
     # Another agent may speak other models: it gets the one there is, unless one is named.

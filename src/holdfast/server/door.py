@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from holdfast.server.streams import bearer
 from holdfast.threads.access import Access, RunGrant, RunScope
+from holdfast.threads.authority import Author, Writer
 from holdfast.threads.errors import (
     BodyTooLarge,
     Forbidden,
@@ -179,7 +180,8 @@ class Door:
         if b"stream-closed" in headers:
             raise Forbidden("a run cannot close its thread")
         request = Request("POST", path, b"", headers, body, request_id)
-        return self._surface.appended(request, await self._surface.append(request))
+        author = Author(Writer.RUNNER, grant.run, grant.epoch, grant.agent)
+        return self._surface.appended(request, await self._surface.append(request, author))
 
     async def _renew(self, credential: str | None, box: str) -> Response:
         issued = self._access.renew_run(credential, box)

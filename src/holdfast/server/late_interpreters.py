@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.server.late_boxes import LateBoxes
     from holdfast.server.late_models import LateModels
     from holdfast.server.live_interpreters import LiveInterpreters
+    from holdfast.threads.seals import Seals
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -31,6 +32,7 @@ class LateInterpreters:
         store: StreamStore,
         threads: Threads,
         models: LateModels,
+        seals: Seals,
         home: Path,
         environment: Mapping[str, str],
     ) -> None:
@@ -39,6 +41,7 @@ class LateInterpreters:
         self._store = store
         self._threads = threads
         self._models = models
+        self._seals = seals
         self._home = home
         self._environment = environment
         self._opening: asyncio.Task[LiveInterpreters] | None = None
@@ -59,4 +62,4 @@ class LateInterpreters:
         from holdfast.server.template_workshop import ServerTemplates
 
         templates = ServerTemplates(self._boxes, self._home, self._environment)
-        return LiveInterpreters(self._boxes, self._store, self._threads, self._models, templates)
+        return LiveInterpreters(self._boxes, self._store, self._threads, self._models, templates, self._seals)

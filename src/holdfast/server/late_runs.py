@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.server.late_boxes import LateBoxes
     from holdfast.server.late_models import LateModels
     from holdfast.threads.projection import Projection
+    from holdfast.threads.seals import Seals
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -40,6 +41,7 @@ class LateRuns:
         threads: Threads,
         projection: Projection,
         access: Access,
+        seals: Seals,
         boxes: LateBoxes,
         models: LateModels,
         door: Door,
@@ -52,6 +54,7 @@ class LateRuns:
         self._threads = threads
         self._projection = projection
         self._access = access
+        self._seals = seals
         self._boxes = boxes
         self._models = models
         self._door = door
@@ -105,7 +108,7 @@ class LateRuns:
 
         workspaces = Workspaces(self._home / "workspaces")
         await asyncio.to_thread(workspaces.sweep)
-        run_log = RunLog(self._store, self._threads, self._clocks.now)
+        run_log = RunLog(self._store, self._threads, self._seals, self._clocks.now)
         launching = Launching(
             log=run_log,
             boxes=boxes,
@@ -183,11 +186,11 @@ class _Tokens:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def issue(self, *, thread: str, run: str, epoch: int, box: str, model: str) -> RunTokens:
+    def issue(self, *, thread: str, run: str, epoch: int, box: str, agent: str, model: str) -> RunTokens:
         from holdfast.runs.seams import RunTokens
 
         return RunTokens(
-            self._access.issue_run(thread, run, epoch, box, RunScope.RUNNER).token,
+            self._access.issue_run(thread, run, epoch, box, RunScope.RUNNER, agent=agent).token,
             self._access.issue_run(thread, run, epoch, box, RunScope.MODEL, model=model).token,
         )
 

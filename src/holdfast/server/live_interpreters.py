@@ -31,9 +31,13 @@ from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
 from holdfast.server.late_interpreters import LABEL
+from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StreamNotFound
-from holdfast.threads.ids import new_id
+from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.rows import RowFilter, ThreadRow
+from holdfast.threads.seals import Origin, Seals
+from holdfast.threads.streams import AppendRequest
+from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
     from holdfast.boxes.spec import BoxSpec
@@ -101,7 +105,7 @@ class Made:
 
 
 ReadMade = Callable[[Mapping[str, Any]], Made]
-"""Settings of a thread, which anybody may have written who can write there. Raises ValueError."""
+"""Settings of a thread. Raises ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,7 @@ class LiveInterpreters:
         threads: Threads,
         models: LateModels,
         templates: ServerTemplates,
+        seals: Seals,
         *,
         most: int = _MOST_LIVE,
     ) -> None:
@@ -210,6 +215,7 @@ class LiveInterpreters:
         self._threads = threads
         self._models = models
         self._templates = templates
+        self._seals = seals
         self._most = most
         self._live: OrderedDict[str, _Live] = OrderedDict()
         """Those that were used last come last."""
@@ -398,7 +404,14 @@ class LiveInterpreters:
         row = await self._row(id)
         if row.archived:
             raise InterpreterDeleted(f"interpreter {id} is deleted", hint="its thread tells what it did")
-        entries = await self._entries(row.id, (SETTINGS,))
+        told = await self._entries(row.id, (SETTINGS,))
+        # What somebody else wrote there would decide which network and which volume a box gets.
+        entries = [each for each in told if self._seals.origin(row.id, each) is Origin.HERE]
+        if told and not entries:
+            raise InterpreterNotFound(
+                f"it cannot be shown that this server made interpreter {id}: its settings have no seal of the server",
+                hint="make another: its thread still tells what this one did",
+            )
         if not entries:
             raise InterpreterElsewhere(
                 f"interpreter {id} lives in the process that made it", hint="holdfast interpreter show tells of it"
@@ -431,11 +444,12 @@ class LiveInterpreters:
     async def _write_down(self, id: str, made: Made, title: str, labels: Mapping[str, str]) -> None:
         host = self.new_host()
         try:
-            record = await host.record(f"t-{id}", title=title, labels={**labels, LABEL: id})
-            record.note({"type": SETTINGS, "settings": dict(made.document)})
-            await record.flush()
+            thread = (await host.record(f"t-{id}", title=title, labels={**labels, LABEL: id})).thread
         finally:
             await host.close()
+        entry = Entry(new_entry_id(), now_ms(), {"type": SETTINGS, "settings": dict(made.document)})
+        sealed = keyed(self._seals.seal(thread, entry))
+        await self._store.append(THREADS + thread, AppendRequest(keyed=(sealed,)))
 
     # --- letting go ---
 

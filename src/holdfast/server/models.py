@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from holdfast.threads.access import MAX_TOKEN_SECONDS, ApiKey, IssuedToken, Scope
+from holdfast.threads.authority import check_chosen_id
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import ThreadRow, ThreadStatus
 from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage
@@ -16,6 +17,8 @@ from holdfast.threads.surface import PREFIX, THREADS
 ThreadId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Title = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Printable = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
+EntryId = Annotated[Printable, AfterValidator(check_chosen_id)]
+"""Of an entry, where the caller chooses it."""
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^:\x00-\x1f]+$")]
 LabelValue = Annotated[str, StringConstraints(max_length=512)]
 Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=64)]
@@ -202,7 +205,7 @@ class EntryList(Model):
 class NewChat(Model):
     text: Annotated[str, StringConstraints(min_length=1)]
     author_id: Printable | None = None
-    id: Printable | None = None
+    id: EntryId | None = None
     """Say the same thing twice with one id, and it stands once."""
 
 

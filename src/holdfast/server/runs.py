@@ -15,9 +15,10 @@ from holdfast.boxes.spec import BoxSpec
 from holdfast.runs.request import MAX_PROMPT, Options, Prompt, with_life
 from holdfast.server.box_models import NetworkModel, PathText, ProviderName, without_nul
 from holdfast.server.box_routes import BOX_ERRORS, began, binary_body
-from holdfast.server.models import Labels, Model, Printable, RunModel, ThreadId, Title
+from holdfast.server.models import EntryId, Labels, Model, Printable, RunModel, ThreadId, Title
 from holdfast.server.services import Caller, Use, UseRuns
 from holdfast.threads.access import Scope
+from holdfast.threads.errors import Forbidden
 from holdfast.threads.rows import RunFilter
 from holdfast.threads.runs import RunStatus
 
@@ -52,7 +53,7 @@ class RunBox(Model):
 
 class NewRun(Model):
     prompt: PromptText
-    prompt_id: Printable | None = None
+    prompt_id: EntryId | None = None
     """Of the prompt's entry. To ask twice with the same one is to launch once."""
     author_id: Printable | None = None
     agent: AgentName
@@ -103,7 +104,7 @@ class Cancel(Model):
 
 class Steer(Model):
     prompt: PromptText
-    prompt_id: Printable | None = None
+    prompt_id: EntryId | None = None
     author_id: Printable | None = None
     interrupt: StrictBool = False
     """End what the agent is doing, and go on with this."""
@@ -120,7 +121,7 @@ class SteeredModel(Model):
 class Resume(Model):
     prompt: PromptText | None = None
     """What to do next; where it is left out, to go on."""
-    prompt_id: Printable | None = None
+    prompt_id: EntryId | None = None
     author_id: Printable | None = None
     agent: AgentName | None = None
     model: ModelName | None = None
@@ -231,7 +232,13 @@ async def list_runs(
 @router.get("/runs/{id}")
 async def get_run(id: RunId, services: Use, grant: Caller) -> RunModel:
     """Look at a run, or at the latest of a thread."""
-    found = await (await services.runs.get()).get(id)
+    runs = await services.runs.get()
+    if grant.thread is not None:
+        # Before anything is looked up for it: to others, what is there and what is not must look alike.
+        thread = await runs.thread_of(id) if id.startswith("r-") else id
+        if thread != grant.thread:
+            raise Forbidden(f"this token is for thread {grant.thread}, not for {id}")
+    found = await runs.get(id)
     grant.check_thread(found.thread, Scope.READ)
     return RunModel.of(found.thread, found.run)
 

@@ -18,6 +18,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
+from holdfast.harnesses.registry import entry_prefixes
 from holdfast.local_server import RunningServer
 from holdfast.server import logs
 from holdfast.server.clocks import Clocks
@@ -38,8 +39,10 @@ from holdfast.server.preview import Previews
 from holdfast.server.streams import StreamService
 from holdfast.server.wire import StreamWire, sweep_slow
 from holdfast.threads.access import Access, derive, new_key
+from holdfast.threads.authority import Authority
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
+from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.keys import SqliteKeys
@@ -192,7 +195,8 @@ async def _serve(
         store = await SqliteStore.open(home.database)
         stack.push_async_callback(store.close)
         access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
-        projection = Projection(store, SqliteRows(store))
+        seals = Seals(derive(secret, "entries of the server"))
+        projection = Projection(store, SqliteRows(store), seals)
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
             store,
@@ -204,7 +208,8 @@ async def _serve(
         )
         await subscriptions.start()
         stack.push_async_callback(subscriptions.close)
-        surface = StreamSurface(store, long_poll_timeout=settings.long_poll_timeout)
+        authority = Authority(seals, frozenset(entry_prefixes()))
+        surface = StreamSurface(store, authority, long_poll_timeout=settings.long_poll_timeout)
         tails = Tails(store, cycle_seconds=settings.tail_cycle)
         origins = OriginPolicy(open_server=not settings.auth)
         streams = StreamService(
@@ -216,9 +221,9 @@ async def _serve(
         stack.push_async_callback(boxes.close)
         models = LateModels(home.database, derive(secret, "model keys"), boxes)
         stack.push_async_callback(models.close)
-        runs = LateRuns(store, threads, projection, access, boxes, models, door, home, clocks, find_agent)
+        runs = LateRuns(store, threads, projection, access, seals, boxes, models, door, home, clocks, find_agent)
         stack.push_async_callback(runs.close)
-        interpreters = LateInterpreters(boxes, store, threads, models, home.path, os.environ)
+        interpreters = LateInterpreters(boxes, store, threads, models, seals, home.path, os.environ)
         stack.push_async_callback(interpreters.close)
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)

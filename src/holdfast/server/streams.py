@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from holdfast.server.origins import OriginPolicy
 from holdfast.threads.access import Access
 from holdfast.threads.acknowledgement import Acknowledgement
+from holdfast.threads.authority import KEY, TOKEN, Author
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.streams import Appended
@@ -76,8 +77,7 @@ class StreamService:
     def append(self, raw_path: str, request: Request) -> Acknowledgement:
         """The hot path: no task, no second look at the bytes."""
         request.path = path = stream_path(raw_path)
-        self._authorize(request, path)
-        return self._surface.append(request)
+        return self._surface.append(request, self._authorize(request, path))
 
     def appended(self, request: Request, appended: Appended) -> Response:
         return self._surface.appended(request, appended)
@@ -88,8 +88,7 @@ class StreamService:
         request.path = path = stream_path(raw_path)
         if is_control(path):
             return await self._respond_control(request)
-        self._authorize(request, path)
-        return await self._surface.respond(request)
+        return await self._surface.respond(request, self._authorize(request, path))
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
@@ -115,17 +114,24 @@ class StreamService:
             raise StreamNotFound(f"there is nothing at {path}")
         return response
 
-    def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> None:
+    def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:
+        """Who is calling, where that is somebody who may do this to the stream at all."""
         if is_control(path):
             raise Forbidden(f"{path} is reserved: it cannot be a stream")
         if not self._access.required:
-            return
+            return KEY
         credential = bearer(request.headers)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
-        self._access.grant(credential).check_stream(path, request.method)
+        grant = self._access.grant(credential)
+        grant.check_stream(path, request.method)
+        if grant.thread is None:
+            return KEY
+        if request.headers.get(b"stream-closed", b"").lower() == b"true":
+            raise Forbidden("a thread token cannot close its thread: use an API key")
+        return TOKEN
 
 
 def bearer(headers: dict[bytes, bytes]) -> str | None:

@@ -15,9 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from holdfast.threads.authority import KEY, Author, Authority, Writer
+from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StreamError, Unauthorized
+from holdfast.threads.ids import now_ms
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_response
+from holdfast.threads.seals import Seals
 from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.streams import AppendRequest, Producer
 from holdfast.threads.surface import PREFIX, StreamSurface, stream_path
 
 _PATIENCE: Final = 30.0
@@ -30,8 +35,18 @@ Fault = Callable[[Request], Awaitable[Response | None]]
 class RunnerDoor:
     """`async with` opens it on a port of its own, which it keeps while it is `away`."""
 
-    def __init__(self, folder: Path, thread: str = "t-test", *, token_seconds: int = 3600) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        thread: str = "t-test",
+        *,
+        run: str = "r-1",
+        agent: str = "scripted",
+        token_seconds: int = 3600,
+    ) -> None:
         self.thread = thread
+        self.run = run
+        self.agent = agent
         self.cancel: str | None = None
         self.fault: Fault | None = None
         self.after: Fault | None = None
@@ -51,9 +66,9 @@ class RunnerDoor:
 
     async def __aenter__(self) -> Self:
         self._store = await SqliteStore.open(self._folder / "data.db")
-        self._surface = StreamSurface(self._store)
+        self._surface = StreamSurface(self._store, Authority(Seals(b"tests"), frozenset((self.agent,))))
         created = Request("PUT", f"threads/{self.thread}", b"", {b"content-type": b"application/json"})
-        await self._surface.respond(created)
+        await self._surface.respond(created, KEY)
         await self.come_back()
         return self
 
@@ -90,11 +105,10 @@ class RunnerDoor:
 
     async def claim(self, epoch: int) -> None:
         """As whoever starts a runner does: earlier runners are fenced."""
-        body = json.dumps([{"id": f"runner-{epoch}", "payload": {"type": "signal.run.runner", "epoch": epoch}}])
-        headers = {b"content-type": b"application/json", b"producer-id": b"run"}
-        headers |= {b"producer-epoch": b"%d" % epoch, b"producer-seq": b"0"}
-        assert self._surface is not None
-        await self._surface.append(Request("POST", f"threads/{self.thread}", b"", headers, body.encode()))
+        entry = Entry(f"runner-{epoch}", now_ms(), {"type": "signal.run.runner", "epoch": epoch})
+        assert self._store is not None
+        claim = AppendRequest(keyed=(keyed(entry),), producer=Producer("run", epoch, 0))
+        await self._store.append(f"threads/{self.thread}", claim)
         self._changed.set()
 
     async def entries(self) -> list[dict[str, Any]]:
@@ -183,7 +197,8 @@ class RunnerDoor:
             return _json({"cancel": self.cancel})
         assert self._surface is not None
         request.path = stream_path(request.path.removeprefix(PREFIX))
-        return self._surface.appended(request, await self._surface.append(request))
+        author = Author(Writer.RUNNER, self.run, int(request.headers[b"producer-epoch"]), self.agent)
+        return self._surface.appended(request, await self._surface.append(request, author))
 
 
 def _json(document: dict[str, Any]) -> Response:

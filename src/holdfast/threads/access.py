@@ -92,6 +92,8 @@ class RunGrant:
     scope: RunScope
     model: str = ""
     """Name and model, as the run was launched with; for `model`."""
+    agent: str = ""
+    """What the types of its agent's entries begin with; for `runner`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,7 @@ class Access:
     # --- runs ---
 
     def issue_run(
-        self, thread: str, run: str, epoch: int, box: str, scope: RunScope, *, model: str = ""
+        self, thread: str, run: str, epoch: int, box: str, scope: RunScope, *, model: str = "", agent: str = ""
     ) -> IssuedRunToken:
         """For one run, in one epoch, in one box."""
         import jwt
@@ -311,6 +313,7 @@ class Access:
             "box": box,
             "scope": scope.value,
             "model": model,
+            "agent": agent,
             "iat": now,
             "exp": expires,
         }
@@ -326,7 +329,9 @@ class Access:
     def renew_run(self, credential: str | None, box: str) -> IssuedRunToken:
         """Another like this one, also where it has expired: the caller knows that its run lives."""
         grant, _ = self._run_token(credential, box)
-        return self.issue_run(grant.thread, grant.run, grant.epoch, grant.box, grant.scope, model=grant.model)
+        return self.issue_run(
+            grant.thread, grant.run, grant.epoch, grant.box, grant.scope, model=grant.model, agent=grant.agent
+        )
 
     def _run_token(self, credential: str | None, box: str) -> tuple[RunGrant, int]:
         if credential is None:
@@ -360,6 +365,7 @@ class Access:
                 str(claims["box"]),
                 RunScope(claims["scope"]),
                 str(claims["model"]),
+                str(claims.get("agent", "")),  # which tokens of older servers do not name: those end, and write no more
             )
             return grant, int(claims["exp"]) * 1000
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):

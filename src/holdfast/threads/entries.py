@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,18 +46,24 @@ class Entry:
         return {"id": self.id, "ts": self.ts, **author, "payload": self.payload}
 
 
-def keyed_entries(body: bytes, now: int) -> tuple[Keyed, ...]:
+Admit = Callable[[dict[str, Any]], Keyed | None]
+"""Judges an entry that was sent. Raises where it is refused; returns what is appended in its place, or None."""
+
+
+def keyed_entries(body: bytes, now: int, admit: Admit | None = None) -> tuple[Keyed, ...]:
     """The entries of a request body, ready to append. Those that lack an id or a time get one."""
     values, messages = parse_messages(body)
-    return tuple(_keyed(value, message, now) for value, message in zip(values, messages, strict=True))
+    return tuple(_keyed(value, message, now, admit) for value, message in zip(values, messages, strict=True))
 
 
 def keyed(entry: Entry) -> Keyed:
     return Keyed(entry.id, orjson.dumps(entry.to_json()) + SEPARATOR)
 
 
-def _keyed(value: Any, message: bytes, now: int) -> Keyed:
+def _keyed(value: Any, message: bytes, now: int, admit: Admit | None) -> Keyed:
     check_entry(value)
+    if admit is not None and (instead := admit(value)) is not None:
+        return instead
     key = value.get("id")
     if key is not None and "ts" in value:
         return Keyed(key, message + SEPARATOR)

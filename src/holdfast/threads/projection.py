@@ -11,6 +11,7 @@ from typing import Final
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError, StreamGone, StreamNotFound
 from holdfast.threads.framing import as_array, parse_json
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
+from holdfast.threads.seals import Seals
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change
 from holdfast.threads.surface import THREADS
@@ -26,9 +27,10 @@ _SWEEP_SECONDS: Final = 1.0
 class Projection:
     """Owns the set of threads whose rows are behind, and the sweep that folds them."""
 
-    def __init__(self, store: StreamStore, rows: RowStore) -> None:
+    def __init__(self, store: StreamStore, rows: RowStore, seals: Seals) -> None:
         self._store = store
         self._rows = rows
+        self._seals = seals
         self._behind: set[str] = set()
         self._folding: set[str] = set()
         """Taken out of `_behind`, and not saved yet: a row read now would be the old one."""
@@ -151,7 +153,7 @@ class Projection:
             position = row.folded
             while True:
                 piece = await self._store.read(path, position, _FOLD_BYTES)
-                row = fold(row, parse_json(as_array(piece.data)), position)
+                row = fold(row, parse_json(as_array(piece.data)), self._seals, position)
                 position = piece.end
                 if position >= info.tail:
                     break

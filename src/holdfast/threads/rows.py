@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.runs import Run, RunStatus, ThreadRuns, concerns_runs, fold_run
+from holdfast.threads.runs import Run, RunStatus, ThreadRuns, concerns_runs, fold_run, is_control
+from holdfast.threads.seals import Origin, Seals
 
 _PREVIEW: Final = 200
 
@@ -54,8 +55,8 @@ class ThreadRow:
     """Runs that were folded in since the row was saved: each has a row of its own."""
 
 
-def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], since: int = 0) -> ThreadRow:
-    """The row after these entries, the first of which begins at position `since`."""
+def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since: int = 0) -> ThreadRow:
+    """The row after these entries, the first of which begins at position `since`. `seals` tell what can be believed."""
     count = 0
     last: dict[str, Any] | None = None
     activity = row.last_activity_at
@@ -69,9 +70,11 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], since: int = 0) -> T
         if kind.startswith("signal.thread."):
             row = _apply_signal(row, kind[len("signal.thread.") :], entry["payload"])
         elif concerns_runs(kind, entry["payload"], runs):
-            after = fold_run(runs, entry, since)
+            origin = seals.origin(row.id, entry) if is_control(entry["payload"]) else Origin.UNPROVEN
+            after = fold_run(runs, entry, origin, since)
             if after.latest is not None and after.latest is not runs.latest:
-                touched[after.latest.run] = after.latest
+                if after.latest.origin is not Origin.FORK:  # of those, the thread that they were launched on tells
+                    touched[after.latest.run] = after.latest
                 if runs.latest is None or after.latest.status is not runs.latest.status:
                     row = replace(row, status=_STATUS_OF_RUN[after.latest.status])
             runs = after
@@ -88,7 +91,7 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], since: int = 0) -> T
 
 
 def _apply_signal(row: ThreadRow, name: str, payload: dict[str, Any]) -> ThreadRow:
-    """Signals come from anyone who may write to the thread: what does not fit is not applied."""
+    """Signals come from clients with an API key as well: what does not fit is not applied."""
     match name:
         case "created":
             return replace(

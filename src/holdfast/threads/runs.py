@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from holdfast.threads.seals import Origin
+
 PRODUCER: Final = "run"
 """The idempotent producer that every run of a thread writes as, each with an epoch of its own."""
 PREFIX: Final = "signal.run."
@@ -29,6 +31,8 @@ MAX_WAITING: Final = 100
 _MAX_AGENTS: Final = 32
 _MAX_TEXT: Final = 4096
 _MAX_OPTIONS: Final = 32 * 1024
+_FOLD: Final = 2
+"""Of what is kept of a fold. Earlier ones believed entries whoever had written them."""
 _MAX_EPOCH_STEP: Final = 1_000
 """An epoch that is further ahead is nobody's we know: the store tells the true one."""
 
@@ -81,6 +85,8 @@ class Run:
     provider: str
     started_at: int
     """UTC milliseconds."""
+    origin: Origin = Origin.UNPROVEN
+    """Of its claim. What another than this server may have claimed for this thread is shown, and not acted on."""
     since: int = field(default=0, compare=False)
     """A position of the thread before its first entry, and not far before it. Which one depends on how it was read."""
     prompts: tuple[str, ...] = ()
@@ -122,6 +128,16 @@ class Run:
         return self.status is RunStatus.RUNNING
 
     @property
+    def is_ours(self) -> bool:
+        """This server launched it on this thread: its box and its processes may be touched."""
+        return self.origin is Origin.HERE
+
+    @property
+    def is_proven(self) -> bool:
+        """This server launched it, here or on the thread that this one was forked from: its options can be believed."""
+        return self.origin is not Origin.UNPROVEN
+
+    @property
     def kind(self) -> str:
         """What the types of its agent's entries begin with. An agent that is named by its command is of a kind."""
         return self.agent.partition(":")[0]
@@ -138,6 +154,7 @@ class Run:
         return cls(
             **{
                 **value,
+                "origin": Origin(value.get("origin", Origin.UNPROVEN)),
                 "prompts": tuple(value["prompts"]),
                 "stage": Stage(value["stage"]),
                 "status": RunStatus(value["status"]),
@@ -194,6 +211,7 @@ class ThreadRuns:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "fold": _FOLD,
             "epoch": self.epoch,
             "count": self.count,
             "latest": None if self.latest is None else self.latest.to_json(),
@@ -206,13 +224,15 @@ class ThreadRuns:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ThreadRuns:
+        believed = value.get("fold") == _FOLD
+        sessions = {agent: AgentSession(*each) for agent, each in value["sessions"].items()}
         return cls(
             value["epoch"],
             value["count"],
             None if value["latest"] is None else Run.from_json(value["latest"]),
-            tuple(Waiting(*each) for each in value["waiting"]),
-            {agent: AgentSession(*each) for agent, each in value["sessions"].items()},
-            value["workspace"],
+            tuple(Waiting(*each) for each in value["waiting"]) if believed else (),
+            sessions if believed else {agent: replace(each, whole=False) for agent, each in sessions.items()},
+            value["workspace"] if believed else None,
         )
 
 
@@ -229,23 +249,29 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
     return latest is not None and kind.startswith(latest.harness) and kind[len(latest.harness) :].startswith(".")
 
 
-def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], since: int = 0) -> ThreadRuns:
-    """The runs after one more entry, which begins at `since` or later.
+def is_control(payload: Mapping[str, Any]) -> bool:
+    """Whether the server acts on an entry by what this payload says: it seals such entries when it writes them."""
+    kind: str = payload["type"]
+    return kind.startswith(PREFIX) or (kind == "chat" and payload.get("queued") is True)
 
-    Whoever may write to the thread writes these: what does not fit is not applied, and nothing raises.
+
+def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: int = 0) -> ThreadRuns:
+    """The runs after one more entry, which begins at `since` or later. `origin` matters for control entries only.
+
+    What others may have written about a run of ours is not applied, nor what does not fit; nothing raises.
     """
     payload = entry["payload"]
     kind: str = payload["type"]
     if kind == "chat":
-        return _queued(runs, entry, payload, since)
+        return _queued(runs, entry, payload, since) if origin is Origin.HERE else runs
     if kind == STARTED:
-        return _started(runs, entry, payload, since)
+        return _started(runs, entry, payload, origin, since)
     run = runs.latest
     if run is None:
         return runs
     if not kind.startswith(PREFIX):
         return _event(runs, run, kind, payload)
-    if payload.get("run") != run.run or not run.live:
+    if payload.get("run") != run.run or not run.live or origin not in (Origin.HERE, run.origin):
         return runs
     ts: int = entry["ts"]
     match kind:
@@ -289,7 +315,9 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], since: int = 0) -> Thre
     return replace(runs, latest=changed)
 
 
-def _started(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int) -> ThreadRuns:
+def _started(
+    runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], origin: Origin, since: int
+) -> ThreadRuns:
     run, agent = _text(payload.get("run")), _text(payload.get("agent"))
     if runs.live is not None or not run or not agent or entry["id"] != start_id(run):
         return runs  # a claim is only ever made on a thread that is idle
@@ -313,6 +341,7 @@ def _started(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, A
             model=_text(payload.get("model")) or "",
             provider=_text(payload.get("provider")) or "",
             started_at=entry["ts"],
+            origin=origin,
             since=since,
             prompts=prompts,
             resumes=_text(payload.get("resumes")),
@@ -322,7 +351,7 @@ def _started(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, A
         ),
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
-        workspace=runs.workspace or _text(options.get("workspace")),
+        workspace=runs.workspace or (_text(options.get("workspace")) if origin is not Origin.UNPROVEN else None),
     )
 
 
@@ -344,7 +373,7 @@ def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Map
     session = sessions.get(run.agent)
     if session is not None and session.run == run.run:
         # An agent that was killed, cancelled or failed may not have written down what it said: rebuild then.
-        whole = ended_by == "runner" and ended.status is RunStatus.COMPLETED
+        whole = run.is_ours and ended_by == "runner" and ended.status is RunStatus.COMPLETED
         sessions[run.agent] = replace(session, whole=whole)
     return replace(
         runs,

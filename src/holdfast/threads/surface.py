@@ -1,6 +1,7 @@
 """The Durable Streams protocol over a store: requests in, responses out. Knows HTTP's words, but no server.
 
-Live SSE reads are in tails; who may do what is asked of `access` by the server before it comes here.
+Live SSE reads are in tails. The server asks `access` who is calling before it comes here; what that author may write on
+a thread is asked of `authority` here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
 from holdfast.threads.acknowledgement import Acknowledgement
+from holdfast.threads.authority import Author, Authority, check_producer
 from holdfast.threads.cursor import next_cursor
-from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import InvalidRequest, MethodNotAllowed, StreamGone
 from holdfast.threads.framing import as_array, frame_json
 from holdfast.threads.ids import now_ms
@@ -74,18 +75,26 @@ class StreamSurface:
     """Create, append, read, head and delete, as the protocol words them."""
 
     def __init__(
-        self, store: StreamStore, *, long_poll_timeout: float = 30.0, clock: Callable[[], int] = now_ms
+        self,
+        store: StreamStore,
+        authority: Authority,
+        *,
+        long_poll_timeout: float = 30.0,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         self._store = store
+        self._authority = authority
         self._long_poll_timeout = long_poll_timeout
         self._clock = clock
         self._waiting: set[asyncio.Future[Change | None]] = set()
 
-    def append(self, request: Request) -> Acknowledgement:
+    def append(self, request: Request, author: Author) -> Acknowledgement:
         """Begin an append. Raises what can be refused at once; the rest comes with the awaitable."""
         headers, body, path = request.headers, request.body, request.path
         close = _is_true(headers.get(b"stream-closed"))
         producer = _producer(headers) if not headers.keys().isdisjoint(_PRODUCER_HEADERS) else None
+        if producer is not None and path.startswith(THREADS):
+            check_producer(author, producer.id)
         data = b""
         keyed: tuple[Keyed, ...] = ()
         content_type = None
@@ -94,7 +103,7 @@ class StreamSurface:
             if not content_type:
                 raise InvalidRequest("an append needs a Content-Type header, that of the stream")
             if path.startswith(THREADS):
-                keyed = keyed_entries(body, self._clock())
+                keyed = self._authority.entries(body, self._clock(), path[len(THREADS) :], author)
             else:
                 data = frame_json(body) if is_json(content_type) else body
             if not data and not keyed:
@@ -118,7 +127,7 @@ class StreamSurface:
         headers.append((b"producer-seq", b"%d" % producer.seq))
         return Response(200 if request.body and not appended.duplicate else 204, headers)
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self, request: Request, author: Author) -> Response:
         """Everything but appends and SSE."""
         match request.method:
             case "GET":
@@ -126,13 +135,13 @@ class StreamSurface:
             case "HEAD":
                 return await self._head(request)
             case "PUT":
-                return await self._put(request)
+                return await self._put(request, author)
             case "DELETE":
                 await self._store.delete(request.path)
                 return Response(204, [])
         raise MethodNotAllowed(request.method, "GET, HEAD, PUT, POST, DELETE, OPTIONS")
 
-    async def _put(self, request: Request) -> Response:
+    async def _put(self, request: Request, author: Author) -> Response:
         config = _config(request)
         path = request.path
         data = b""
@@ -140,7 +149,8 @@ class StreamSurface:
         if path.startswith(THREADS):
             if not is_json(config.content_type or ("application/json" if config.fork else "")):
                 raise InvalidRequest("a thread holds application/json: create it with that Content-Type")
-            keyed = keyed_entries(request.body, self._clock()) if request.body else ()
+            if request.body:
+                keyed = self._authority.entries(request.body, self._clock(), path[len(THREADS) :], author)
         elif request.body and is_json(await self._content_type(config)):
             data = frame_json(request.body)
         else:

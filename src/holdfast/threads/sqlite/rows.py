@@ -72,7 +72,17 @@ class SqliteRows:
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
         values = [(*_values(row), _is_unsettled(row), self._tenant) for row in rows]
         runs = [
-            (run.run, row.id, run.agent, run.status.value, orjson.dumps(run.to_json()).decode(), self._tenant)
+            (
+                run.run,
+                row.id,
+                run.agent,
+                run.status.value,
+                orjson.dumps(run.to_json()).decode(),
+                self._tenant,
+                run.is_ours,
+                run.run,
+                row.id,
+            )
             for row in rows
             for run in row.touched.values()
         ]
@@ -81,8 +91,10 @@ class SqliteRows:
             connection.executemany(
                 f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, unsettled, tenant) VALUES ({'?, ' * 14}?)", values
             )
+            # A claim that cannot be proven takes nothing from the thread that has a run of that id.
             connection.executemany(
-                "INSERT OR REPLACE INTO runs_cache (id, thread, agent, status, run, tenant) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO runs_cache (id, thread, agent, status, run, tenant) SELECT ?, ?, ?, ?, ?, ?"
+                " WHERE ? OR NOT EXISTS (SELECT 1 FROM runs_cache WHERE id = ? AND thread <> ?)",
                 runs,
             )
             ended = [(id, self._tenant) for id in gone]
