@@ -121,6 +121,21 @@ def choose_server(
     return ServerAddress(running.url, api_key or running.api_key, folder)
 
 
+@dataclass(frozen=True, slots=True)
+class HomeAddress:
+    """Where the server of a home is now, and with which key. For clients that found both there, as their `find_again`:
+    the next server of the home has another key, and perhaps another port."""
+
+    home: Path
+
+    async def __call__(self) -> tuple[str, str | None] | None:
+        try:
+            running = read_running(self.home)
+        except (OSError, ValueError):
+            return None
+        return None if running is None else (running.url, running.api_key)
+
+
 def find_answering(home: Path) -> RunningServer | None:
     """The server of a home, where it takes connections."""
     try:

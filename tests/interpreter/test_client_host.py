@@ -17,14 +17,14 @@ from holdfast import Client, Interpreter
 from holdfast.boxes.acquire import How
 from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.spec import BoxSpec, VolumeMount
-from holdfast.client import RemoteBox
+from holdfast.client import RemoteBox, Unreachable
 from holdfast.client.near_box import NearBox
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import CompletionFailed, WorkspaceConflict
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.record import RecordUnwritten
 from holdfast.interpreter.workspace import FORCED
-from holdfast.local_server import is_alive, read_running
+from holdfast.local_server import HomeAddress, is_alive, read_running
 from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, error
 from holdfast.testing.server import ServerProcess
@@ -171,6 +171,28 @@ async def test_all_of_it_goes_on_after_a_restart_of_the_server(host: ClientHost,
     again = await host.acquire("restart", SPEC)
     assert (again.box.id, again.how) == (box.id, How.RESUMED)
     await host.delete(box)
+
+
+async def test_a_box_that_a_failed_shutdown_leaves_is_collected(host_server: ServerProcess) -> None:
+    client = Client(
+        host_server.url, api_key=host_server.api_key, retry_seconds=0.2, find_again=HomeAddress(host_server.home)
+    )
+    async with client:
+        host = ClientHost(client, home=host_server.home)
+        interpreter = Interpreter(host=host, spec=BoxSpec(memory=512 << 20, idle_seconds=1))
+        await interpreter.start()
+        box = interpreter.box.id
+        host_server.kill()
+        with pytest.raises((Unreachable, RecordUnwritten)):
+            await interpreter.shutdown()
+        await host.close()
+        host_server.start()
+        async with await client.boxes.open(box) as left:
+            # Its Python ends by itself when nobody was there for a quarter of an hour. That is not waited for here.
+            await left.exec(["sh", "-c", "kill -9 -1"])
+        async with asyncio.timeout(60):
+            while (await client.boxes.get(box)).ended_at is None:  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.1)
 
 
 async def test_a_model_is_asked_through_the_server(host: ClientHost) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ from holdfast.cli.pipes import Outlet
 if TYPE_CHECKING:
     from holdfast.boxes import Process, ProcessInfo
     from holdfast.client import Client
+
+_RESTART_SECONDS: Final = 60.0
+"""How long a server that is being restarted is waited for while output is followed."""
 
 
 def logs(
@@ -64,7 +67,7 @@ def logs(
             return await found.info()
 
     try:
-        info = ask(where, work)
+        info = ask(where, work, retry_seconds=_RESTART_SECONDS if follow else 0.0)
     except KeyboardInterrupt:
         if not as_json:
             note("stopped", f"process {process} goes on without you")

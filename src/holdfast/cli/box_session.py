@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from holdfast.cli.discovery import RetryNotes, find_server, leave_out_what_httpx_brings, the_home
+from holdfast.cli.discovery import RetryNotes, again, find_server, leave_out_what_httpx_brings, the_home
 from holdfast.cli.errors import CommandError, box_error, command_error
 from holdfast.cli.exits import Exit
 
@@ -43,18 +43,21 @@ class Where:
     home: Path | None
 
 
-def ask(where: Where, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `work` with a client of the server that was asked for. Its errors become the command's."""
+def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
+    """Run `work` with a client of the server that was asked for. Its errors become the command's.
+
+    `retry_seconds` is how long a server that is being restarted is waited for.
+    """
 
     async def main() -> T:
-        async with reach(where) as client:
+        async with reach(where, retry_seconds=retry_seconds) as client:
             return await work(client)
 
     return asyncio.run(main())
 
 
 @contextlib.asynccontextmanager
-async def reach(where: Where) -> AsyncIterator[Client]:
+async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Client]:
     """A client, found anew: a server that was started again has another key, perhaps another port."""
     found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
     leave_out_what_httpx_brings()
@@ -63,7 +66,13 @@ async def reach(where: Where) -> AsyncIterator[Client]:
     from holdfast.client import Client, HoldfastError
 
     try:
-        client = Client(found.url, api_key=found.api_key, retry_seconds=0.0, on_retry=RetryNotes().tell)
+        client = Client(
+            found.url,
+            api_key=found.api_key,
+            retry_seconds=retry_seconds,
+            on_retry=RetryNotes().tell,
+            find_again=again(where.server, where.api_key, where.home),
+        )
     except ValueError as error:
         raise CommandError(str(error), exit=Exit.USAGE) from None
     async with client:

@@ -17,6 +17,7 @@ from holdfast.local_server import NoServer, choose_server, default_home
 
 if TYPE_CHECKING:
     from holdfast.client import RetryNotice, SyncClient
+    from holdfast.client.connection import FindAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,22 @@ def find_server(
     return FoundServer(found.url, found.api_key, start)
 
 
+def again(server: str | None, api_key: str | None, home: Path | None) -> FindAgain:
+    """The same search once more, for a client whose server was restarted: what was found in a home may have changed.
+
+    What was given stays as it was given.
+    """
+
+    async def search() -> tuple[str, str | None] | None:
+        try:
+            found = find_server(server, api_key, home, os.environ, the_home(None))
+        except CommandError:
+            return None
+        return found.url, found.api_key
+
+    return search
+
+
 @contextmanager
 def connect(
     server: str | None, api_key: str | None, home: Path | None, *, retry_seconds: float = 0.0
@@ -73,7 +90,13 @@ def connect(
     from holdfast.client import HoldfastError, SyncClient
 
     try:
-        client = SyncClient(found.url, api_key=found.api_key, retry_seconds=retry_seconds, on_retry=RetryNotes().tell)
+        client = SyncClient(
+            found.url,
+            api_key=found.api_key,
+            retry_seconds=retry_seconds,
+            on_retry=RetryNotes().tell,
+            find_again=again(server, api_key, home),
+        )
     except ValueError as error:
         raise CommandError(str(error), exit=Exit.USAGE) from None
     with client:

@@ -15,7 +15,15 @@ import anyio
 import httpx
 
 from holdfast.client.backoff import Backoff, RetryNotice
-from holdfast.client.errors import HoldfastError, NotUnderstood, TooManyRequests, Unauthorized, Unreachable, error_of
+from holdfast.client.errors import (
+    HoldfastError,
+    NotUnderstood,
+    Refused,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    error_of,
+)
 
 DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_RETRY_SECONDS: Final = 60.0
@@ -25,6 +33,9 @@ _SILENCE_SECONDS: Final = 75.0
 _LIMITS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=20, keepalive_expiry=3.0)
 """Idle connections are dropped before a server drops them, or a request could meet a closing one."""
 
+_CHEAP: Final = "/v1/threads?limit=1"
+"""What every credential of a home may ask, and costs next to nothing."""
+
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 LOST: Final = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError)
 
@@ -32,6 +43,8 @@ T = TypeVar("T")
 Parameters = Sequence[tuple[str, str]]
 FindAgain = Callable[[], Awaitable[tuple[str, str | None] | None]]
 """Where a server is now, and with which credential: it may have been started anew. None where nobody knows."""
+Address = tuple[str, str | None]
+"""The URL of a server, and what goes into the header `authorization`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +110,27 @@ class Connection:
         self._find_again = find_again
         self.use_credential(api_key)
 
-    async def found_elsewhere(self, error: HoldfastError) -> bool:
-        """Whether the server is elsewhere by now, or takes another credential: then that is used from now on."""
+    @property
+    def address(self) -> Address:
+        """What a request that is sent now is sent with."""
+        return self.url, self._http.headers.get("authorization")
+
+    async def found_elsewhere(self, error: HoldfastError, used: Address) -> bool:
+        """Whether the server is elsewhere by now, or takes another credential: then that is used from now on.
+
+        `used` is the address of the request that failed: another task may have found the new one meanwhile.
+        """
         if self._find_again is None or not isinstance(error, Unreachable | Unauthorized):
             return False
+        if self.address != used:
+            return True
         found = await self._find_again()
+        if self.address != used:
+            return True
         if found is None:
             return False
         url, credential = found[0].rstrip("/"), found[1]
-        bearer = {} if credential is None else {"authorization": f"Bearer {credential}"}
-        if url == self.url and bearer == self.credential_header:
+        if (url, None if credential is None else f"Bearer {credential}") == used:
             return False
         self.url = url
         self._http.base_url = httpx.URL(url)
@@ -142,6 +166,7 @@ class Connection:
         attempt, repeated = 0, False
         while True:
             error: HoldfastError
+            used = self.address
             try:
                 response = await self._http.request(
                     method,
@@ -163,14 +188,14 @@ class Connection:
                     return Answer(response.status_code, response.headers, response.content, repeated)
                 error = error_of(response.status_code, response.headers, response.content, asked)
                 error.repeated = repeated
-                if isinstance(error, Unauthorized) and await self.found_elsewhere(error):
+                if isinstance(error, Unauthorized) and await self.found_elsewhere(error, used):
                     continue
                 if not is_temporary(response.status_code) or is_final(error):
                     raise error
                 asked_delay = retry_after(response.headers)
                 harmless = isinstance(error, TooManyRequests)
             repeated = repeated or not harmless
-            if not (repeated and not repeatable) and await self.found_elsewhere(error):
+            if not (repeated and not repeatable) and await self.found_elsewhere(error, used):
                 continue
             delay = self.backoff.delay(attempt, asked_delay)
             if (repeated and not repeatable) or time.monotonic() + delay >= deadline:
@@ -206,26 +231,46 @@ class Connection:
         """
         asked = f"{method} {path}"
         seconds = silence or self.timeout
-        request = self._http.build_request(
-            method,
-            path,
-            params=list(parameters),
-            content=body,
-            headers={} if body is None else {"content-type": media_type},
-            timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
-        )
+        streams = body is not None and not isinstance(body, bytes)
+        if streams and self._find_again is not None:
+            # A body that comes only once must not be spent on a refusal: this finds the server, and its key, first.
+            await self._ensure_known()
         try:
-            response = await self._http.send(request, stream=True)
-            try:
-                if not response.is_success:
-                    raise error_of(response.status_code, response.headers, await response.aread(), asked)
-                yield response
-            finally:
-                await response.aclose()
+            while True:
+                used = self.address
+                request = self._http.build_request(
+                    method,
+                    path,
+                    params=list(parameters),
+                    content=body,
+                    headers={} if body is None else {"content-type": media_type},
+                    timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
+                )
+                try:
+                    response = await self._http.send(request, stream=True)
+                except _NEVER_SENT as lost:
+                    if not await self.found_elsewhere(self.lost(asked, lost), used):
+                        raise
+                    continue
+                try:
+                    if not response.is_success:
+                        refused = error_of(response.status_code, response.headers, await response.aread(), asked)
+                        if streams or not await self.found_elsewhere(refused, used):
+                            raise refused
+                        continue
+                    yield response
+                    return
+                finally:
+                    await response.aclose()
         except LOST as lost:
             raise self.lost(asked, lost) from lost
         except httpx.HTTPError as broken:
             raise not_understood(f"{asked} failed: {broken}") from broken
+
+    async def _ensure_known(self) -> None:
+        """Have the address of the server, and a credential that it knows. What that may do, it says itself."""
+        with contextlib.suppress(Refused):
+            await self.ask("GET", _CHEAP)
 
     @property
     def credential_header(self) -> dict[str, str]:

@@ -175,10 +175,11 @@ class Interpreters:
         connection = self._connection
         deadline, attempt = time.monotonic() + connection.retry_seconds, 0
         while True:
+            used = connection.address
             try:
                 return await self._follow(path, encode_json(wanted), following)
             except (Unreachable, Unauthorized) as error:
-                if await connection.found_elsewhere(error):
+                if await connection.found_elsewhere(error, used):
                     continue
                 if following.moved:
                     deadline, attempt, following.moved = time.monotonic() + connection.retry_seconds, 0, False

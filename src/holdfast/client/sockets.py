@@ -23,10 +23,11 @@ async def open_socket(connection: Connection, path: str, parameters: Parameters 
     """Tried again where the server was not there; the caller closes it."""
     deadline, attempt = time.monotonic() + connection.retry_seconds, 0
     while True:
+        used = connection.address
         try:
             return await open_once(connection, path, parameters)
         except (Unreachable, Unauthorized) as error:
-            if await connection.found_elsewhere(error):
+            if await connection.found_elsewhere(error, used):
                 continue
             if isinstance(error, Unauthorized):
                 raise

@@ -17,7 +17,7 @@ import anyio
 import httpx
 
 from holdfast.client.connection import LOST, Connection, is_temporary, not_understood, retry_after
-from holdfast.client.errors import HoldfastError, Unreachable, error_of
+from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.events import Event, decode_events
 from holdfast.client.positions import NOW, Position, parse_position
 from holdfast.threads.entries import Entry
@@ -74,6 +74,8 @@ class Tail:
         self._response: httpx.Response | None = None
         self._events: AsyncIterator[Event] | None = None
         self._cursor: str | None = None
+        self._used = connection.address
+        """What the connection at hand, or the last one, was made with."""
         self._connected_at = 0.0
         self._brought_entries = False
         """Of the connection at hand, or the last one."""
@@ -119,12 +121,17 @@ class Tail:
         """Take the next batch in; where the connection is lost instead, wait until it is time for another one."""
         try:
             if self._events is None:
+                self._used = self._connection.address
                 await self._connect()
             await self._take_batch()
         except LOST as lost:
             await self._recover(self._connection.lost(f"GET {self._stream}", lost))
         except _NotNow as answer:
             await self._recover(answer.error, answer.delay)
+        except Unauthorized as refused:
+            await self._disconnect()
+            if not await self._connection.found_elsewhere(refused, self._used):
+                raise
         except BaseException:
             await self._disconnect()
             raise
@@ -175,6 +182,8 @@ class Tail:
             return
         if was_good:
             self._failures = 0
+            return
+        if await self._connection.found_elsewhere(error, self._used):
             return
         if self._down_since is None:
             self._down_since = now

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -28,7 +27,7 @@ from holdfast.client.near_box import folder_of
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
-from holdfast.local_server import ServerNotStarted, default_home, find_or_start, read_running
+from holdfast.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.threads.ids import new_id
 
@@ -82,7 +81,7 @@ class ClientHost:
             running, _ = await asyncio.to_thread(find_or_start, home)
         except ServerNotStarted as error:
             raise NoServer(error.message, hint=error.hint) from None
-        client = Client(running.url, api_key=running.api_key, find_again=partial(_find_again, home))
+        client = Client(running.url, api_key=running.api_key, find_again=HomeAddress(home))
         return cls(client, home=home, owns_client=True)
 
     # --- boxes ---
@@ -188,11 +187,3 @@ class _Writing:
 def is_final(error: Exception) -> bool:
     """Whether the server says no, and will say so again."""
     return isinstance(error, Refused) and not isinstance(error, _TEMPORARY)
-
-
-async def _find_again(home: Path) -> tuple[str, str | None] | None:
-    try:
-        running = read_running(home)
-    except (OSError, ValueError):
-        return None
-    return None if running is None else (running.url, running.api_key)

@@ -115,9 +115,9 @@ class Interpreter:
         self.events = Events()
         self._host = host
         self._owns_host = host is None
-        self._spec = spec or (
-            BoxSpec() if self.keep else BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=ALONE_SECONDS)
-        )
+        self._spec = spec or BoxSpec()
+        if not self.keep:
+            self._spec = _collected(self._spec)
         self._memory = memory
         self._python = python
         if workspace is not None and volume is None:
@@ -761,3 +761,14 @@ def _told(done: Execution, code: str) -> dict[str, Any]:
     if done.state_lost:
         told["state_lost"] = True
     return told
+
+
+def _collected(spec: BoxSpec) -> BoxSpec:
+    """The spec of a box that goes with its interpreter: where that cannot delete it, the server does once it is idle.
+
+    What was asked for by name stays.
+    """
+    if spec.lifetime is not Lifetime.SHARED or spec.on_idle is not None:
+        return spec
+    idle = ALONE_SECONDS if spec.idle_seconds is None else spec.idle_seconds
+    return replace(spec, lifetime=Lifetime.EPHEMERAL, idle_seconds=idle)

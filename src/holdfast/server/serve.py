@@ -153,8 +153,15 @@ def _listen(settings: Settings) -> socket.socket:
 class _Server(uvicorn.Server):
     """Ends the long-lived responses before uvicorn waits for them."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None], on_stopping: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_starting: Callable[[], None],
+        on_started: Callable[[], None],
+        on_stopping: Callable[[], None],
+    ) -> None:
         super().__init__(config)
+        self._on_starting = on_starting
         self._on_started = on_started
         self._on_stopping = on_stopping
 
@@ -171,6 +178,7 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(name)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_starting()
         await super().startup(sockets)
         self._on_started()
 
@@ -260,9 +268,13 @@ async def _serve(
         projection.start()
         beside: list[asyncio.Task[None]] = []
 
-        def on_started() -> None:
-            running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
+        running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
+
+        def on_starting() -> None:
+            # Before the first answer: who is refused with the last server's key finds this one's in the home.
             home.announce(running)
+
+        def on_started() -> None:
             app.begin()
             boxes.begin()
             models.begin()
@@ -293,7 +305,7 @@ async def _serve(
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             backlog=2048,
         )
-        server = _Server(config, on_started, on_stopping)
+        server = _Server(config, on_starting, on_started, on_stopping)
         beside.append(asyncio.create_task(_sweep(server, settings.request_timeout)))
         try:
             await server.serve(sockets=[listener])
