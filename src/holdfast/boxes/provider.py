@@ -86,7 +86,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        """All boxes with these labels, the oldest first."""
+        """All boxes with these labels, the oldest first: by `created_at`, and of one millisecond by their ids."""
 
     @abstractmethod
     async def attach(self, id: str) -> Box:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import secrets
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -31,6 +32,7 @@ Reopen = Callable[[], Awaitable[Provider]]
 PATIENCE: Final = 20.0
 """Seconds for something that has to come at once on any machine that is not broken."""
 MEGABYTE: Final = 1 << 20
+_TICKS: Final = 100
 _CLAIMS: Final = "holdfast_claims"
 _Test = TypeVar("_Test", bound=Callable[..., Any])
 _Found = TypeVar("_Found")
@@ -260,6 +262,14 @@ def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
 def fresh(what: str) -> str:
     """A name that nobody has used."""
     return f"{what}-{secrets.token_hex(6)}"
+
+
+async def tick(moment: int) -> None:
+    """Wait until the clock has left a millisecond, so that what is made next is younger: as a provider counts."""
+    for _ in range(_TICKS):
+        if time.time_ns() // 1_000_000 > moment:
+            return
+        await asyncio.sleep(0.001)
 
 
 async def sh(box: Box, script: str, *arguments: str, **named: Any) -> Completed:

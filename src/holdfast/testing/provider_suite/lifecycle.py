@@ -34,6 +34,7 @@ from holdfast.testing.provider_suite.ground import (
     number_in,
     sh,
     text,
+    tick,
 )
 
 
@@ -55,6 +56,7 @@ class LifeOfABox(Ground):
     ) -> None:
         group = fresh("group")
         one = await hatchery.box(labels={"group": group, "kind": "grüße"})
+        await tick(one.info.created_at)
         two = await hatchery.box_of(spec.with_labels({"kind": "b c"}), labels={"group": group})
 
         async def found(**labels: str) -> list[str]:
