@@ -343,7 +343,7 @@ async def test_a_run_whose_box_was_stopped_under_it_says_so_and_goes_on_in_it(wo
     [end] = await world.ends(launched.thread)
     assert (end["status"], end["error"]["code"]) == ("orphaned", "box_stopped")
     assert f"box {runner.run.box} was stopped or killed" in end["error"]["message"]
-    assert "started again with its files" in end["error"]["hint"]
+    assert "starts its box again with its files" in end["error"]["hint"]
     run = (await world.runner(resumed)).run
     assert (run.box, run.box_how, run.files, run.session) == (runner.run.box, "started", "kept", "rebuilt")
 
@@ -357,7 +357,7 @@ async def test_a_diagnosis_names_a_box_that_was_stopped_under_its_run(world: Wor
     assert found.wrong is not None
     assert found.wrong.startswith("box: ")
     assert found.wrong.endswith("it was stopped or killed")
-    assert found.next_step == "resume the thread: its box is started again"
+    assert found.next_step == f"holdfast resume {runner.thread} starts it again"
 
 
 async def test_a_diagnosis_says_how_far_it_came_and_what_to_do(world: World) -> None:

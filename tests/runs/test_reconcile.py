@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.boxes.box import Liveness
+from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile import (
     End,
     Known,
@@ -53,11 +53,19 @@ def test_a_missed_beat_is_a_reason_to_look_and_no_more() -> None:
     assert after(LIMITS.look) == LookAtBox()
 
 
+DISK = LimitHit("disk", "it holds 9 MB")
+MEMORY = LimitHit("memory", "it ran out")
+_BY = "what ran in box b-1 was ended by its"
 DEAD = [
-    (GONE, "box_gone", "box b-1 is gone", "it gets a new box"),
-    (STOPPED, "box_stopped", "box b-1 was stopped or killed", "its box is started again with its files"),
-    (ENDED, "runner_lost", "its runner ended without a word (exit code 137)", "resume the thread"),
-    (replace(ENDED, exit_code=None), "runner_lost", "its runner ended without a word", "resume the thread"),
+    (GONE, "box_gone", "box b-1 is gone", "holdfast resume THREAD goes on from what is on the thread, in a new box"),
+    (STOPPED, "box_stopped", "box b-1 was stopped or killed", "holdfast resume THREAD starts its box again"),
+    (ENDED, "runner_lost", "its runner ended without a word (exit code 137)", "holdfast resume THREAD"),
+    (replace(ENDED, exit_code=None), "runner_lost", "its runner ended without a word", "holdfast resume THREAD"),
+    (replace(ENDED, limits=(DISK,)), "disk_limit", f"{_BY} disk limit: it holds 9", "resume THREAD --disk SIZE"),
+    (replace(STOPPED, limits=(DISK,)), "disk_limit", f"{_BY} disk limit: it holds 9", "resume THREAD --disk SIZE"),
+    (replace(ENDED, limits=(MEMORY,)), "memory_limit", f"{_BY} memory limit: it ran", "resume THREAD --memory SIZE"),
+    # A tool that was killed for memory before the runner failed for another reason.
+    (replace(ENDED, exit_code=70, limits=(MEMORY,)), "runner_lost", "its runner ended", "holdfast resume THREAD"),
 ]
 
 

@@ -304,3 +304,9 @@ async def test_the_async_client_does_the_same(client: SyncClient, model: Scripte
         assert (info.title, info.labels) == ("Mine", {"a": "b"})
         found = [each.id async for each in aclient.runs.list(agent="pi", status="completed", limit=1)]
         assert len(found) == 1
+
+
+def test_a_refused_field_is_told_in_plain_words(client: SyncClient) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        client.runs.launch("a\0b", agent="pi", model="scripted")
+    assert str(refused.value).startswith("prompt: must not hold a NUL")

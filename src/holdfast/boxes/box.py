@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.files import Files
@@ -99,6 +99,15 @@ class Step:
     detail: str = ""
     next_step: str | None = None
     """What to do, where it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitHit:
+    """A limit that a box ran into, for which processes in it were ended."""
+
+    name: Literal["disk", "memory"]
+    """As the option is called that raises it."""
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +259,10 @@ class Box(ABC):
     async def activity(self) -> Metrics:
         """The metrics without what takes long to find out, such as `disk`. Asked often, of many boxes."""
         return await self.metrics()
+
+    async def limits_hit(self) -> list[LimitHit]:
+        """The limits that ended processes in the box, as far as the provider knows. Wakes no box."""
+        return []
 
     @abstractmethod
     async def ping(self) -> list[Step]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.box_session import Where, ask
+from holdfast.cli.box_spec import read_value
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import ModelOption, RunThreadArgument
+from holdfast.cli.sizes import parse_size
 
 if TYPE_CHECKING:
     from holdfast.cli.exits import Exit
@@ -35,6 +37,12 @@ def resume(
         NetworkName | None, typer.Option(help="What the box may reach from now on; else as before.")
     ] = None,
     allow: AllowOption = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of the box, from now on: 512M, 4G; else as before.")
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What the box may write, from now on; else as before.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running.")] = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
@@ -48,12 +56,15 @@ def resume(
     \b
     holdfast resume t-1
     holdfast resume t-1 "now write the docs" --agent codex
+    holdfast resume t-1 --disk 20G
     holdfast resume t-1 "pip install pytest, then go on" --allow default
     """
     from holdfast.cli.run_follow import begin_and_follow
     from holdfast.cli.server_start import ensure_server
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
+    memory_bytes = None if memory is None else read_value(parse_size, memory)
+    disk_bytes = None if disk is None else read_value(parse_size, disk)
     where = Where(server, api_key, home)
     ensure_server(where)
 
@@ -63,7 +74,16 @@ def resume(
 
             since = (await client.threads.get(thread)).next_offset
             asking.sent = True
-            launched = await client.runs.resume(thread, prompt, agent=agent, model=model, fresh=fresh, network=policy)
+            launched = await client.runs.resume(
+                thread,
+                prompt,
+                agent=agent,
+                model=model,
+                fresh=fresh,
+                network=policy,
+                memory=memory_bytes,
+                disk=disk_bytes,
+            )
             return Begun(launched.thread, launched.run, since)
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)

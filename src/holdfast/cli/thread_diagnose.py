@@ -36,9 +36,10 @@ def diagnose(
         write_json(found.to_json())
     else:
         write_field("run", f"{found.run or 'none'}  {found.status}")
+        width = max(len(each.stage) for each in found.findings) + 2
         for each in found.findings:
             mark, style = _MARKS[each.ok]
-            write_line(Cell(f"  {mark} ", style), f"{each.stage:<11}", plain(each.detail))
+            write_line(Cell(f"  {mark} ", style), each.stage.ljust(width), plain(each.detail))
         if found.wrong is not None:
             write_field("wrong", Cell(plain(found.wrong), "red"))
         if found.next_step is not None:

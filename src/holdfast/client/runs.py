@@ -259,9 +259,14 @@ class Runs:
         fresh: bool = False,
         box: Mapping[str, Any] | None = None,
         network: Mapping[str, Any] | None = None,
+        memory: int | None = None,
+        disk: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Go on with a thread: as before, or with another agent, in a new box, or with another network."""
+        """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
+
+        `memory` and `disk` are bytes.
+        """
         wanted: dict[str, Any] = {
             "prompt": prompt,
             "promptId": None if prompt is None else new_entry_id(),
@@ -270,6 +275,8 @@ class Runs:
             "fresh": fresh or None,
             "box": dict(box) if box else None,
             "network": dict(network) if network else None,
+            "memory": memory,
+            "disk": disk,
             "authorId": author_id,
         }
         answer = await self._runs.below(id).ask(
@@ -418,12 +425,26 @@ class SyncRuns:
         fresh: bool = False,
         box: Mapping[str, Any] | None = None,
         network: Mapping[str, Any] | None = None,
+        memory: int | None = None,
+        disk: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Go on with a thread: as before, or with another agent, in a new box, or with another network."""
+        """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
+
+        `memory` and `disk` are bytes.
+        """
         return self._loop.run(
             self._runs.resume(
-                id, prompt, agent=agent, model=model, fresh=fresh, box=box, network=network, author_id=author_id
+                id,
+                prompt,
+                agent=agent,
+                model=model,
+                fresh=fresh,
+                box=box,
+                network=network,
+                memory=memory,
+                disk=disk,
+                author_id=author_id,
             )
         )
 

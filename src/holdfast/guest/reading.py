@@ -30,6 +30,7 @@ MAX_DEPTH = 200
 MAX_OPEN_CALLS = 1024
 MAX_OPEN_MESSAGES = 64
 _MAX_NOTICE = 2000
+_KILL = 9
 _LEFT_OUT = "\n[… %d bytes left out …]\n"
 
 OK = "ok"
@@ -406,6 +407,9 @@ def exit_error(exit_code: int | None) -> dict[str, str]:
     if exit_code is None:
         return _error("agent_lost", "the agent's end was not seen", "go on with: holdfast resume THREAD")
     number = -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
+    if number == _KILL:
+        hint = "was its box out of memory? holdfast thread diagnose THREAD; go on with: holdfast resume THREAD"
+        return _error("agent_killed", "the agent was killed (signal 9)", hint)
     if number:
         return _error("agent_killed", f"the agent was ended by signal {number}", "go on with: holdfast resume THREAD")
     if exit_code == 0:

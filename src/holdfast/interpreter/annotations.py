@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, Vali
 from pydantic.errors import PydanticSchemaGenerationError
 
 from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.validation import describe_problem
 
 _NAMES: Final[Mapping[str, Any]] = {
     "any": Any,
@@ -215,7 +216,7 @@ def _tell(error: ValidationError, kind: Any, value: Any, where: str) -> str:
     lines = []
     for each in found[:_MOST_TOLD]:
         place = "".join(f"[{part!r}]" for part in each["loc"])
-        lines.append(f"{where}{place}: {each['msg'].lower()}, not {_show(each['input'])}")
+        lines.append(f"{where}{place}: {describe_problem(each).lower()}, not {_show(each['input'])}")
     more = f"; and {count - _MOST_TOLD} more" if count > _MOST_TOLD else ""
     return f"{wanted}: {'; '.join(lines)}{more}"
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Metrics, Preview, Step
+from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Metrics, Preview, Step
 from holdfast.boxes.errors import BoxUnreachable, InvalidSpec, Unsupported
 from holdfast.boxes.network import DOOR, NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
@@ -240,6 +240,14 @@ class GuestBox(Box):
     async def usage(self) -> Usage:
         """What the provider knows of it, quickly found out."""
         return Usage()
+
+    async def limits_hit(self) -> list[LimitHit]:
+        times = (await self.usage()).out_of_memory
+        if not times:
+            return []
+        limit = "" if self.spec.memory is None else f"; its limit is {self.spec.memory >> 20} MB"
+        how_often = "once" if times == 1 else f"{times} times"
+        return [LimitHit("memory", f"the box ran out of memory {how_often}{limit}")]
 
     async def disk(self) -> int | None:
         """Bytes on disk, which may take long to find out."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from holdfast.boxes.box import Liveness
-from holdfast.runs.reconcile import Look, RunnerState, Thresholds
+from holdfast.boxes.box import LimitHit, Liveness
+from holdfast.runs.reconcile import Look, RunnerState, Thresholds, limit_hint
 from holdfast.threads.runs import Run, RunStatus, Stage, ThreadRuns
+
+_SOON: Final = "wait a moment, then: holdfast resume THREAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,12 @@ def diagnose(
     silence: int | None,
     look: Look | None,
     thresholds: Thresholds,
+    limits: tuple[LimitHit, ...] = (),
 ) -> Diagnosis:
-    """`silence`: milliseconds since this server heard of the run. `look`: at its box, where that was asked."""
+    """`silence`: milliseconds since this server heard of the run. `look`: at its box, where that was asked.
+
+    `limits`: those that its box ran into.
+    """
     run = runs.latest
     findings = [Finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
     if run is None:
@@ -49,12 +56,17 @@ def diagnose(
     findings += [
         Finding("claim", True, f"run {run.run} of {run.agent} with {run.model}, epoch {run.epoch}"),
         _box(run, look),
+        *_limits(run, limits),
         _provision(run, launching),
         _runner(run, look),
         _agent(run),
         _first_event(run),
         _heartbeat(run, silence, thresholds),
-        _end(thread, run),
+        _end(run),
+    ]
+    findings = [
+        replace(each, next_step=None if each.next_step is None else each.next_step.replace("THREAD", thread))
+        for each in findings
     ]
     failed = next((each for each in findings if each.ok is False), None)
     return Diagnosis(
@@ -66,6 +78,12 @@ def diagnose(
     )
 
 
+def _limits(run: Run, limits: tuple[LimitHit, ...]) -> list[Finding]:
+    """A fault of a run that did not end well. Tools that were killed for memory may do no harm to a run."""
+    ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
+    return [Finding(f"{hit.name} limit", False if ended_badly else None, hit.detail, limit_hint(hit)) for hit in limits]
+
+
 def _box(run: Run, look: Look | None) -> Finding:
     if run.box is None:
         return _not_there("box", run, "no box yet")
@@ -74,12 +92,12 @@ def _box(run: Run, look: Look | None) -> Finding:
         return Finding("box", True, detail)
     if look.liveness is Liveness.GONE:
         ok = None if not run.live else False
-        return Finding("box", ok, f"{detail}; it is gone", "resume the thread: it gets a new box")
+        return Finding("box", ok, f"{detail}; it is gone", "holdfast resume THREAD gives it a new box")
     if look.liveness is Liveness.UNKNOWN:
         return Finding("box", None, f"{detail}; it does not answer", f"holdfast box diagnose {run.box}")
     if look.runner is RunnerState.STOPPED:
         ok = None if not run.live else False
-        return Finding("box", ok, f"{detail}; it was stopped or killed", "resume the thread: its box is started again")
+        return Finding("box", ok, f"{detail}; it was stopped or killed", "holdfast resume THREAD starts it again")
     return Finding("box", True, f"{detail}; it is there")
 
 
@@ -100,9 +118,9 @@ def _runner(run: Run, look: Look | None) -> Finding:
         return Finding("runner", True, detail)
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" with exit code {look.exit_code}"
-        return Finding("runner", False, f"{detail} ended{how} and posted no end", "wait a moment, then resume")
+        return Finding("runner", False, f"{detail} ended{how} and posted no end", _SOON)
     if look.runner is RunnerState.STOPPED:
-        return Finding("runner", False, f"{detail} ended with its box", "wait a moment, then resume")
+        return Finding("runner", False, f"{detail} ended with its box", _SOON)
     if look.runner is RunnerState.UNKNOWN:
         return Finding("runner", None, f"{detail}; the box does not say whether it runs")
     return Finding("runner", True, f"{detail} runs")
@@ -131,10 +149,10 @@ def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding
     if silence < thresholds.soft:
         return Finding("heartbeat", True, detail)
     left = max(0, thresholds.hard - silence) // 1000
-    return Finding("heartbeat", False, detail, f"wait: it is given up in {left} s; or cancel it")
+    return Finding("heartbeat", False, detail, f"wait: it is given up in {left} s; or: holdfast cancel THREAD")
 
 
-def _end(thread: str, run: Run) -> Finding:
+def _end(run: Run) -> Finding:
     if run.live:
         asked = "" if run.cancel is None else "; it was asked to end"
         return Finding("end", None, f"it goes on{asked}")
@@ -142,7 +160,7 @@ def _end(thread: str, run: Run) -> Finding:
     if run.error:
         detail += f": {run.error.get('message', run.error.get('code', ''))}"
     ok = run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED)
-    hint = (run.error or {}).get("hint") or f"holdfast resume {thread}"
+    hint = (run.error or {}).get("hint") or "holdfast resume THREAD"
     return Finding("end", ok, detail, None if ok else str(hint))
 
 
@@ -153,4 +171,4 @@ def _not_there(stage: str, run: Run, detail: str, next_step: str | None = None) 
 
 
 def _told(run: Run) -> str:
-    return str((run.error or {}).get("hint") or "resume the thread")
+    return str((run.error or {}).get("hint") or "holdfast resume THREAD")

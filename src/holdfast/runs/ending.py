@@ -60,7 +60,11 @@ async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by
         status=end.status,
         ms=max(0, run_log.clock() - run.started_at),
         by=by,
-        error={"code": end.code, "message": end.message, **({} if end.hint is None else {"hint": end.hint})},
+        error={
+            "code": end.code,
+            "message": end.message,
+            **({} if end.hint is None else {"hint": end.hint.replace("THREAD", thread)}),
+        },
         exit_code=end.exit_code,
     )
     closing = [run_log.entry(each, id=id) for id, each in remains.close()]

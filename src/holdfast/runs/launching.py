@@ -429,6 +429,7 @@ class Launching:
             "token": token,
             "argv": list(command.argv),
             "env": dict(command.env),
+            "model": (launch.options.model or "NAME").partition("/")[0],
             "cwd": ground.box.spec.workdir,
             "stdin": command.stdin,
             "reader": harness.name,

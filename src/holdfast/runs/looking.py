@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
-from holdfast.boxes.box import Liveness, Power
+from holdfast.boxes.box import LimitHit, Liveness, Power
 from holdfast.boxes.errors import BoxError, BoxNotFound, ProcessNotFound
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.service import Boxes
@@ -52,7 +52,7 @@ class Looking:
         if liveness is not Liveness.LIVE:
             return Look(liveness, RunnerState.UNKNOWN)
         if power is Power.STOPPED:
-            return Look(liveness, RunnerState.STOPPED)
+            return Look(liveness, RunnerState.STOPPED, limits=await self.limits(box_id))
         if power is not Power.RUNNING or run.process is None:
             return Look(liveness, RunnerState.UNKNOWN)
         async with await self._boxes.peek(box_id) as box:
@@ -64,7 +64,16 @@ class Looking:
             return Look(liveness, RunnerState.RUNNING)
         if info.state is ProcessState.LOST:  # the box may have been started again since
             return Look(liveness, RunnerState.STOPPED)
-        return Look(liveness, RunnerState.ENDED, info.exit_code)
+        return Look(liveness, RunnerState.ENDED, info.exit_code, await self.limits(box_id))
+
+    async def limits(self, box_id: str) -> tuple[LimitHit, ...]:
+        """Those that ended processes in a box; none where it cannot say."""
+        try:
+            async with asyncio.timeout(_SECONDS), await self._boxes.peek(box_id) as box:
+                return tuple(await box.limits_hit())
+        except (BoxError, TimeoutError, OSError) as error:
+            log.info("box %s does not say which limits it ran into: %s", box_id, error)
+            return ()
 
     async def signal(self, run: Run, number: int) -> None:
         """Who cannot be reached finds out by itself, or is given up. Only runs of ours are signalled."""

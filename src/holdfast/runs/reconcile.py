@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.boxes.box import Liveness
+from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.threads.runs import CancelKind, RunStatus, Stage, ThreadRuns
 
 
@@ -47,6 +47,8 @@ class Look:
     runner: RunnerState
     exit_code: int | None = None
     """Of the runner."""
+    limits: tuple[LimitHit, ...] = ()
+    """Those that the box ran into. Asked where the runner has ended."""
 
     @property
     def is_over(self) -> bool:
@@ -87,6 +89,7 @@ class End:
     code: str
     message: str
     hint: str | None = None
+    """What to do next. `THREAD` in it stands for the thread's id."""
     exit_code: int | None = None
 
 
@@ -98,11 +101,10 @@ class LaunchWaiting:
 Action = Nothing | LookAtBox | End | LaunchWaiting
 
 NOTHING = Nothing()
-_RESUME = "resume the thread: the work goes on from what is on it"
-_NEW_BOX = "resume the thread: it gets a new box, and the work goes on from what is on the thread"
-_SAME_BOX = (
-    "resume the thread: its box is started again with its files, and the work goes on from what is on the thread"
-)
+_RESUME = "holdfast resume THREAD goes on from what is on the thread"
+_NEW_BOX = "holdfast resume THREAD goes on from what is on the thread, in a new box"
+_SAME_BOX = "holdfast resume THREAD starts its box again with its files, and goes on from what is on the thread"
+_KILLED = 137
 
 
 _FORKED = End(
@@ -148,6 +150,9 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return LookAtBox()
     if look.liveness is Liveness.GONE:
         return _lost(runs, "box_gone", f"box {run.box} is gone, and the agent with it", hint=_NEW_BOX)
+    if look.is_over and (hit := limit_that_ended(look)) is not None:
+        message = f"what ran in box {run.box} was ended by its {hit.name} limit: {hit.detail}"
+        return _lost(runs, f"{hit.name}_limit", message, hint=limit_hint(hit), exit_code=look.exit_code)
     if look.runner is RunnerState.STOPPED:
         message = f"box {run.box} was stopped or killed while the agent was at work, and that ended with it"
         return _lost(runs, "box_stopped", message, hint=_SAME_BOX)
@@ -168,6 +173,19 @@ def _lost(runs: ThreadRuns, code: str, message: str, *, hint: str = _RESUME, exi
     if runs.latest.cancel is not None:
         return End(RunStatus.CANCELLED, code, f"it was to be cancelled, and {message}", exit_code=exit_code)
     return End(RunStatus.ORPHANED, code, message, hint, exit_code)
+
+
+def limit_that_ended(look: Look) -> LimitHit | None:
+    """The limit of its box that ended a runner. A box may run out of memory without harm to it: then it was killed."""
+    for hit in look.limits:
+        if hit.name == "disk" or look.runner is RunnerState.STOPPED or look.exit_code == _KILLED:
+            return hit
+    return None
+
+
+def limit_hint(hit: LimitHit) -> str:
+    """How to go on: with the same limit it would end the same way."""
+    return f"give it more: holdfast resume THREAD --{hit.name} SIZE; its files are kept"
 
 
 def is_due(runs: ThreadRuns) -> bool:

@@ -393,7 +393,7 @@ class Runs:
                     RunStatus.FAILED,
                     "server_stopped",
                     "the server stopped before its agent was started",
-                    "resume the thread",
+                    "holdfast resume THREAD",
                 )
             await asyncio.shield(self.finish(thread, run, end, by="launch"))
             raise
@@ -578,12 +578,14 @@ class Runs:
             runs = replace(runs, latest=(await self.get(id)).run)
         run = runs.latest
         look = None if run is None or not run.live else await self.looking.look(run)
+        limits = () if run is None or run.box is None else await self.looking.limits(run.box)
         return diagnose(
             thread,
             runs,
             launching=self.is_launching(thread),
             silence=None if run is None else self.silence(thread, run.run),
             look=look,
+            limits=limits,
             thresholds=self._thresholds,
         )
 

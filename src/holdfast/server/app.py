@@ -61,6 +61,7 @@ from holdfast.threads.ids import now_ms
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import RowFilter, ThreadStatus, parse_cursor
 from holdfast.threads.surface import start_of
+from holdfast.validation import describe_problem
 
 _ERRORS = documented(
     (400, "The request makes no sense."),
@@ -297,7 +298,7 @@ async def _refuse_fields(_: Request, error: Exception) -> Response:
         if each["type"] == "json_invalid":
             return await _refuse(_, InvalidRequest(f"the body is not valid JSON: {each['ctx']['error']}"))
         where = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
-        problems.append(f"{where or 'the body'}: {each['msg']}")
+        problems.append(f"{where or 'the body'}: {describe_problem(each)}")
     return error_answer(422, "invalid_request", "; ".join(problems))
 
 

@@ -33,14 +33,18 @@ RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 """Of a run (`r-…`), or of a thread: its latest run."""
 
 
+Bytes = Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)]
+DiskBytes = Annotated[int, Field(ge=1024 * 1024, lt=1 << 60, strict=True)]
+
+
 class RunBox(Model):
     """The box of a run, as asked for. What is left out is left to the provider."""
 
     provider: ProviderName = "local"
     image: Annotated[str, StringConstraints(min_length=1, max_length=511), AfterValidator(without_nul)] | None = None
     cpu: Annotated[float, Field(ge=0.01, le=1024, allow_inf_nan=False, strict=True)] | None = None
-    memory: Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)] | None = None
-    disk: Annotated[int, Field(ge=1024 * 1024, lt=1 << 60, strict=True)] | None = None
+    memory: Bytes | None = None
+    disk: DiskBytes | None = None
     pids: Annotated[int, Field(ge=4, lt=1 << 60, strict=True)] | None = None
     workdir: PathText = "/workspace"
     network: NetworkModel = Field(default_factory=NetworkModel)
@@ -130,6 +134,9 @@ class Resume(Model):
     box: RunBox | None = None
     network: NetworkModel | None = None
     """What its box may reach from now on; all else stays as it is."""
+    memory: Bytes | None = None
+    """What its box may take from now on. A new box takes its place, with its files."""
+    disk: DiskBytes | None = None
 
 
 class FindingModel(Model):
@@ -271,6 +278,10 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
         spec = options.spec if wanted.box is None else wanted.box.to_spec()
         if wanted.network is not None:
             spec = replace(options.box if spec is None else spec, network=wanted.network.to_policy())
+        if wanted.memory is not None:
+            spec = replace(options.box if spec is None else spec, memory=wanted.memory)
+        if wanted.disk is not None:
+            spec = replace(options.box if spec is None else spec, disk=wanted.disk)
         return replace(options, spec=spec, fresh=wanted.fresh)
 
     launched = await runs.resume(

@@ -19,6 +19,7 @@ from holdfast.server import logs
 from holdfast.server.envelope import error_answer, refusal
 from holdfast.server.services import Services, services_of
 from holdfast.threads.errors import StreamError
+from holdfast.validation import describe_problem
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ async def receive(socket: WebSocket) -> str | bytes:
 
 def problems_of(error: ValidationError) -> str:
     """The first few, each with its field."""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {describe_problem(each)}" for each in error.errors()[:5])
 
 
 async def _deny(socket: WebSocket, error: Exception, request_id: str, services: Services) -> None:

@@ -24,6 +24,8 @@ class Config:
         self.thread = str(document["thread"])
         self.agent = str(document["agent"])
         self.reader = str(document["reader"])
+        self.model = str(document.get("model", "NAME"))
+        """The name of its model, for hints."""
         self.epoch = int(document["epoch"])
         self.seq = int(document.get("seq", 1))
         """Of the first request: the append that claimed the epoch was number 0."""

@@ -284,6 +284,10 @@ class Run:
             explained["message"] = "the agent %s%s" % (how, ": " + said.splitlines()[-1][:500] if said else "")
         if said:
             explained["stderr"] = said
+        hint = explained.get("hint")
+        if isinstance(hint, str):
+            named = hint.replace("THREAD", self._config.thread)
+            explained["hint"] = named.replace("model test NAME", "model test " + self._config.model)
         return explained
 
     def _posted(self) -> None:

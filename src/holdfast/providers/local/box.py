@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.boxes.box import BoxInfo, Power
+from holdfast.boxes.box import BoxInfo, LimitHit, Power
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_box import GuestBox, Usage
 from holdfast.providers.local.files import GuestFiles
@@ -62,6 +62,10 @@ class LocalBox(GuestBox):
             received=None if traffic is None else traffic.received,
             outgoing=None if traffic is None else traffic.open,
         )
+
+    async def limits_hit(self) -> list[LimitHit]:
+        why = self._provider.over_disk_limit(self.id)
+        return [*([] if why is None else [LimitHit("disk", why)]), *await super().limits_hit()]
 
     async def disk(self) -> int:
         return await self._provider.disk_use(self.id)

@@ -1,7 +1,8 @@
 """Keeps boxes from filling the disk. The kernel bounds one file (RLIMIT_FSIZE); the sum of them is for us to watch.
 
 An ordinary user has no quotas to give out. So boxes with a limit are measured as often as that is cheap, and when the
-machine itself runs low, the box that holds most is stopped from writing more: its processes end, its files stay.
+machine itself runs low, the box that holds most is stopped from writing more: its processes end, its files stay. They
+end once; what is started afterwards may read, and make room, and ends only where the box holds still more then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SHARE: Final = 0.1
 """Of the time that may go into measuring."""
 _RESERVE: Final = 1024**3
 _RESERVE_SHARE: Final = 0.03
+_REMEMBERED: Final = 10_000
 _EACH: Final = 1024
 """Bytes that a file counts for at least: an empty one takes its place, too, and there are only so many."""
 
@@ -50,14 +52,20 @@ class Verdict:
 def judge(watched: Mapping[str, int | None], used: Mapping[str, int], free: int, reserve: int) -> list[Verdict]:
     """Which boxes have to be stopped: those over their limit, and the largest where the machine has no room left."""
     verdicts = [
-        Verdict(id, f"it holds {used[id]} bytes on disk; its limit is {limit}")
+        Verdict(id, f"it holds {_size(used[id])} on disk, and its limit is {_size(limit)}")
         for id, limit in watched.items()
         if limit is not None and used.get(id, 0) > limit
     ]
     if free < reserve and not verdicts and used:
         largest = max(used, key=lambda id: used[id])
-        verdicts.append(Verdict(largest, f"the disk has {free} bytes left, and this box holds most: {used[largest]}"))
+        why = f"the machine's disk has {_size(free)} left, and this box holds most: {_size(used[largest])}"
+        verdicts.append(Verdict(largest, why))
     return verdicts
+
+
+def _size(count: int) -> str:
+    """The number itself, too: what is a byte over its limit would look as large as it."""
+    return f"{count / 1e6:.1f} MB ({count} bytes)"
 
 
 class DiskGuard:
@@ -70,6 +78,8 @@ class DiskGuard:
         self._running = running
         self._stop_writers = stop_writers
         self._frozen: dict[Path, int] = {}
+        self._stopped: dict[str, int] = {}
+        """What boxes held when their processes were last ended, by box; until there is room in them again."""
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -92,10 +102,20 @@ class DiskGuard:
         used = {each.id: await asyncio.to_thread(self._measure, each) for each in wanted}
         needed = {layer for each in wanted for layer in each.layers}
         self._frozen = {layer: size for layer, size in self._frozen.items() if layer in needed}
-        for verdict in judge({id: each.limit for id, each in boxes.items()}, used, free, reserve):
-            log.warning("the processes of box %s are ended: %s", verdict.id, verdict.why)
-            (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
-            await self._stop_writers(verdict.id)
+        verdicts = judge({id: each.limit for id, each in boxes.items()}, used, free, reserve)
+        for verdict in verdicts:
+            if used[verdict.id] > self._stopped.get(verdict.id, -1):
+                if verdict.id not in self._stopped:
+                    log.warning("the processes of box %s are ended: %s", verdict.id, verdict.why)
+                self._stopped[verdict.id] = used[verdict.id]
+                (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
+                await self._stop_writers(verdict.id)
+        full = {verdict.id for verdict in verdicts}
+        for id in boxes.keys() - full:
+            (boxes[id].folder / NOTE).unlink(missing_ok=True)
+            self._stopped.pop(id, None)
+        while len(self._stopped) > _REMEMBERED:
+            del self._stopped[next(iter(self._stopped))]
 
     def _measure(self, box: Watched) -> int:
         for layer in box.layers:

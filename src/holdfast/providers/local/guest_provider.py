@@ -801,10 +801,16 @@ class GuestProvider(Provider):
         next_step = None if there else "make the folder writable for the server, and restart it"
         return [Step("boxes folder", there, taken, str(self.ground.boxes), next_step)]
 
-    def _diagnose_disk(self, id: str) -> list[Step]:
+    def over_disk_limit(self, id: str) -> str | None:
+        """Why the processes of a box were ended, where it holds too much on disk."""
         try:
-            why = (self.ground.box(id) / NOTE).read_text()
+            return (self.ground.box(id) / NOTE).read_text()
         except OSError:
+            return None
+
+    def _diagnose_disk(self, id: str) -> list[Step]:
+        why = self.over_disk_limit(id)
+        if why is None:
             return []
         return [Step("disk", False, 0.0, f"its processes were ended: {why}", "make room in it, or give it more disk")]
 
