@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +163,30 @@ async def test_another_agent_is_told_what_was_said_and_done(world: World) -> Non
     prompt = world.agents.scripted.tasks[-1].prompt
     assert "Assistant (other): It is blue" in prompt
     assert "I did it" not in prompt
+
+
+async def test_who_takes_over_a_long_thread_is_told_the_task_and_where_the_rest_is(world: World) -> None:
+    launched = await world.launch("paint the house red, but never the door")
+    runner = await world.runner(launched)
+    for number in range(400):
+        await runner.say(f"step {number}: " + "w" * 1000)
+    await runner.end()
+    run = (await world.runner(await world.runs.resume(launched.thread, Prompt("now blue"), agent="other"))).run
+    prompt = world.agents.other.tasks[-1].prompt
+    assert "User: paint the house red, but never the door" in prompt
+    assert "step 399: " in prompt
+    assert "step 0: " not in prompt
+    found = re.search(r"\[… (\d+) entries are left out here …\]", prompt)
+    assert found is not None
+    assert f"step {int(found[1])}: " in prompt
+    assert f"step {int(found[1]) - 1}: " not in prompt
+    path = re.search(r"transcript is in (\S+) in this machine", prompt)
+    assert path is not None
+    assert run.box is not None
+    async with await world.boxes.open(run.box) as box:
+        whole = (await box.files.read(path[1])).decode()
+    assert whole.startswith("User: paint the house red, but never the door\n\nAssistant (scripted): step 0: ")
+    assert whole.count("Assistant (scripted): step ") == 400
 
 
 async def test_a_prompt_waits_for_the_end_and_is_launched_once(world: World) -> None:

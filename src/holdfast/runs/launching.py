@@ -30,11 +30,12 @@ from holdfast.harnesses.errors import ModelNotSpoken
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.packing import boot_argv, stdin_of
 from holdfast.runs.errors import LaunchFailed, RunOver
+from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.heard import Heard
 from holdfast.runs.log import RunLog
 from holdfast.runs.request import Options
 from holdfast.runs.seams import Agents, Installed, ModelNames, Pack, Tokens
-from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told, transcript
+from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
 from holdfast.runs.workspaces import MAX_BYTES, Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.runs import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
@@ -353,9 +354,12 @@ class Launching:
             else:
                 session, commands = rebuilt.session, rebuilt.commands
                 files.update(rebuilt.files)
-        context = told(
-            launch.before, ground.files, ground.changed, await self._transcript(launch, harness.agent, plan), how
-        )
+        transcript = f"{ground.home}/.holdfast/threads/{launch.thread}/transcript.txt"
+        room = room_for_transcript(task.model.context_window, task.model.max_tokens)
+        handed = await self._work_of_others(launch, harness.agent, plan, room, transcript)
+        context = told(launch.before, ground.files, ground.changed, None if handed is None else handed.told, how)
+        if handed is not None and handed.file is not None:
+            files[transcript] = handed.file.encode("utf-8", "replace")
         task = replace(task, session=session, prompt=harness.prompt(task, context))
         files.update(harness.files(task))
         await self._write(ground.box, files)
@@ -369,27 +373,28 @@ class Launching:
                 )
         return how, task, command
 
-    async def _transcript(self, launch: Launch, agent: str, plan: SessionPlan) -> str | None:
+    async def _work_of_others(
+        self, launch: Launch, agent: str, plan: SessionPlan, room: int, path: str
+    ) -> HandOver | None:
         """What others said and did since this agent last was at work."""
         if not plan.others:
             return None
         last = launch.before.sessions.get(agent)
 
-        def tell(thread: Iterable[dict[str, Any]]) -> str:
-            entries: list[dict[str, Any]] = []
+        def tell(thread: Iterable[dict[str, Any]]) -> HandOver | None:
+            transcript = Transcript()
             for entry in thread:
                 payload = entry["payload"]
                 if payload["type"] == "signal.run.started" and payload.get("run") == launch.run:
                     break
                 if last is not None and payload["type"] == "signal.run.finished" and payload.get("run") == last.run:
-                    entries.clear()
+                    transcript = Transcript()
                     continue
                 if not payload["type"].endswith(DELTA):
-                    entries.append(entry)
+                    transcript.take(entry)
             # The prompt of this run was appended with its claim, right before it.
-            while entries and entries[-1]["payload"]["type"] == "chat":
-                entries.pop()
-            return transcript(entries)
+            transcript.drop_last_prompts()
+            return transcript.hand_over(room, path)
 
         return await self._log.make_of(launch.thread, tell)
 
@@ -424,12 +429,12 @@ class Launching:
             "run": launch.run,
             "thread": launch.thread,
             "agent": harness.name,
+            "model": (launch.options.model or "NAME").partition("/")[0],
             "epoch": epoch,
             "url": ground.door,
             "token": token,
             "argv": list(command.argv),
             "env": dict(command.env),
-            "model": (launch.options.model or "NAME").partition("/")[0],
             "cwd": ground.box.spec.workdir,
             "stdin": command.stdin,
             "reader": harness.name,

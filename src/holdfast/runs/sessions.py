@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from holdfast.threads.runs import AgentSession, RunStatus, ThreadRuns
-
-_MAX_TRANSCRIPT: Final = 60_000
-_MAX_RESULT: Final = 600
-_MAX_ARGUMENTS: Final = 300
 
 
 class SessionHow(StrEnum):
@@ -88,33 +83,3 @@ _ABOUT_FILES: Final = {
         " files that were made before are lost, and have to be made again."
     ),
 }
-
-
-def transcript(entries: Iterable[Mapping[str, Any]]) -> str:
-    """What was said and done on a thread, for an agent that was not there; the latest part of it where it is long."""
-    lines: list[str] = []
-    for entry in entries:
-        payload = entry["payload"]
-        kind = str(payload.get("type"))
-        agent, _, event = kind.partition(".")
-        text = payload.get("text")
-        if kind == "chat" and isinstance(text, str):
-            lines.append(f"User: {text}")
-        elif event == "assistant" and isinstance(text, str) and text.strip():
-            lines.append(f"Assistant ({agent}): {text}")
-        elif event == "tool":
-            lines.append(
-                f"Tool {payload.get('name')} {_cut(payload.get('arguments'), _MAX_ARGUMENTS)}"
-                f" → {_cut(payload.get('result'), _MAX_RESULT)}"
-            )
-        elif event == "compaction" and isinstance(payload.get("summary"), str):
-            lines = [f"Summary of what came before: {payload['summary']}"]
-    whole = "\n".join(lines)
-    if len(whole) <= _MAX_TRANSCRIPT:
-        return whole
-    return "…" + whole[-_MAX_TRANSCRIPT:].partition("\n")[2]
-
-
-def _cut(value: object, most: int) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= most else f"{text[:most]}…"
