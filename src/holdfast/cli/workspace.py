@@ -189,7 +189,8 @@ def _add(archive: tarfile.TarFile, top: Path, name: str) -> bool:
     info = tarfile.TarInfo(name)
     info.mtime, info.mode = int(found.st_mtime), stat.S_IMODE(found.st_mode) & 0o755 | 0o600
     if stat.S_ISLNK(found.st_mode):
-        info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+        # Not by `Path`, which would leave out a slash at the end.
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.readlink(path), 0o777  # noqa: PTH115
         archive.addfile(info)
         return True
     if stat.S_ISDIR(found.st_mode):
