@@ -13,7 +13,7 @@ def mine(cli: Cli) -> Iterator[None]:
     url = "http://127.0.0.1:1/v1"
     assert cli("model", "add", "mine", "--api", "openai-chat", "--base-url", url, "--model", "qwen3").exit == 0
     yield
-    cli("model", "remove", "mine")
+    cli("model", "remove", "mine", "--yes")
 
 
 @pytest.mark.usefixtures("mine")

@@ -184,9 +184,9 @@ def test_keys_by_command(cli: Cli, bare_cli: Cli, server: ServerProcess) -> None
     assert bare_cli("thread", "list", "--server", server.url, "--api-key", secret).exit == 0
     made = cli("key", "create", "desktop", "--json").json()
     assert made["id"] in cli("key", "list").out
-    assert cli("key", "revoke", made["id"], "--json").json() == {"id": made["id"], "revoked": True}
+    assert cli("key", "revoke", made["id"], "--yes", "--json").json() == {"id": made["id"], "revoked": True}
     [row] = [each for each in cli("key", "list", "--json").json()["keys"] if each["id"] == made["id"]]
     assert row["revokedAt"] is not None
-    assert cli("key", "revoke", "k-nobody").exit == Exit.NOT_FOUND
+    assert cli("key", "revoke", "k-nobody", "--yes").exit == Exit.NOT_FOUND
     refused = bare_cli("thread", "list", "--server", server.url, "--api-key", made["key"])
     assert (refused.exit, "revoked" in refused.err) == (Exit.NOT_AUTHORISED, True)

@@ -113,7 +113,7 @@ def test_snapshots_are_kept_restored_and_forgotten(box_cli: Cli, box: str) -> No
     assert (listed["id"], listed["box"]) == (snapshot, box)
     assert snapshot in box_cli("box", "snapshots").out
     box_cli("box", "delete", restored, "--yes")
-    assert snapshot in box_cli("box", "snapshots", "--delete", snapshot).out
+    assert snapshot in box_cli("box", "snapshots", "--delete", snapshot, "--yes").out
     missing = box_cli("box", "restore", snapshot)
     assert (missing.exit, snapshot in missing.err) == (Exit.NOT_FOUND, True)
 

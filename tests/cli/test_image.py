@@ -35,7 +35,7 @@ def test_a_directory_becomes_an_image_and_a_box_begins_with_it(box_cli: Cli, dir
     assert "  workdir " in box_cli("image", "show", "cli/tree:1").out
     assert "cli/tree:1" in box_cli("image", "list", "-q").out.splitlines()
     assert "cli/tree:1" in box_cli("image", "list").out
-    removed = box_cli("image", "remove", "cli/tree:1", "--json").json()
+    removed = box_cli("image", "remove", "cli/tree:1", "--yes", "--json").json()
     assert removed["removed"]
     assert box_cli("box", "exec", box, "--", "cat", "/etc/from").out == "a directory"
     assert box_cli("box", "delete", box, "--yes").exit == 0
@@ -45,7 +45,7 @@ def test_an_archive_gives_its_name_where_none_is_given(box_cli: Cli, directory: 
     assert box_cli("image", "import", str(directory / "busybox.tar.gz")).out == "busybox\n"
     names = [each["name"] for each in box_cli("image", "list", "--json").json()["images"]]
     assert names == ["busybox"]
-    assert box_cli("image", "remove", "busybox").exit == 0
+    assert box_cli("image", "remove", "busybox", "--yes").exit == 0
     assert "no images" in box_cli("image", "list").out + box_cli("image", "list").err
 
 

@@ -26,7 +26,7 @@ def kept(py: Cli) -> Iterator[str]:
     assert made.exit == 0, made.err
     (id,) = [word for word in made.err.split() if word.startswith("i-")][:1]
     yield id
-    py("interpreter", "delete", id)
+    py("interpreter", "delete", id, "--yes")
 
 
 def test_code_runs_in_a_box_of_its_own_which_goes_with_it(py: Cli, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_one_that_is_kept_is_gone_on_with_listed_shown_and_deleted(py: Cli, kept
     assert "Python 3" in py("interpreter", "show", kept).out
     other = py("interpreter", "run", "--id", kept, "--template", "data", stdin="1")
     assert (other.exit, "has its box already" in other.err) == (2, True)
-    assert py("interpreter", "delete", kept, "--json").json() == {"deleted": [kept]}
+    assert py("interpreter", "delete", kept, "--yes", "--json").json() == {"deleted": [kept]}
     assert py("interpreter", "run", "--id", kept, stdin="1").exit == 3
     assert kept in py("interpreter", "list", "--deleted", "-q").out
 

@@ -32,7 +32,7 @@ def added(cli: Cli, provider: ScriptedModel) -> Iterator[str]:
     made = cli(*command, "--key-stdin", "--model", "scripted", "--context", "32000", stdin=f"{KEY}\n")
     assert made.exit == 0, made.err
     yield made.out
-    cli("model", "remove", "mine")
+    cli("model", "remove", "mine", "--yes")
 
 
 def test_a_model_is_added_and_shown_without_its_key(cli: Cli, added: str, provider: ScriptedModel) -> None:
@@ -92,8 +92,8 @@ def test_a_server_that_is_not_there_is_said_to_be_unreachable(cli: Cli, added: s
         (("add", "mine", "--api", "telepathy"), 2, "telepathy"),
         (("test", "unheard"), 3, "there is no model 'unheard'"),
         (("test", "openai"), 6, "holdfast model add openai --key-stdin"),
-        (("remove", "unheard"), 3, "there is no model 'unheard'"),
-        (("remove", "openai"), 3, "nothing to remove"),
+        (("remove", "unheard", "--yes"), 3, "there is no model 'unheard'"),
+        (("remove", "openai", "--yes"), 3, "nothing to remove"),
     ],
 )
 def test_a_mistake_is_explained(cli: Cli, command: tuple[str, ...], exit: int, words: str) -> None:
@@ -129,4 +129,4 @@ def test_on_a_terminal_a_key_is_typed_unseen(cli: Cli, server: ServerProcess) ->
     os.close(ours)
     assert b"set" in seen
     assert KEY.encode() not in seen
-    assert cli("model", "remove", "groq").exit == 0
+    assert cli("model", "remove", "groq", "--yes").exit == 0

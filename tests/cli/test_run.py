@@ -136,7 +136,7 @@ def test_a_model_that_is_not_said_is_refused_before_files_are_packed(world: Worl
         assert "undecided has no default model: a run has to say which" in err
         assert "holdfast model test" not in out
     finally:
-        world.run("model", "remove", "undecided")
+        world.run("model", "remove", "undecided", "--yes")
 
 
 HOSTILE = r"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -14,14 +15,17 @@ from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
 COMMANDS: Final = (
-    "demo", "run", "resume", "attach", "steer", "cancel", "diff",
-    "up", "down", "thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key", "doctor",
+    "demo", "run", "runs", "resume", "attach", "steer", "cancel", "diff",
+    "up", "down", "thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key",
+    "doctor", "purge",
 )  # fmt: skip
 """In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
 
 `wanted` is the word after the command's name: a group may register that command only.
 """
 
+_COMPLETION: Final = "_HOLDFAST_COMPLETE"
+"""By this a shell asks for completions."""
 _ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
 
 
@@ -50,7 +54,9 @@ def run(arguments: list[str]) -> int:
     try:
         command = typer.main.get_command(build(arguments))
         _name_as_called(command)
-        result: Any = command.main(args=arguments, prog_name=command_name(), standalone_mode=False)
+        result: Any = command.main(
+            args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
+        )
     except CommandError as error:
         print_error(error, as_json=as_json)
         return error.exit
@@ -59,6 +65,12 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         return Exit.INTERRUPTED
     return result if isinstance(result, int) else Exit.OK
+
+
+def _program_name(arguments: list[str]) -> str:
+    """As it was called; for a shell's completion its plain name, by which shells know it wherever it is."""
+    completing = _COMPLETION in os.environ or {"--install-completion", "--show-completion"} & set(arguments[:1])
+    return "holdfast" if completing else command_name()
 
 
 def _name_as_called(command: Any) -> None:

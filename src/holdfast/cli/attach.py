@@ -11,6 +11,7 @@ from holdfast.cli.console import write_json
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
+from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -43,23 +44,23 @@ def attach(
     where = Where(server, api_key, home)
 
     async def work(client: Client) -> Exit:
-        info = await client.threads.get(thread)
+        id = await find_thread(client, thread)
         if not as_json:
-            await introduce(client, info.id)
+            await introduce(client, id)
         async with interrupts() as caught:
             with showing(as_json=as_json) as shown:
-                since = await show_history(client, thread, shown)
+                since = await show_history(client, id, shown)
                 goes_on = shown.lines.running or shown.lines.waiting
-                finished = not goes_on or await Following(where, thread, since, shown, caught).until_done()
+                finished = not goes_on or await Following(where, id, since, shown, caught).until_done()
             latest = shown.lines.latest
             if as_json:
-                write_json(outcome(thread, await page_link(client, thread), latest))
+                write_json(outcome(id, await page_link(client, id), latest))
             if not finished:
                 if not as_json:
-                    say_detached(thread)
+                    say_detached(id)
                 return Exit.INTERRUPTED
             if as_json or latest is None:
                 return Exit.OK if latest is None or latest.status == "completed" else Exit.FAILURE
-            return conclude(thread, latest)
+            return conclude(id, latest)
 
     raise typer.Exit(ask(where, work))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.box_session import Where, ask, find_box
-from holdfast.cli.console import Cell, is_terminal, note, write_field, write_json
+from holdfast.cli.completing import complete_box
+from holdfast.cli.confirmation import YesOption, confirm
+from holdfast.cli.console import Cell, note, write_field, write_json
 from holdfast.cli.errors import CommandError, box_error, print_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
 BoxesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="BOX", help="Ids of boxes, their beginnings or ends, or keys.", show_default=False),
+    typer.Argument(
+        metavar="BOX",
+        help="Ids of boxes, their beginnings or ends, or keys.",
+        show_default=False,
+        autocompletion=complete_box,
+    ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def stop(
@@ -58,7 +63,16 @@ def start(
 
 
 def delete(
-    boxes: BoxesArgument,
+    boxes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="BOX...",
+            help="Ids of boxes, their beginnings or ends, or keys.",
+            show_default=False,
+            autocompletion=complete_box,
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every box there is.")] = False,
     yes: YesOption = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
@@ -70,10 +84,19 @@ def delete(
     \b
     holdfast box delete b-1 b-2
     holdfast box list -q --label ci:42 | xargs holdfast box delete --yes
+    holdfast box delete --all
     """
     where = Where(server, api_key, home)
+    if bool(boxes) == everything:
+        raise CommandError(
+            "say which boxes, or --all", next_step="holdfast box list shows the boxes there are", exit=Exit.USAGE
+        )
+    boxes = boxes or _all_boxes(where)
+    if not boxes:
+        write_field("nothing", Cell("there is no box", "dim"))
+        return
     if not yes:
-        _confirm_delete(where, boxes)
+        _confirm_delete(where, boxes, command="--all" if everything else " ".join(boxes))
 
     async def work(client: Client, row: BoxRecord) -> dict[str, Any]:
         return {"id": row.id, "deleted": True, "freed": (await client.boxes.delete(row.id)).freed}
@@ -124,15 +147,14 @@ def prune(
         raise typer.Exit(Exit.FAILURE)
 
 
-def confirm(question: str, *, refusal: str, command: str, unchanged: str) -> None:
-    """Ask a person; refuse where there is none."""
-    if not (sys.stdin.isatty() and is_terminal()):
-        raise CommandError(refusal, next_step=command, exit=Exit.USAGE)
-    if not typer.confirm(f"  {question}"):
-        raise CommandError(unchanged)
+def _all_boxes(where: Where) -> list[str]:
+    async def work(client: Client) -> list[str]:
+        return [each.id async for each in client.boxes.list()]
+
+    return ask(where, work)
 
 
-def _confirm_delete(where: Where, boxes: list[str]) -> None:
+def _confirm_delete(where: Where, boxes: list[str], *, command: str) -> None:
     """Say what would be deleted, by its id: what was typed may be a key, or a part of an id."""
 
     async def work(client: Client) -> list[BoxRecord]:
@@ -144,7 +166,7 @@ def _confirm_delete(where: Where, boxes: list[str]) -> None:
     confirm(
         f"Delete {what} with everything in {it}, for good?",
         refusal=f"deleting {what} is for good, and there is nobody to ask",
-        command=f"holdfast box delete {' '.join(boxes)} --yes",
+        command=f"holdfast box delete {command} --yes",
         unchanged=f"{what} {was} not deleted",
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from holdfast.cli.completing import complete_box
 from holdfast.cli.discovery import RetryNotes, again, find_server, leave_out_what_httpx_brings, the_home
 from holdfast.cli.errors import CommandError, box_error, command_error
 from holdfast.cli.exits import Exit
@@ -27,9 +28,15 @@ T = TypeVar("T")
 
 BoxArgument = Annotated[
     str,
-    typer.Argument(metavar="BOX", help="Id of the box, its beginning or end, or its key.", show_default=False),
+    typer.Argument(
+        metavar="BOX",
+        help="Id of the box, its beginning or end, or its key.",
+        show_default=False,
+        autocompletion=complete_box,
+    ),
 ]
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KIND: Final = re.compile(r"[a-z]-")
 _LEAST: Final = 3
 _SHOWN: Final = 5
 
@@ -150,7 +157,7 @@ def matching(ids: Iterable[str], name: str) -> list[str]:
 
     A name that says next to nothing means none: nobody wants to delete a box because it is the only one.
     """
-    if len(name.rpartition("-")[2]) < _LEAST:
+    if len(name[2:] if _KIND.match(name) else name) < _LEAST:
         return []
     return [id for id in ids if id.startswith(name) or id.partition("-")[2].startswith(name) or id.endswith(name)]
 

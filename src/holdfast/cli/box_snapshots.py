@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli.box_session import BoxArgument, Where, ask, find_box, find_snapshot
 from holdfast.cli.box_spec import parse_box_labels
+from holdfast.cli.confirmation import YesOption, confirm_end
 from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -62,6 +63,7 @@ def snapshots(
     delete: Annotated[
         list[str] | None, typer.Option("--delete", metavar="SNAPSHOT", help="Forget this snapshot instead.")
     ] = None,
+    yes: YesOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids.")] = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
@@ -76,6 +78,9 @@ def snapshots(
     """
     where = Where(server, api_key, home)
     if delete:
+        what = f"snapshot{'' if len(delete) == 1 else 's'} {', '.join(delete)}"
+        flags = " ".join(f"--delete {each}" for each in delete)
+        confirm_end("delete", what, f"holdfast box snapshots {flags}", yes=yes)
         _forget(where, delete, as_json=as_json)
         return
 

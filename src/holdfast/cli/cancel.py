@@ -13,6 +13,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
+from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -35,8 +36,8 @@ def cancel(
     """End the run of a thread, and wait until it has ended. Its box and its files stay."""
 
     async def work(client: Client) -> tuple[RunInfo, bool]:
-        before = await client.runs.get(thread)
-        asked = await client.runs.cancel(thread)
+        before = await client.runs.get(await find_thread(client, thread))
+        asked = await client.runs.cancel(before.thread)
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await client.runs.wait(asked.id), before.live

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH: Final = 13
 ACCENT: Final = "dark_cyan"
 _LEAST_WIDTH: Final = 10
+_NARROWEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,29 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) ->
     table.insert(0, [Cell(column, "dim") for column in columns])
     widths = [max(len(cell.text) for cell in column) for column in zip(*table, strict=True)]
     if is_terminal():
-        room = _console(False).width - sum(widths[:-1]) - 2 * len(widths[:-1])
-        widths[-1] = max(min(widths[-1], room), _LEAST_WIDTH)
+        widths = fitting(widths, _console(False).width)
     for row in table:
         write_line(*(part for cell, width in zip(row, widths, strict=True) for part in _padded(cell, width)))
+
+
+def fitting(widths: Sequence[int], room: int) -> list[int]:
+    """The widths of columns that fit a terminal: the last gives way first, then the widest of the others.
+
+    The first stays whole: it is what people copy.
+    """
+    kept = list(widths)
+    excess = sum(kept) + 2 * (len(kept) - 1) - room
+    if excess > 0 and len(kept) > 1:
+        given = min(excess, max(0, kept[-1] - _LEAST_WIDTH))
+        kept[-1] -= given
+        excess -= given
+    while excess > 0:
+        widest = max(range(1, len(kept)), key=lambda index: kept[index], default=0)
+        if widest == 0 or kept[widest] <= _NARROWEST:
+            break
+        kept[widest] -= 1
+        excess -= 1
+    return kept
 
 
 def _padded(cell: Cell, width: int) -> tuple[Cell, Cell]:

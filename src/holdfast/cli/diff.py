@@ -11,6 +11,7 @@ from holdfast.cli.box_session import Where, ask
 from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_bytes, write_json, write_line
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
+from holdfast.cli.thread_names import find_thread
 
 _MOST_REFUSED: Final = 5
 
@@ -45,11 +46,12 @@ def diff(
     is_patch = not (as_json or stat or is_terminal())
 
     async def work(client: Client) -> Changes:
-        changes = await client.runs.changes(thread)
+        id = await find_thread(client, thread)
+        changes = await client.runs.changes(id)
         if is_patch and changes.exact:
             write_bytes(changes.patch.encode())
         elif is_patch:
-            async for piece in client.runs.patch(thread):
+            async for piece in client.runs.patch(id):
                 write_bytes(piece)
         return changes
 

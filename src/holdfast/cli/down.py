@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from holdfast.cli.box_session import Where, ask
 from holdfast.cli.console import hint, write_field, write_json
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.local_server import find_answering, is_alive
+from holdfast.local_server import RunningServer, find_answering, is_alive
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
 
 _PATIENCE: Final = 30.0
 _PAUSE: Final = 0.05
@@ -24,12 +29,32 @@ def register(app: typer.Typer, _wanted: str | None = None) -> None:
     app.command("down")(down)
 
 
-def down(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Stop the server that runs on this machine. Boxes and runs go on; holdfast up finds them again."""
+def down(
+    everything: Annotated[bool, typer.Option("--all", help="Stop its boxes too, and the runs in them.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop the server that runs on this machine. Boxes and runs go on; holdfast up finds them again.
+
+    With --all boxes are stopped as well, which ends what runs in them. Their files stay.
+    """
     folder = the_home(home)
     running = find_answering(folder)
     if running is None:
         raise CommandError(f"no server runs on {folder}", exit=Exit.UNREACHABLE)
+    stopped = _stop_boxes(Where(None, None, folder)) if everything else []
+    stop_server(folder, running)
+    if as_json:
+        write_json({"home": str(folder), "pid": running.pid, "stopped": True, "boxes": stopped})
+        return
+    for id in stopped:
+        write_field("stopped", f"box {id}")
+    told = "boxes keep their files" if everything else "boxes and runs go on"
+    write_field("stopped", running.url, hint(f"  {told}; holdfast up finds them again"))
+
+
+def stop_server(folder: Path, running: RunningServer) -> None:
+    """End the server of a home, and wait until it has ended."""
     try:
         os.kill(running.pid, signal.SIGTERM)
     except ProcessLookupError:
@@ -43,7 +68,17 @@ def down(home: HomeOption = None, as_json: JsonOption = False) -> None:
         if time.monotonic() > deadline:
             raise CommandError(f"the server of {folder} (pid {running.pid}) does not stop", next_step="look at its log")
         time.sleep(_PAUSE)
-    if as_json:
-        write_json({"home": str(folder), "pid": running.pid, "stopped": True})
-    else:
-        write_field("stopped", running.url, hint("  boxes and runs go on; holdfast up finds them again"))
+
+
+def _stop_boxes(where: Where) -> list[str]:
+    """Those that run; says which. One that cannot be stopped keeps the server up: it is not forgotten."""
+
+    async def work(client: Client) -> list[str]:
+        stopped: list[str] = []
+        async for row in client.boxes.list():
+            if row.state != "stopped":
+                await client.boxes.stop(row.id)
+                stopped.append(row.id)
+        return stopped
+
+    return ask(where, work)

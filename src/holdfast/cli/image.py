@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
+from holdfast.cli.confirmation import YesOption, confirm_end
 from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.errors import CommandError
@@ -155,12 +156,14 @@ def show(
 def remove(
     name: NameArgument,
     provider: ProviderOption = "local",
+    yes: YesOption = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forget an image. Boxes that began with it go on; what nothing needs any more is removed from disk."""
+    confirm_end("remove", f"image {name}", f"holdfast image remove {name}", yes=yes)
 
     async def work(client: Client) -> int:
         return await client.images.remove(name, provider=provider)

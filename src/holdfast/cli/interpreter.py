@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask, only
+from holdfast.cli.confirmation import YesOption, confirm_end
 from holdfast.cli.console import Cell, hint, note, printable, write_field, write_json, write_table
 from holdfast.cli.discovery import find_server, leave_out_what_httpx_brings, the_home
 from holdfast.cli.durations import describe_duration
@@ -267,12 +268,15 @@ def show(
 @group.command("delete")
 def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of interpreters, or their ends.")],
+    yes: YesOption = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete interpreters: their boxes, and all that they have in memory. Threads and volumes stay."""
+    what = f"interpreter{'' if len(ids) == 1 else 's'} {', '.join(ids)} with all that is in memory"
+    confirm_end("delete", what, f"holdfast interpreter delete {' '.join(ids)}", yes=yes)
 
     async def work(client: Client) -> list[str]:
         found = [await _find(client, each) for each in ids]

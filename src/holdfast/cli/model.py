@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
+from holdfast.cli.confirmation import YesOption, confirm_end
 from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -157,12 +158,14 @@ def try_(
 @group.command("remove")
 def remove(
     name: NameArgument,
+    yes: YesOption = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forget a model and its key. Runs that use it are refused from now on."""
+    confirm_end("remove", f"model {name} and its key", f"holdfast model remove {name}", yes=yes)
 
     async def work(client: Client) -> None:
         await client.models.remove(name)

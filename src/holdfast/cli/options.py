@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.completing import complete_thread
+
 HomeOption = Annotated[
     Path | None,
     typer.Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]"),
@@ -20,4 +22,9 @@ ApiKeyOption = Annotated[
     typer.Option("--api-key", metavar="KEY", help="API key or thread token.  [env: HOLDFAST_API_KEY]"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-ThreadArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the thread.", show_default=False)]
+ThreadArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="Id of the thread, or its beginning.", show_default=False, autocompletion=complete_thread
+    ),
+]

@@ -12,6 +12,7 @@ from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import ModelOption, RunThreadArgument
 from holdfast.cli.sizes import parse_size
+from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.cli.exits import Exit
@@ -72,10 +73,10 @@ def resume(
         async def begin(asking: Asking) -> Begun:
             from holdfast.cli.run_follow import Begun
 
-            since = (await client.threads.get(thread)).next_offset
+            info = await client.threads.get(await find_thread(client, thread))
             asking.sent = True
             launched = await client.runs.resume(
-                thread,
+                info.id,
                 prompt,
                 agent=agent,
                 model=model,
@@ -84,7 +85,7 @@ def resume(
                 memory=memory_bytes,
                 disk=disk_bytes,
             )
-            return Begun(launched.thread, launched.run, since)
+            return Begun(launched.thread, launched.run, info.next_offset)
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.box_session import Where, ask
+from holdfast.cli.completing import complete_agent, complete_thread
 from holdfast.cli.console import Cell, note
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -19,6 +20,7 @@ from holdfast.cli.network_options import AllowOption, BandwidthOption, Connectio
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import ModelOption, describe_box
 from holdfast.cli.sizes import describe_size
+from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.cli.run_follow import Asking, Begun
@@ -37,7 +39,15 @@ def run(
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="What to do; - reads it from standard input.", show_default=False)
     ],
-    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="Who does it: pi, codex, claude, opencode.")],
+    agent: Annotated[
+        str,
+        typer.Option(
+            "--agent",
+            metavar="NAME",
+            help="Who does it: pi, codex, claude, opencode.",
+            autocompletion=complete_agent,
+        ),
+    ],
     model: ModelOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running, and print the id of its thread.")
@@ -50,7 +60,10 @@ def run(
     ] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Begin with no files.")] = False,
     thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="A thread to go on with, in its box; else a new one.")
+        str | None,
+        typer.Option(
+            metavar="ID", help="A thread to go on with, in its box; else a new one.", autocompletion=complete_thread
+        ),
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of a new thread; else its prompt.")] = None,
     provider: Annotated[str | None, typer.Option(metavar="NAME", help="What kind of box; else local.")] = None,
@@ -107,10 +120,11 @@ def run(
         async def begin(asking: Asking) -> Begun:
             from holdfast.cli.run_follow import Begun
 
-            info = None if thread is None else await client.threads.get(thread)
+            known = None if thread is None else await find_thread(client, thread)
+            info = None if known is None else await client.threads.get(known)
             if folder is not None:
                 # Before the files: who is refused for a model that is missing should not wait for them.
-                await client.runs.check(agent=agent, model=model, thread=thread, box=box)
+                await client.runs.check(agent=agent, model=model, thread=known, box=box)
             workspace = await _prepare(client, folder, said_empty=empty or thread is not None, quiet=as_json)
             asking.sent = True
             if info is not None and info.run is not None and workspace is None and not box:
@@ -118,7 +132,7 @@ def run(
                 launched = await client.runs.resume(info.id, text, agent=agent, model=model)
             else:
                 launched = await client.runs.launch(
-                    text, agent=agent, model=model, thread=thread, title=title, workspace=workspace, box=box
+                    text, agent=agent, model=model, thread=known, title=title, workspace=workspace, box=box
                 )
             return Begun(launched.thread, launched.run, None if info is None else info.next_offset)
 

@@ -7,14 +7,26 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.box_spec import read_value
+from holdfast.cli.completing import complete_model, complete_thread
 from holdfast.cli.network_options import NetworkName, parse_policy
 from holdfast.cli.sizes import parse_size
 
-RunThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.", show_default=False)]
+RunThreadArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="THREAD",
+        help="Id of the thread, or its beginning.",
+        show_default=False,
+        autocompletion=complete_thread,
+    ),
+]
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="NAME[/MODEL]", help="Which model, as holdfast model list shows; else the only one."
+        "--model",
+        metavar="NAME[/MODEL]",
+        help="Which model, as holdfast model list shows; else the only one.",
+        autocompletion=complete_model,
     ),
 ]
 

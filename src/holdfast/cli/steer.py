@@ -10,6 +10,7 @@ from holdfast.cli.box_session import Where, ask
 from holdfast.cli.console import hint, note, write_field, write_json
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
+from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -38,7 +39,7 @@ def steer(
     """Say something to the agent of a thread while it works: it hears it next, or at once with --interrupt."""
 
     async def work(client: Client) -> Launched:
-        return await client.runs.steer(thread, prompt, interrupt=interrupt)
+        return await client.runs.steer(await find_thread(client, thread), prompt, interrupt=interrupt)
 
     steered = ask(Where(server, api_key, home), work)
     if as_json:

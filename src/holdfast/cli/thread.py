@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from holdfast.cli.confirmation import YesOption, confirm
 from holdfast.cli.console import Cell, hint, is_terminal, note, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import connect
 from holdfast.cli.durations import describe_duration, parse_duration
@@ -17,6 +17,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
 from holdfast.cli.thread_diagnose import diagnose
+from holdfast.cli.thread_names import find_thread_now
 
 if TYPE_CHECKING:
     from holdfast.cli.entry_lines import EntryLog
@@ -127,7 +128,7 @@ def show(
 ) -> None:
     """Show what is known of one thread."""
     with connect(server, api_key, home) as client:
-        thread = client.threads.get(id)
+        thread = client.threads.get(find_thread_now(client, id))
         url = client.url
     if as_json:
         write_json(thread.to_json())
@@ -157,6 +158,7 @@ def tail(
     with connect(server, api_key, home) as client:
         from holdfast.threads.entries import type_matches
 
+        id = find_thread_now(client, id)
         following = client.thread(id).tail(since=since)
         printed = 0
         try:
@@ -192,7 +194,7 @@ def entries(
     check_since(since)
     log = None if as_json else _entry_log()
     with connect(server, api_key, home) as client:
-        for entry in client.thread(id).entries(types=type or (), since=since, limit=limit):
+        for entry in client.thread(find_thread_now(client, id)).entries(types=type or (), since=since, limit=limit):
             _write_entry(entry, log, {})
 
 
@@ -231,12 +233,16 @@ def append(
     ids: list[str] = []
     next_offset = None
     with connect(server, api_key, home, retry_seconds=_duration(retry_for)) as client:
-        from holdfast.client import Unreachable
+        from holdfast.client import NotFound, Unreachable
 
         thread = client.thread(id)
         for batch in batches:
             try:
-                acknowledgement = thread.append(batch)
+                try:
+                    acknowledgement = thread.append(batch)
+                except NotFound:
+                    thread = client.thread(find_thread_now(client, id))
+                    acknowledgement = thread.append(batch)
             except Unreachable as error:
                 raise _not_acknowledged(error, len(ids), from_stdin=text == "-") from error
             ids += [entry.id for entry in acknowledgement.entries]
@@ -260,7 +266,7 @@ def rename(
 ) -> None:
     """Give a thread another title."""
     with connect(server, api_key, home) as client:
-        thread = client.threads.rename(id, title)
+        thread = client.threads.rename(find_thread_now(client, id), title)
     if as_json:
         write_json(thread.to_json())
     else:
@@ -278,7 +284,7 @@ def archive(
 ) -> None:
     """Take a thread out of the list. It keeps all its entries and can be brought back."""
     with connect(server, api_key, home) as client:
-        thread = client.threads.update(id, archived=not undo)
+        thread = client.threads.update(find_thread_now(client, id), archived=not undo)
     if as_json:
         write_json(thread.to_json())
     elif undo:
@@ -291,7 +297,7 @@ def archive(
 @group.command("delete")
 def delete(
     id: ThreadArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
     home: HomeOption = None,
@@ -299,6 +305,7 @@ def delete(
 ) -> None:
     """Delete a thread and all its entries, for good."""
     with connect(server, api_key, home) as client:
+        id = find_thread_now(client, id)
         thread = client.thread(id)
         if not yes:
             _confirm_delete(thread.info())
@@ -322,7 +329,7 @@ def token(
     """Make a token for this thread alone. In a pipe, only the token is printed."""
     seconds = _duration(ttl)
     with connect(server, api_key, home) as client:
-        made = client.threads.token(id, scope, ttl_seconds=seconds)
+        made = client.threads.token(find_thread_now(client, id), scope, ttl_seconds=seconds)
     if as_json:
         write_json(made.to_json())
     elif is_terminal():
@@ -410,15 +417,13 @@ def _show(thread: ThreadInfo, url: str) -> None:
 
 
 def _confirm_delete(thread: ThreadInfo) -> None:
-    if not (sys.stdin.isatty() and is_terminal()):
-        raise CommandError(
-            f"deleting thread {thread.id} is for good, and there is nobody to ask",
-            next_step=f"holdfast thread delete {thread.id} --yes",
-            exit=Exit.USAGE,
-        )
     title = f" ({thread.title})" if thread.title else ""
-    if not typer.confirm(f"  Delete thread {thread.id}{title} with {thread.entry_count:,} entries, for good?"):
-        raise CommandError(f"thread {thread.id} was not deleted")
+    confirm(
+        f"Delete thread {thread.id}{title} with {thread.entry_count:,} entries, for good?",
+        refusal=f"deleting thread {thread.id} is for good, and there is nobody to ask",
+        command=f"holdfast thread delete {thread.id} --yes",
+        unchanged=f"thread {thread.id} was not deleted",
+    )
 
 
 def _duration(text: str) -> int:

@@ -11,6 +11,7 @@ from holdfast.cli.box_session import Where, ask
 from holdfast.cli.console import Cell, hint, note, write_field, write_json, write_line
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
+from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -29,7 +30,7 @@ def diagnose(
     """Say how far the run of a thread came, what is wrong with it, and what to do. Exits with 1 if something is."""
 
     async def work(client: Client) -> Diagnosis:
-        return await client.runs.diagnose(id)
+        return await client.runs.diagnose(await find_thread(client, id))
 
     found = ask(Where(server, api_key, home), work)
     if as_json:

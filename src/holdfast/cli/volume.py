@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.box_life import YesOption, confirm
 from holdfast.cli.box_session import Where, ask
+from holdfast.cli.confirmation import YesOption, confirm
 from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption

@@ -18,7 +18,7 @@ from holdfast.harnesses.errors import CannotInstall
 
 OLDEST: Final = (22, 19)
 """That every agent runs on."""
-_FETCHER: Final = "holdfast-node"
+NODE_FETCHER: Final = "holdfast-node"
 """Beside the Python that runs this, where the extra is fetched only once it is needed: says where node is then."""
 _FETCH_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 30.0
@@ -43,7 +43,7 @@ async def find_node(prefix: Path | None = None) -> Node:
     """The node of this Python environment, fetched where it can be. Raises `CannotInstall`."""
     folder = _wheel() if prefix is None else None
     if folder is None:
-        folder = await _fetch((prefix or Path(sys.prefix)) / "bin" / _FETCHER)
+        folder = await _fetch((prefix or Path(sys.prefix)) / "bin" / NODE_FETCHER)
     program, npm = folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     done = await run([str(program), "--version"], seconds=_LOOK_SECONDS)
     if done.code != 0 or not fits(done.output) or not await asyncio.to_thread(npm.is_file):

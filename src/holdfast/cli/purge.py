@@ -1,0 +1,204 @@
+"""`holdfast purge`: removes everything that Holdfast has on this machine, after it has shown what that is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from holdfast.cli.box_session import Where, ask
+from holdfast.cli.confirmation import YesOption, confirm
+from holdfast.cli.console import Cell, note, write_field, write_json
+from holdfast.cli.discovery import the_home
+from holdfast.cli.down import stop_server
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server_start import ensure_server
+from holdfast.cli.sizes import describe_size
+from holdfast.local_server import find_answering
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+_OURS: Final = ("holdfast.db", "secret", "node")
+"""What a home has that a server made. A folder without these is somebody else's."""
+_MOST_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What there is to remove."""
+
+    boxes: tuple[str, ...]
+    threads: int
+    snapshots: tuple[str, ...]
+    volumes: tuple[tuple[str, str], ...]
+    """Provider and name."""
+    images: int
+    models: tuple[str, ...]
+    """Those with a key."""
+    running: int
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("purge")(purge)
+
+
+def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
+    """Remove everything of a home, for good: its server, boxes, threads, volumes, images, models and keys.
+
+    Shows what that is first, and asks. Runs that go on are ended. What bin/holdfast set up in a checkout stays: delete
+    the folder .holdfast there.
+    """
+    folder = the_home(home).absolute()
+    check_home(folder)
+    where = Where(None, None, folder)
+    ensure_server(where)  # boxes outlive their server: only one that runs can end them all
+    found = ask(where, look)
+    size = size_of(folder)
+    if not as_json:
+        show(folder, found, size)
+    if not yes:
+        option = "" if home is None else f" --home {home}"
+        confirm(
+            "Remove all of it, for good?",
+            refusal="purging is for good, and there is nobody to ask",
+            command=f"holdfast purge{option} --yes",
+            unchanged="nothing was removed",
+        )
+
+    async def work(client: Client) -> list[str]:
+        return await remove(client, found)
+
+    failures = ask(where, work)
+    if failures:
+        for each in failures:
+            note("left", each)
+        raise CommandError(
+            f"not everything could be removed, so {folder} stays", next_step="holdfast box list; then purge again"
+        )
+    running = find_answering(folder)
+    if running is not None:
+        stop_server(folder, running)
+    remove_folder(folder)
+    if as_json:
+        write_json({"home": str(folder), "removed": True, "boxes": list(found.boxes), "freed": size})
+    else:
+        write_field("removed", str(folder), Cell(f"  freed {describe_size(size)}", "dim"))
+
+
+def check_home(folder: Path) -> None:
+    """Refuse what no server has ever used: nobody wants a wrong --home to be deleted."""
+    if not folder.is_dir():
+        raise CommandError(f"there is no {folder}: nothing to remove", exit=Exit.NOT_FOUND)
+    if folder.is_symlink() or not all((folder / name).is_file() for name in _OURS):
+        raise CommandError(
+            f"{folder} is no home of a server, so it is not touched",
+            next_step="holdfast doctor says where the home is; give another one with --home DIR",
+            exit=Exit.USAGE,
+        )
+
+
+async def look(client: Client) -> Holdings:
+    """All that the server knows of."""
+    boxes = [each async for each in client.boxes.list()]
+    providers = {"local", *(each.spec.provider for each in boxes)}
+    volumes = [
+        (provider, each.name)
+        for provider in sorted(providers)
+        for each in await client.boxes.volumes.list(provider=provider)
+    ]
+    return Holdings(
+        boxes=tuple(each.id for each in boxes),
+        threads=len([each async for each in client.threads.list(archived="any")]),
+        snapshots=tuple(each.id for each in await client.boxes.snapshots()),
+        volumes=tuple(volumes),
+        images=len(await client.images.list()),
+        models=tuple(each.name for each in await client.models.list() if each.has_key),
+        running=len([each async for each in client.runs.list(status="running")]),
+    )
+
+
+def show(folder: Path, found: Holdings, size: int) -> None:
+    """What will be gone."""
+    write_field("home", str(folder), Cell(f"  {describe_size(size)}", "dim"))
+    if found.running:
+        write_field("runs", Cell(f"{found.running} that go on now", "yellow"))
+    write_field("boxes", _some(found.boxes))
+    write_field("threads", f"{found.threads:,}")
+    write_field("snapshots", f"{len(found.snapshots):,}")
+    write_field("volumes", _some(tuple(name for _, name in found.volumes)))
+    write_field("images", f"{found.images:,}")
+    write_field("models", _some(found.models))
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{len(names)}: {', '.join(names[:_MOST_SHOWN])}{more}" if names else "0"
+
+
+async def remove(client: Client, found: Holdings) -> list[str]:
+    """What lives outside of the home, or as processes. Returns what could not be removed, and why."""
+    from holdfast.boxes.errors import BoxError
+    from holdfast.client import HoldfastError
+
+    failures: list[str] = []
+    for id in found.boxes:
+        try:
+            await client.boxes.delete(id)
+        except (BoxError, HoldfastError) as error:
+            failures.append(f"box {id}: {error}")
+    for id in found.snapshots:
+        try:
+            await client.boxes.delete_snapshot(id)
+        except (BoxError, HoldfastError) as error:
+            failures.append(f"snapshot {id}: {error}")
+    for provider, name in found.volumes:
+        try:
+            await client.boxes.volumes.delete(name, provider=provider)
+        except (BoxError, HoldfastError) as error:
+            failures.append(f"volume {name}: {error}")
+    return failures
+
+
+def size_of(folder: Path) -> int:
+    """Bytes on disk; what cannot be looked at does not count."""
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    for place, _, names in os.walk(folder, followlinks=False):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found = (Path(place) / name).lstat()
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    total += found.st_blocks * 512
+    return total
+
+
+def remove_folder(folder: Path) -> None:
+    """Follows no link. What may not be looked into is made so: files of boxes have the modes that boxes gave them."""
+
+    def open_up(function: object, path: str, problem: object) -> None:
+        parent = Path(path).parent
+        for each in (parent, Path(path)):
+            if each.is_relative_to(folder) and not each.is_symlink():
+                with contextlib.suppress(OSError):
+                    each.chmod(stat.S_IRWXU)
+        with contextlib.suppress(OSError):
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                Path(path).unlink()
+
+    shutil.rmtree(folder, onerror=open_up)
+    if folder.exists():
+        raise CommandError(
+            f"{folder} could not be removed whole", next_step=f"rm -rf {folder}, as its owner or as root"
+        )

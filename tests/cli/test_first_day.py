@@ -1,0 +1,172 @@
+"""What makes the command line pleasant from the first day on: names in short, completion, lists, narrow screens."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from tests.cli.conftest import Cli
+
+from holdfast.cli.console import fitting
+from holdfast.cli.exits import Exit
+from holdfast.testing.server import ServerProcess
+
+
+def test_the_beginning_of_an_id_is_enough(cli: Cli) -> None:
+    first = cli("thread", "new", "One", "--id", "t-unlike-one").out.strip()
+    cli("thread", "new", "Two", "--id", "t-unlike-two")
+    assert cli("thread", "append", "t-unlike-o", "hello").exit == 0
+    assert "hello" in cli("thread", "entries", "unlike-o").out
+    assert cli("thread", "show", "t-unlike-o", "--json").json()["id"] == first
+    assert cli("thread", "rename", "unlike-o", "Another").exit == 0
+    many = cli("thread", "show", "t-unlike")
+    assert many.exit == Exit.USAGE
+    assert "t-unlike-one" in many.err
+    assert "t-unlike-two" in many.err
+    assert cli("thread", "delete", "t-unlike", "--yes").exit == Exit.USAGE, "nothing is deleted by a guess"
+    assert cli("thread", "show", "t-").exit == Exit.NOT_FOUND
+    assert cli("thread", "show", "t-nobody-has-this").exit == Exit.NOT_FOUND
+    assert cli("thread", "delete", "t-unlike-o", "--yes").out.split() == ["deleted", first]
+    cli("thread", "delete", "t-unlike-two", "--yes")
+
+
+def test_a_token_opens_its_thread_and_guesses_none(cli: Cli) -> None:
+    id = cli("thread", "new", "--id", "t-tokened-one").out.strip()
+    token = cli("thread", "token", id).out.strip()
+    assert cli("thread", "entries", id, "--api-key", token).exit == 0
+    assert cli("thread", "entries", "t-tokened", "--api-key", token).exit in (Exit.NOT_AUTHORISED, Exit.NOT_FOUND)
+    cli("thread", "delete", id, "--yes")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("thread", "delete", "{thread}"),
+        ("volume", "delete", "v"),
+        ("image", "remove", "i"),
+        ("model", "remove", "m"),
+        ("key", "revoke", "k-1"),
+        ("interpreter", "delete", "i-1"),
+        ("box", "snapshots", "--delete", "s-1"),
+        ("box", "prune"),
+    ],
+)
+def test_what_deletes_asks_and_takes_yes(cli: Cli, arguments: tuple[str, ...]) -> None:
+    thread = cli("thread", "new").out.strip()
+    words = [word.format(thread=thread) for word in arguments]
+    refused = cli(*words)
+    assert refused.exit == Exit.USAGE
+    assert "there is nobody to ask" in refused.err
+    assert f"next         holdfast {' '.join(words)} --yes" in refused.err
+    cli("thread", "delete", thread, "--yes")
+
+
+def complete(server: ServerProcess, *words: str) -> list[str]:
+    """As bash asks."""
+    line = ["holdfast", *words]
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast"],
+        env={
+            **os.environ,
+            "HOLDFAST_HOME": str(server.home),
+            "HOLDFAST_CALLED_AS": "bin/holdfast",
+            "_HOLDFAST_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(line),
+            "COMP_CWORD": str(len(line) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.stdout.split()
+
+
+def test_shells_complete_ids_and_agents(cli: Cli, server: ServerProcess) -> None:
+    id = cli("thread", "new", "Completed", "--id", "t-complete-me").out.strip()
+    assert complete(server, "thread", "show", "t-comp") == [id]
+    assert complete(server, "attach", "t-comp") == [id]
+    assert complete(server, "run", "x", "--agent", "c") == ["claude", "codex"]
+    assert complete(server, "resume", "t-nothing-like-it") == []
+    assert "runs" in complete(server, "ru")
+    cli("thread", "delete", id, "--yes")
+
+
+def test_completion_without_a_server_says_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    class Nowhere:
+        home = tmp_path_factory.mktemp("nowhere")
+
+    assert complete(Nowhere(), "thread", "show", "t-") == []  # type: ignore[arg-type]
+
+
+def test_runs_are_listed(cli: Cli) -> None:
+    assert cli("runs", "--json").json() == {"runs": []}
+    assert 'holdfast run "what to do" --agent NAME' in cli("runs").out
+    assert cli("runs", "--status", "nonsense").exit == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("widths", "room", "kept"),
+    [
+        ([16, 9, 7, 10, 60], 120, [16, 9, 7, 10, 60]),
+        ([16, 9, 7, 10, 60], 80, [16, 9, 7, 10, 30]),
+        ([16, 9, 7, 10, 60], 50, [16, 6, 6, 7, 7]),
+        ([16, 9, 7, 10, 60], 10, [16, 4, 4, 4, 4]),
+        ([30], 10, [30]),
+    ],
+)
+def test_columns_give_way_and_the_first_stays(widths: list[int], room: int, kept: list[int]) -> None:
+    assert fitting(widths, room) == kept
+
+
+def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
+    """What a command writes to a terminal that is so wide."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        env={**kept, "TERM": "xterm-256color", **environment},
+    )
+    os.close(there)
+    said = b""
+    while True:
+        try:
+            piece = os.read(here, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        said += piece
+    process.wait(60)
+    os.close(here)
+    return said.decode()
+
+
+def test_lists_fit_narrow_terminals(cli: Cli, server: ServerProcess) -> None:
+    id = cli("thread", "new", "A title that is much longer than a narrow terminal has room for, by far").out.strip()
+    for columns in (44, 60, 100):
+        out = on_terminal(columns, "thread", "list", "--home", str(server.home))
+        lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.splitlines()]
+        assert any(line.startswith(id) for line in lines), "an id is never cut"
+        assert max(map(len, lines)) <= columns, lines
+    cli("thread", "delete", id, "--yes")
+
+
+def test_no_colour_means_none(server: ServerProcess) -> None:
+    coloured = on_terminal(100, "doctor", "--home", str(server.home))
+    plain = on_terminal(100, "doctor", "--home", str(server.home), NO_COLOR="1")
+    pattern = r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|38|9[0-7])[;m]"
+    assert re.search(pattern, coloured)
+    assert not re.search(pattern, plain)

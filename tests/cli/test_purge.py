@@ -1,0 +1,149 @@
+"""The end of everything: `holdfast down --all`, `box delete --all` and `purge`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.errors import CommandError
+from holdfast.cli.purge import check_home, remove_folder
+from holdfast.local_server import is_alive, read_running
+
+pytestmark = pytest.mark.xdist_group("runs of the command line")
+
+
+class Command:
+    """The command, on a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "holdfast", *arguments],
+            env={**os.environ, "HOLDFAST_HOME": str(self.home)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=check,
+        )
+
+
+def processes_of(box: str) -> list[str]:
+    """Of a box on this machine, by the name that its first process has."""
+    found = []
+    for each in Path("/proc").iterdir():
+        try:
+            line = (each / "cmdline").read_bytes() if each.name.isdigit() else b""
+        except OSError:
+            continue
+        if line.startswith(f"holdfast-box {box}".encode()):
+            found.append(each.name)
+    return found
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    from holdfast.local_server import find_or_start
+
+    command = Command(tmp_path / "home")
+    find_or_start(command.home)
+    yield command
+    command("box", "delete", "--all", "--yes", check=False)
+    command("down", check=False)
+
+
+def test_purge_shows_what_it_removes_and_removes_all_of_it(command: Command, tmp_path: Path) -> None:
+    boxes = [command("box", "create", "-q").stdout.strip() for _ in range(2)]
+    command("volume", "create", "cache")
+    command("box", "snapshot", boxes[0])
+    command("thread", "new", "Something")
+    running = read_running(command.home)
+    assert running is not None
+    assert processes_of(boxes[0])
+
+    asked = command("purge", check=False)
+    assert (asked.returncode, "holdfast purge --yes" in asked.stderr) == (2, True), asked.stderr
+    assert f"  boxes        2: {boxes[1]}, {boxes[0]}" in asked.stdout
+    assert "  threads      1\n" in asked.stdout
+    assert "  volumes      1: cache" in asked.stdout
+    assert "  snapshots    1\n" in asked.stdout
+    assert command.home.exists()
+
+    done = command("purge", "--yes")
+    assert f"  removed      {command.home}" in done.stdout
+    assert not command.home.exists()
+    assert not is_alive(running.pid)
+    assert processes_of(boxes[0]) == processes_of(boxes[1]) == []
+    assert command("purge", "--yes", check=False).returncode == 3
+
+
+def test_a_purge_without_a_server_ends_the_boxes_that_one_left(command: Command) -> None:
+    box = command("box", "create", "-q").stdout.strip()
+    command("down")
+    assert processes_of(box)
+    command("purge", "--yes")
+    assert processes_of(box) == []
+    assert not command.home.exists()
+
+
+def test_down_all_stops_boxes_and_keeps_their_files(command: Command) -> None:
+    box = command("box", "create", "-q").stdout.strip()
+    command("box", "exec", box, "--", "sh", "-c", "echo kept > note")
+    done = command("down", "--all")
+    assert f"  stopped      box {box}" in done.stdout
+    assert processes_of(box) == []
+    from holdfast.local_server import find_or_start
+
+    find_or_start(command.home)
+    command("box", "start", box)
+    assert command("box", "exec", box, "--", "cat", "note").stdout == "kept\n"
+
+
+def test_every_box_is_deleted_after_it_was_named(command: Command) -> None:
+    assert "there is no box" in command("box", "delete", "--all", "--yes").stdout
+    boxes = [command("box", "create", "-q").stdout.strip() for _ in range(2)]
+    asked = command("box", "delete", "--all", check=False)
+    assert asked.returncode == 2
+    assert all(box in asked.stderr for box in boxes)
+    assert "holdfast box delete --all --yes" in asked.stderr
+    assert command("box", "delete", check=False).returncode == 2
+    assert command("box", "delete", boxes[0], "--all", "--yes", check=False).returncode == 2
+    command("box", "delete", "--all", "--yes")
+    assert command("box", "list", "-q").stdout == ""
+
+
+def test_what_is_no_home_is_not_touched(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "secret").write_text("mine")
+    with pytest.raises(CommandError, match="is no home of a server"):
+        check_home(folder)
+    with pytest.raises(CommandError, match="nothing to remove"):
+        check_home(tmp_path / "missing")
+    (tmp_path / "home").mkdir()
+    for name in ("holdfast.db", "secret", "node"):
+        (tmp_path / "home" / name).write_text("")
+    check_home(tmp_path / "home")
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    with pytest.raises(CommandError, match="is no home of a server"):
+        check_home(tmp_path / "link")
+
+
+def test_removing_a_folder_follows_no_link_and_stops_at_no_mode(tmp_path: Path) -> None:
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    (home / "closed" / "inner").mkdir(parents=True)
+    (home / "closed" / "inner" / "file").write_text("x")
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    (home / "link").symlink_to(outside)
+    (home / "closed").chmod(0o000)
+    remove_folder(home)
+    assert not home.exists()
+    assert (outside / "precious").exists()
