@@ -28,7 +28,10 @@ def run_suite(server: ServerProcess, tmp_path: Path) -> None:
     assert node, "node is missing: run this with bin/test, which brings its own"
     report = tmp_path / "report.json"
     run = subprocess.run(
-        [node, "node_modules/vitest/vitest.mjs", "run", "--reporter=json", f"--outputFile={report}"],
+        [
+            *(node, "node_modules/vitest/vitest.mjs", "run", "--reporter=json", f"--outputFile={report}"),
+            "--testTimeout=60000",  # its default is 5 s, which a busy machine may need for one request
+        ],
         cwd=HERE,
         env={**os.environ, "CONFORMANCE_TEST_URL": server.url, "CONFORMANCE_LONG_POLL_MS": "2000"},
         capture_output=True,
