@@ -161,10 +161,30 @@ def test_a_provider_that_asks_to_wait_for_hours_is_given_up(bench: Bench) -> Non
 
 
 def test_a_stream_that_is_cut_is_tried_again_and_the_run_completes(bench: Bench) -> None:
-    bench.model.script([text("these words stay", cut=1, delta_size=6), text("Whole again.")])
-    agent = bench.run("go")
+    gate = Gate(1)
+    bench.model.script([text("vanished words", cut=1, delta_size=9, gates=(gate,)), text("Whole again.")])
+    with bench.start("go") as agent:
+        agent.wait_for("delta", lambda delta: "vanished" in delta.get("text", ""))
+        gate.release()
+        agent.finish()
     assert agent.outcome["status"] == "completed", agent.said()
+    assert [(each["text"], each.get("partial", False)) for each in agent.of("assistant")] == [
+        ("vanished ", True),
+        ("Whole again.", False),
+    ]
+    assert len({each["message"] for each in agent.of("assistant")}) == 2
     assert agent.text() == "Whole again."
+    # The model is never shown what was lost: not by OpenCode's own session, nor by one that is rebuilt.
+    bench.model.script([text("More.")])
+    bench.run("more", session=agent.reader.session)
+    rebuilt = bench.harness.rebuild(agent.entries(), bench.task("more"))
+    assert rebuilt is not None
+    bench.model.script([text("More.")])
+    with Driven(bench.harness, bench.task("more", rebuilt.session), rebuilt=rebuilt) as again:
+        again.finish()
+    for request in bench.model.main_requests[-2:]:
+        assert "Whole again." in json.dumps(request.body["messages"])
+        assert "vanished" not in json.dumps(request.body["messages"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -92,8 +92,9 @@ class Reader(reading.Reader):
     def _status(self, status: Record) -> list[Payload]:
         if status["type"] != "retry":
             return []
+        payloads = [payload for answer in self._answers.values() for payload in self._give_up_words(answer)]
         message = str(status.get("message", ""))
-        return self.retry(int(status.get("attempt", 0)), message, status_in(message))
+        return payloads + self.retry(int(status.get("attempt", 0)), message, status_in(message))
 
     def _error(self, error: Record) -> list[Payload]:
         if error.get("name") == _ABORTED:
@@ -253,6 +254,26 @@ class Reader(reading.Reader):
             partial=partial,
         )
 
+    def _give_up_words(self, answer: _Message) -> list[Payload]:
+        """What had come of an answer when the stream was cut. OpenCode keeps the parts, and forgets their words: they
+        are no part of the answer, and the model is never shown them."""
+        name, lost = answer.name, answer.drop_unfinished()
+        if not lost or answer.info.get("summary"):
+            return []
+        parts = answer.new_parts()
+        answer.told.update(str(part["id"]) for part in parts)
+        answer.segments += 1
+        return self.end_message(
+            name,
+            lost.get("text", ""),
+            thinking=lost.get("reasoning", ""),
+            calls=(),
+            model=answer.info.get("modelID"),
+            stop="error",
+            record=answer.record(parts),
+            partial=True,
+        )
+
 
 class _Message:
     """A message whose parts come one by one, and their words piece by piece."""
@@ -290,6 +311,15 @@ class _Message:
             self._words.setdefault(ident, []).append(words)
             self._sizes[ident] = size + len(words)
         return str(part["type"])
+
+    def drop_unfinished(self) -> dict[str, str]:
+        """Forget words of parts that have not ended, and give them back by kind."""
+        lost: dict[str, list[str]] = {}
+        for ident, words in self._words.items():
+            lost.setdefault(str(self._parts[ident]["type"]), []).append("".join(words))
+        self._words.clear()
+        self._sizes.clear()
+        return {kind: "\n\n".join(texts) for kind, texts in lost.items()}
 
     def parts(self) -> list[Record]:
         return [self._whole(ident) for ident in self._parts]
