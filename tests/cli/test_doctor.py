@@ -27,6 +27,7 @@ from holdfast.cli.machine import (
     judge_sandbox,
     judge_space,
     judge_sqlite,
+    judge_users,
 )
 from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
 from holdfast.providers.local.machine import Bubblewrap, Facts, Trial
@@ -65,6 +66,9 @@ UBUNTU = Facts(apparmor_restricts=True)
         (judge_overlay(WORKED, Facts()), Word.OK),
         (judge_overlay(Trial(False, "bwrap: Can't make overlay mount: Invalid argument"), Facts()), Word.MISSING),
         (judge_overlay_place(Path("/proc/nowhere"), "No such file or directory"), Word.MISSING),
+        (judge_users(WORKED), Word.OK),
+        (judge_users(None), Word.OK),
+        (judge_users(Trial(False, "mount_setattr: Invalid argument")), Word.LIMITED),
         (judge_limits(LimitBackend(CGROUP_V2, ROOTS, {})), Word.OK),
         (judge_limits(LimitBackend(CGROUP_V1, ROOTS, {})), Word.OK),
         (judge_limits(LimitBackend(CGROUP_V2, {"pids": "/sys/fs/cgroup"}, {"memory": "no memory"})), Word.LIMITED),
@@ -106,10 +110,11 @@ def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     by_name = {finding["name"]: finding for finding in told["findings"]}
     expected = [
         "python", "sqlite", "data folder", "fsync", "open files", "bubblewrap", "system calls", "shared volumes",
-        "local boxes",        "overlayfs", "limits", "node", "docker", "git",
+        "local boxes",        "overlayfs", "users", "limits", "node", "docker", "git",
     ]  # fmt: skip
     if by_name["local boxes"]["word"] == "missing":
         expected.remove("overlayfs")
+        expected.remove("users")
     assert list(by_name) == expected
     assert by_name["python"]["word"] == "ok"
     assert str(tmp_path) in by_name["data folder"]["detail"]

@@ -34,6 +34,7 @@ from holdfast.providers.local.machine import (
     look,
     try_overlay,
     try_sandbox,
+    try_users,
 )
 from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
 
@@ -179,6 +180,7 @@ def examine_boxes(home: Path) -> Iterator[Finding]:
         yield judge_overlay_place(home, error.strerror or str(error))
     else:
         yield judge_overlay(overlay, facts)
+        yield judge_users(try_users(_nearest(home)) if facts.root else None)
 
 
 def judge_bubblewrap(found: Bubblewrap | None) -> Finding:
@@ -225,6 +227,18 @@ def judge_overlay(trial: Trial, facts: Facts) -> Finding:
 def judge_overlay_place(home: Path, why: str) -> Finding:
     next_step = "give another folder with --home DIR"
     return Finding("overlayfs", Word.MISSING, f"{home} cannot be written: {why}", _LAYERS, next_step)
+
+
+def judge_users(trial: Trial | None) -> Finding:
+    """`trial` is None where the server is not root: then there is but one user."""
+    purpose = "keep local boxes apart, beside their namespaces"
+    if trial is None:
+        return Finding("users", Word.OK, "all local boxes are your own user; a server that is root has more", purpose)
+    if trial.worked:
+        return Finding("users", Word.OK, "each local box is a user of its own", purpose)
+    detail = f"one for all local boxes: files cannot be shown as another user's ({trial.stderr})"
+    next_step = "use Linux 5.19 or newer, and a home on ext4, xfs, btrfs or (from 6.3) tmpfs: --home DIR"
+    return Finding("users", Word.LIMITED, detail, purpose, next_step)
 
 
 def judge_limits(backend: LimitBackend) -> Finding:

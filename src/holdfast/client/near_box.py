@@ -38,7 +38,7 @@ class NearBox(RemoteBox):
         folder = home.absolute() / PROVIDER / "boxes" / record.id
         self._link = Link(record.id, folder)
         self._link.wake = self._woken
-        self._kept = GuestProcesses(self._link, watch, folder, None)
+        self._kept = GuestProcesses(self._link, watch, folder, other_user=False)
         self._far_files = self.files
         if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image says where commands start
             self.files = GuestFiles(self._link, record.spec.workdir)

@@ -219,11 +219,11 @@ def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
         try:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
             groups = (folder / "cgroup").read_text()
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             mounts = _mounts(folder)
+            ours = "launcher.py" in command and _is_ours(pid)
         except (OSError, ValueError):
             continue
-        if pid == os.getpid() or (parent == os.getpid() and "launcher.py" in command):
+        if pid == os.getpid() or ours:
             continue
         mounted = _box_mounted(mounts, ground)
         in_group = next((line.partition(group)[2].split("/")[0] for line in groups.splitlines() if group in line), None)
@@ -233,6 +233,16 @@ def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
             yield pid, f"box {box}, {command[:80]}"
         elif str(ground.path) in command or (str(stage_for(ground.path)) in mounts and command):
             yield pid, f"no box, {command[:200]}"
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether we started a launcher, or it is the child that a launcher of ours keeps for the next box."""
+    parent = _parent(pid)
+    return os.getpid() in (parent, _parent(parent))
+
+
+def _parent(pid: int) -> int:
+    return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1]) if pid else 0
 
 
 def _all_pids() -> list[int]:

@@ -29,8 +29,8 @@ class LocalBox(GuestBox):
             info,
             provider,
             self._look,
-            GuestProcesses(self.link, provider.watch, folder, provider.owner),
-            GuestProcesses(self._look, provider.watch, folder, provider.owner),
+            GuestProcesses(self.link, provider.watch, folder, provider.other_user),
+            GuestProcesses(self._look, provider.watch, folder, provider.other_user),
         )
         self._provider = provider
         self.tools = provider.tools

@@ -89,8 +89,8 @@ class GuestProvider(Provider):
     snapshot_kind = layers.KIND
     tools: str | None = None
     """Where boxes see the programs that this machine has for them."""
-    owner: tuple[int, int] | None = None
-    """Whom kept output is given to."""
+    other_user: bool = False
+    """Whether processes in boxes are of another user than this one."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground

@@ -30,6 +30,8 @@ class Launcher:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
+        self.maps = False
+        """Whether each box can be another user on files that are all of one: known once it was started."""
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: collections.deque[asyncio.Future[dict[str, Any]]] = collections.deque()
@@ -63,6 +65,7 @@ class Launcher:
         if "error" in answer:
             self.close()
             raise CannotIsolate(answer["error"], hint="run the server as an ordinary user, or as a root that may mount")
+        self.maps = bool(answer.get("maps"))
 
     async def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
         """Start a box; says its first process. Whether it comes up shows on its socket, which is there by now."""

@@ -11,15 +11,18 @@ Requests come as JSON with descriptors attached, one packet each: see `launch.py
 """
 
 import array
+import contextlib
 import ctypes
 import errno
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import stat
+import struct
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -46,6 +49,11 @@ _GET_USERNS = 0xB701
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _OVERLAY = 0x794C7630
 _MNT_DETACH = 2
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+"""System calls, the same on every machine."""
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOUNT_ATTR_IDMAP = 1, 4, 0x100000
+_AT_RECURSIVE, _AT_EMPTY_PATH = 0x8000, 0x1000
+_OLDEST_MAPPED_OVERLAY = (5, 19)
 _COPY_SECONDS = 3600
 _SEAL_SECONDS = 10
 _PSEUDO = frozenset(
@@ -60,6 +68,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
+    if sys.argv[1] == "try-users":  # for whoever wants to know what this machine can do
+        sys.exit(_why_no_users(sys.argv[2], int(sys.argv[3])))
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     settings = json.loads(sys.argv[2])
@@ -71,11 +81,14 @@ def main() -> None:
     except OSError as error:
         control.send(json.dumps({"error": f"cannot prepare a mount namespace: {error}"}).encode())
         return
+    maps = settings["stage"] and _why_no_users(os.path.join(settings["stage"], "local"), settings["uid"]) is None
     try:
-        control.send(b"{}")
+        control.send(json.dumps({"maps": bool(maps)}).encode())
     except ConnectionError:  # the server was killed meanwhile
         return
     while True:
+        if maps and not _spares:
+            _spares.append(_new_namespace())
         data, descriptors = _receive(control)
         if not data:
             return
@@ -151,12 +164,16 @@ def _check(result: int, what: str) -> None:
 
 def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
     """Start one box; says the process id of its monitor. Once it returns, the box can be found and ended."""
+    stage, owner, user = settings["stage"], settings["uid"], request.get("user", settings["uid"])
+    users = _exchanging(owner, user) if stage and user != owner else -1
     ready, tell = os.pipe()
     pid = os.fork()
     if pid:
         os.close(tell)
         os.read(ready, 1)
         os.close(ready)
+        if users >= 0:
+            os.close(users)
         return pid
     log = 2
     try:
@@ -166,8 +183,8 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         nothing = os.open("/dev/null", os.O_RDWR)
         listener = _listen(folder)
         os.write(tell, b".")
-        if settings["stage"] and request["mounts"]:
-            _stage(settings["stage"], request["mounts"])
+        if stage:
+            _stage(stage, users, request["mounts"])
         else:
             descriptors = descriptors + [_open_below(each["root"], each["parts"]) for each in request["mounts"]]
         high = [_raise_descriptor(each) for each in (nothing, nothing, log, listener, *descriptors)]
@@ -178,7 +195,8 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         os.closerange(_FIRST_HIGH, _FIRST_HIGH + 2 * len(high) + 64)
         for kind, soft, hard in request["rlimits"]:
             _limit(kind, soft, hard)
-        _become(settings["uid"], settings["gid"])
+        if owner is not None:
+            _become(user, user)
         os.umask(0o022)
         os.chdir("/")
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -220,13 +238,116 @@ def _open_below(root: str, parts: "list[str]") -> int:
     return descriptor
 
 
-def _stage(stage: str, mounts: "list[dict[str, Any]]") -> None:
-    """Make what is to be mounted reachable for the boxes' user, in a namespace that ends with this box."""
+def _stage(stage: str, users: int, mounts: "list[dict[str, Any]]") -> None:
+    """Make what is to be mounted reachable for the user of a box, in a namespace that ends with this box.
+
+    All files are of one owner on disk, and each box is another user: in its namespace the owner is shown as that user.
+    """
+    if users < 0 and not mounts:
+        return
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    if users >= 0:
+        local = os.path.join(stage, "local")
+        tree = _clone(os.open(local, os.O_PATH))
+        _show_as(tree, users)
+        _put(tree, local)
     for mount in mounts:
-        descriptor = _open_below(mount["root"], mount["parts"])
-        _bind(f"/proc/self/fd/{descriptor}", f"{stage}/{mount['place']}")
-        os.close(descriptor)
+        tree = _clone(_open_below(mount["root"], mount["parts"]))
+        if users >= 0:
+            with contextlib.suppress(OSError):  # a file system that cannot: its files are whose they are
+                _show_as(tree, users)
+        _put(tree, f"{stage}/{mount['place']}")
+
+
+# --- a user for each box ----------------------------------------------------------------------------------------------
+
+
+def _why_no_users(folder: str, owner: int) -> "str | None":
+    """Why the files in a folder cannot be shown as another user's; None where they can."""
+    match = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if match is None or (int(match[1]), int(match[2])) < _OLDEST_MAPPED_OVERLAY:
+        return "the kernel is older than 5.19"
+    try:
+        users = _exchanging(owner, owner + 1)
+        tree = _clone(os.open(folder, os.O_PATH))
+        try:
+            _show_as(tree, users)
+        finally:
+            os.close(tree)
+            os.close(users)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def _exchanging(owner: int, user: int) -> int:
+    """A user namespace in which the owner of files is the user of a box, and everybody else is who they are."""
+    while _spares:
+        with contextlib.suppress(OSError):  # somebody killed it
+            return _map_users(*_spares.pop(), owner, user)
+    return _map_users(*_new_namespace(), owner, user)
+
+
+def _map_users(pid: int, handle: int, ready: int, owner: int, user: int) -> int:
+    try:
+        if os.read(ready, 1) != b".":
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), "user namespace")
+        first, second = sorted((owner, user))
+        ranges = [(0, 0, first), (owner, user, 1), (first + 1, first + 1, second - first - 1)]
+        ranges.append((second + 1, second + 1, 0xFFFF_FFFF - second - 1))
+        lines = "".join(f"{inside} {outside} {count}\n" for inside, outside, count in ranges if count)
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{pid}/{name}", "w") as file:
+                file.write(lines)
+        users = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)  # fails if it had ended before, and the number is another's
+        return users
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+        os.close(ready)
+
+
+_spares: "list[tuple[int, int, int]]" = []
+"""A namespace for the next box, made while there is time: see `_new_namespace`."""
+
+
+def _new_namespace() -> "tuple[int, int, int]":
+    """A process in a user namespace of its own, which waits to be ended: its number, a descriptor of it, and one that
+    tells when it is there."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            os.closerange(3, tell)  # the server's connection, too: it has to end when the launcher does
+            os.closerange(tell + 1, _FIRST_HIGH)
+            os.write(tell, b"." if _libc.unshare(_CLONE_NEWUSER) == 0 else b"!")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tell)
+    return pid, os.pidfd_open(pid), ready
+
+
+def _clone(place: int) -> int:
+    """What is mounted at a descriptor, and below it, once more: a descriptor that is mounted nowhere yet."""
+    tree = _libc.syscall(_OPEN_TREE, place, b"", _OPEN_TREE_CLONE | _AT_RECURSIVE | _AT_EMPTY_PATH)
+    os.close(place)
+    _check(min(tree, 0), "open_tree")
+    return int(tree)
+
+
+def _show_as(tree: int, users: int) -> None:
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, users)
+    done = _libc.syscall(_MOUNT_SETATTR, tree, b"", _AT_RECURSIVE | _AT_EMPTY_PATH, attributes, len(attributes))
+    _check(done, "mount_setattr")
+
+
+def _put(tree: int, target: str) -> None:
+    _check(_libc.syscall(_MOVE_MOUNT, tree, b"", -100, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH), target)
+    os.close(tree)
 
 
 def _become(uid: "int | None", gid: "int | None") -> None:

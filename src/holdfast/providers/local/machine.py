@@ -176,6 +176,12 @@ def try_overlay(bwrap: Path, folder: Path) -> Trial:
                 left.chmod(0o700)
 
 
+def try_users(folder: Path) -> Trial:
+    """Whether a server that is root can make each box another user, with the boxes' files in this folder."""
+    launcher = Path(__file__).with_name("launcher.py")
+    return _run([sys.executable, "-I", "-S", str(launcher), "try-users", str(folder), str(NOBODY)], None)
+
+
 def _try(bwrap: Path, scratch: Path, root: Callable[[str], list[str]]) -> Trial:
     """Runs `true` in a sandbox; `root` gives the arguments for its root, from the path of the scratch folder there."""
     if sys.platform != "linux":

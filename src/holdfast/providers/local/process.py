@@ -46,6 +46,8 @@ from holdfast.providers.output import Collected, Tail
 from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.threads.ids import new_id, now_ms
 
+_FOR_ANYBODY: Final = 0o666
+"""Of pipes and kept output. Nobody gets there but by a descriptor, or through a folder that is shut to others."""
 _PIECE: Final = 1 << 18
 _TURNS: Final = 8
 """Pieces of a stream between two turns of the event loop."""
@@ -150,18 +152,18 @@ def _waiting_bytes(descriptor: int) -> int:
     return int.from_bytes(count, sys.byteorder)
 
 
-def _pipe(owner: tuple[int, int] | None) -> tuple[int, int]:
-    """A pipe of the box's user, who may open it again by name (/dev/stdout)."""
+def _pipe(other_user: bool) -> tuple[int, int]:
+    """A pipe that processes of a box may open again by name (/dev/stdout), whoever they run as."""
     read, write = os.pipe2(os.O_CLOEXEC)
-    if owner is not None:
-        os.fchown(write, *owner)
+    if other_user:
+        os.fchmod(write, _FOR_ANYBODY)
     return read, write
 
 
 async def run_command(
     link: Link,
     request: dict[str, Any],
-    owner: tuple[int, int] | None,
+    other_user: bool,
     *,
     stdin: bytes | AsyncIterable[bytes],
     timeout: float | None,
@@ -170,9 +172,9 @@ async def run_command(
     max_output: int,
 ) -> Completed:
     """An exec, from the first pipe to the exit code."""
-    input_read, input_write = _pipe(owner)
-    output_read, output_write = _pipe(owner)
-    errors_read, errors_write = _pipe(owner)
+    input_read, input_write = _pipe(other_user)
+    output_read, output_write = _pipe(other_user)
+    errors_read, errors_write = _pipe(other_user)
     feeder = Pipe(input_write)
     output = Drain(output_read, on_stdout, max_output)
     errors = Drain(errors_read, on_stderr, max_output)
@@ -289,11 +291,11 @@ class PipeChannel(Channel):
         self._ending = asyncio.create_task(_exit_code(call))
 
     @classmethod
-    async def open(cls, link: Link, request: dict[str, Any], owner: tuple[int, int] | None) -> PipeChannel:
+    async def open(cls, link: Link, request: dict[str, Any], other_user: bool) -> PipeChannel:
         """Returns once the command runs."""
-        input_read, input_write = _pipe(owner)
-        output_read, output_write = _pipe(owner)
-        errors_read, errors_write = _pipe(owner)
+        input_read, input_write = _pipe(other_user)
+        output_read, output_write = _pipe(other_user)
+        errors_read, errors_write = _pipe(other_user)
         call: Call | None = None
         try:
             try:
@@ -534,11 +536,11 @@ def _own_stdin(descriptor: int) -> Pipe | Terminal:
 class GuestProcesses:
     """Starts processes in a box, and keeps those that were spawned: a folder each."""
 
-    def __init__(self, link: Link, watch: FileWatch, box_folder: Path, owner: tuple[int, int] | None) -> None:
+    def __init__(self, link: Link, watch: FileWatch, box_folder: Path, other_user: bool) -> None:
         self._link = link
         self._watch = watch
         self._box = box_folder
-        self._owner = owner
+        self._other_user = other_user
 
     @property
     def _folder(self) -> Path:
@@ -560,7 +562,7 @@ class GuestProcesses:
         return await run_command(
             self._link,
             start_request("exec", argv, env, cwd, looks=looks),
-            self._owner,
+            self._other_user,
             stdin=stdin,
             timeout=timeout,
             on_stdout=on_stdout,
@@ -569,7 +571,7 @@ class GuestProcesses:
         )
 
     async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> PipeChannel:
-        return await PipeChannel.open(self._link, start_request("exec", argv, env, cwd), self._owner)
+        return await PipeChannel.open(self._link, start_request("exec", argv, env, cwd), self._other_user)
 
     async def get(self, id: str) -> KeptProcess:
         return self._get(id)
@@ -613,8 +615,8 @@ class GuestProcesses:
             for name in ("stdout", "stderr", "exit"):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
                 descriptors.append(os.open(folder / name, flags, 0o600))
-                if self._owner is not None:
-                    os.fchown(descriptors[-1], *self._owner)
+                if self._other_user:
+                    os.fchmod(descriptors[-1], _FOR_ANYBODY)
             told = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
             write_whole(folder / "process.json", told)
             await self._link.ask(request, descriptors)

@@ -69,7 +69,7 @@ class LocalProvider(GuestProvider):
         self._mounted_tools: tuple[int, int] | None = None
         self.tools = bubblewrap.TOOLS
         self._as_root = os.geteuid() == 0
-        self.owner = (uid, gid) if self._as_root else None
+        self.other_user = self._as_root
         self._group_name = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
         self._backend = limits.LimitBackend(limits.RLIMITS, {}, {})
         self._own_files = 0
@@ -259,6 +259,11 @@ class LocalProvider(GuestProvider):
         super().check(spec)
         volumes.check(self.ground, spec, self._home)
 
+    def user_of(self, id: str) -> int:
+        """Who the processes of a box are, outside of it, when it is started now."""
+        own = runtime.box_user(self.ground.path, id) if self._launcher is not None and self._launcher.maps else None
+        return self.ground.uid if own is None else own
+
     def _reachable(self, path: Path) -> str:
         """A path as the launcher has it."""
         if not self._as_root:
@@ -313,6 +318,7 @@ class LocalProvider(GuestProvider):
                 "program": self._reachable(self._runtime.bwrap),
                 "argv": [monitor_name(record.id), *arguments],
                 "environment": {},
+                "user": self.user_of(record.id),
                 "mounts": [
                     {"root": source.root, "parts": source.parts, "place": place}
                     for source, place in zip(sources, staged, strict=True)

@@ -50,6 +50,8 @@ _NEVER_COPIED: Final = frozenset({"private"})
 _LARGEST: Final = 4 * 1024 * 1024
 _PROBE: Final = "import _ctypes, _socket, fcntl, select, shutil, sys, tarfile; print('%d.%d.%d' % sys.version_info[:3])"
 _COMMAND_SECONDS: Final = 20.0
+_BOX_USERS: Final = range(1_879_113_728, 2_147_352_576)
+"""Numbers that distributions leave alone, above those of homes."""
 _WRITTEN: Final = {
     "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{UID}:{UID}:{USER}:{HOME}:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -344,9 +346,21 @@ def chosen_user(ground_path: Path) -> tuple[int, int]:
     return uid, uid
 
 
+def box_user(ground_path: Path, id: str) -> int | None:
+    """A user for one box alone, who owns nothing on disk; None where there are not enough numbers for that."""
+    if _top_user(Path("/proc/self/uid_map").read_text()) < _BOX_USERS.stop:
+        return None
+    number = hashlib.sha256(os.fsencode(ground_path) + b"\0" + id.encode()).digest()[:8]
+    return _BOX_USERS[int.from_bytes(number, "big") % len(_BOX_USERS)]
+
+
+def _top_user(uid_map: str) -> int:
+    return max(int(inside) + int(count) for inside, _, count in (line.split() for line in uid_map.splitlines()))
+
+
 def _free_user(seed: str, uid_map: str) -> int:
     """A number out of a range that distributions leave alone, or, in a small user namespace, out of what there is."""
-    top = max(int(inside) + int(count) for inside, _, count in (line.split() for line in uid_map.splitlines()))
+    top = _top_user(uid_map)
     first, count = (1_879_048_192, 65_536) if top > 1_879_113_728 else (60_000, 1_000)
     if top < first + count:
         return 65_534
