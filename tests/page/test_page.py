@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import httpx
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
@@ -77,7 +79,7 @@ async def test_words_stream_in_place_and_tools_end_where_they_began(page: Page, 
 async def test_hostile_entries_are_text_and_nothing_else(page: Page, api: httpx.Client, told: Told) -> None:
     thread = make_thread(api, "<script>window.hurt=1</script>", hostile())
     await page.goto(thread.link)
-    await expect(page.locator("#link")).to_have_text("live")
+    await expect(page.locator("#link")).to_contain_text("ended")
     await page.keyboard.press("o")
     await page.keyboard.press("t")
     timeline = page.locator("#timeline")
@@ -212,8 +214,183 @@ def test_the_page_says_what_it_may_load(server: ServerProcess) -> None:
     assert headers["x-frame-options"] == "DENY"
 
 
+MARKDOWN = """# What I found
+
+The discount is applied *twice*, see [the docs](https://example.com/docs):
+
+- first in `price.py`
+  - for members
+  - for **all**
+- then in `cart.py`
+
+3. third
+4. fourth
+
+> it said so
+
+| file | line |
+|---|---|
+| price.py | 12 |
+
+---
+```python
+print("a | b")
+```
+2 * 3 * 4 is no emphasis."""
+
+
+async def test_markdown_is_shown_as_what_it_means(page: Page, api: httpx.Client, told: Told) -> None:
+    thread = make_thread(api, "Markdown")
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/m", provider="local")
+    thread.say("pi.assistant", message="1", text=MARKDOWN)
+    await page.goto(thread.link)
+    body = page.locator(".prose .body")
+    await expect(body.locator("h2")).to_have_text("What I found")
+    await expect(body.locator("em")).to_have_text("twice")
+    await expect(body.locator("p").first).to_contain_text("the docs (https://example.com/docs)")
+    await expect(body.locator("ul > li > ul > li")).to_have_text(["for members", "for all"])
+    await expect(body.locator("ol > li")).to_have_text(["third", "fourth"])
+    assert await body.locator("ol").get_attribute("start") == "3"
+    await expect(body.locator("blockquote")).to_have_text("it said so")
+    await expect(body.locator("td")).to_have_text(["price.py", "12"])
+    await expect(body.locator("pre")).to_have_text('print("a | b")')
+    await expect(body.locator("p").last).to_have_text("2 * 3 * 4 is no emphasis.")
+    assert await body.locator("a").count() == 0, "what an agent wrote leads nowhere"
+    assert told.complaints == []
+
+
+async def test_a_failed_tool_shows_its_first_error_and_exit_code(page: Page, api: httpx.Client) -> None:
+    thread = make_thread(api, "Tools")
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/m", provider="local")
+    output = "> build\nsrc/a.c:3: error: expected ';'\nmake: Error 2\nLog: /tmp/x\n\nCommand exited with code 2"
+    thread.say("pi.tool", call="1", name="bash", arguments={"command": "make"}, result=output, status="error")
+    passed = "1 test\nno error found\nOK"
+    thread.say("pi.tool", call="2", name="bash", arguments={"command": "make t"}, result=passed, status="ok")
+    await page.goto(thread.link)
+    results = page.locator("details.tool .result")
+    await expect(results).to_have_text(["✗ src/a.c:3: error: expected ';' · exit 2", "OK"])
+
+
+async def test_times_never_go_back_and_nothing_is_live_after_the_end(page: Page, api: httpx.Client) -> None:
+    thread = make_thread(api, "Clocks")
+    began = 1_790_000_000_000
+    thread.say("chat", ts=began - 20, role="user", text="Go.")
+    thread.say("signal.run.started", ts=began, run="r-1", agent="pi", model="m/m", provider="local")
+    for number, after in enumerate((900, 5000, 4200, 5100)):
+        thread.say("pi.assistant", ts=began + after, message=str(number), text=f"Message {number}.")
+    await page.goto(thread.link)
+    await expect(page.locator("#link")).to_have_text("live")
+    await expect(page.locator(".prose .body")).to_have_count(4)
+    shown = await page.locator(".prose .when").all_inner_texts()
+    assert [each.replace("\u202f", " ") for each in shown] == ["+900 ms", "+5.0 s", "+5.0 s", "+5.1 s"]
+    thread.say("signal.run.finished", ts=began + 6000, run="r-1", status="completed")
+    await expect(page.locator("#link")).to_have_text("ended; what comes next shows here")
+    thread.say("signal.run.started", ts=began + 7000, run="r-2", agent="pi", model="m/m", provider="local")
+    await expect(page.locator("#link")).to_have_text("live")
+
+
+async def test_errors_are_sentences_and_no_json(page: Page, api: httpx.Client) -> None:
+    thread = make_thread(api, "Errors")
+    said = '401 {"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"},"request_id":"1"}'
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/m", provider="local")
+    thread.say("pi.retry", attempt=1, message='529 {"error": {"message": "Overloaded"}}')
+    thread.say("signal.run.finished", run="r-1", status="failed", error={"message": said, "hint": "check the key"})
+    await page.goto(thread.link)
+    await expect(page.locator(".mark.failed code")).to_have_text("401: invalid x-api-key · check the key")
+    await expect(page.locator(".remark.warning .body")).to_have_text("⟳ trying again (1): 529: Overloaded")
+
+
+CONTRAST = """() => {
+  const channels = (color) => {
+    const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
+    const context = canvas.getContext("2d");
+    context.fillStyle = color;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((each) => each / 255)
+    .map((each) => (each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, each, index) => sum + each * [0.2126, 0.7152, 0.0722][index], 0);
+  const background = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const found = channels(getComputedStyle(at).backgroundColor);
+      if (found[3] > 200) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const poor = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((each) => each.nodeType === 3 && each.textContent.trim());
+    if (!own || !node.checkVisibility() || node.closest("[aria-hidden=true], noscript")) continue;
+    const [high, low] = [light(channels(getComputedStyle(node).color)), light(background(node))].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    const what = `${node.localName}.${node.className}: ${node.textContent.slice(0, 30)}`;
+    if (ratio < 4.5) poor.push(`${what} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_everything_can_be_read(page: Page, api: httpx.Client, scheme: Literal["light", "dark"]) -> None:
+    thread = make_thread(api, "Contrast", repaired()[1:])
+    thread.say("pi.assistant", message="m", text=MARKDOWN)
+    thread.say("pi.notice", level="warning", text="Careful.")
+    await page.emulate_media(color_scheme=scheme)
+    await page.goto(thread.link)
+    await expect(page.locator("#status")).to_have_text("✓ completed")
+    await page.keyboard.press("o")
+    await page.keyboard.press("t")
+    assert await page.evaluate(CONTRAST) == []
+
+
+async def test_a_phone_shows_long_lines_whole(context: BrowserContext, api: httpx.Client) -> None:
+    thread = make_thread(api, "A title that is quite a bit longer than the screen of a phone is wide")
+    thread.say("chat", role="user", text="x" * 300)
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/" + "m" * 80, provider="local")
+    thread.say("pi.assistant", message="1", text=f"{'word' * 100}\n\n`{'c' * 200}`\n\n{MARKDOWN}")
+    thread.say(
+        "pi.tool", call="1", name="bash", arguments={"command": "y" * 400}, result="z" * 3000, status="error", ms=10
+    )
+    page = await context.new_page()
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(thread.link)
+    await expect(page.locator("details.tool .result")).to_be_visible()
+    await page.keyboard.press("o")
+    assert await page.evaluate("() => document.documentElement.scrollWidth <= 390")
+    output = page.locator("details.tool .output")
+    assert await output.evaluate("node => node.scrollWidth <= node.clientWidth"), "output wraps"
+    await page.close()
+
+
+async def test_the_root_lists_threads_for_who_may_read_them(
+    page: Page, api: httpx.Client, server: ServerProcess, told: Told
+) -> None:
+    thread = make_thread(api, "<b>Listed</b>", repaired()[1:])
+    await page.goto(server.url)
+    await expect(page.locator("#said")).to_contain_text("holdfast key create")
+    await page.locator("#key input").fill("hf_wrong")
+    await page.locator("#key button").click()
+    await expect(page.locator("#said")).to_have_text("This key does not open the list.")
+    await page.locator("#key input").fill(server.api_key or "")
+    await page.keyboard.press("Enter")
+    row = page.locator("#threads li", has_text="<b>Listed</b>")
+    await expect(row).to_contain_text(" ago")
+    assert await page.evaluate(CONTRAST) == []
+    await row.locator("a").click()
+    await expect(page.locator("h1")).to_have_text("<b>Listed</b>")
+    assert page.url == f"{server.url}/t/{thread.id}"
+    assert all((server.api_key or "-") not in url for url in told.requests)
+
+
+async def test_an_address_that_makes_no_sense_is_explained(page: Page, server: ServerProcess) -> None:
+    await page.goto(f"{server.url}/t/%3Cscript%3E")
+    await expect(page.locator("#trouble h2")).to_be_visible()
+    await expect(page.locator("h1")).to_have_text("<script>")
+
+
 def test_there_are_no_other_files(server: ServerProcess) -> None:
-    for path in ("/page/thread.html", "/page/..%2fapp.py", "/page/x", "/t/a%2fb", "/t/%3Cscript%3E"):
+    for path in ("/page/thread.html", "/page/..%2fapp.py", "/page/x", "/t/a%2fb", "/page/threads.html"):
         answer = httpx.get(server.url + path, trust_env=False)
         assert answer.status_code in (404, 422), path
         assert answer.headers["content-type"] == "application/json"

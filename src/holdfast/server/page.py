@@ -1,4 +1,6 @@
-"""The live page of a thread: a few static files, the same for everybody. What they show they ask of the API themselves.
+"""The live page of a thread, and the list of threads: a few static files, the same for everybody.
+
+What they show they ask of the API themselves.
 
 The page holds nothing and needs no credential. The one that it reads the thread with comes in the fragment of its URL,
 which browsers do not send; so no server, log or proxy ever sees it in an address.
@@ -14,13 +16,14 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from holdfast.server.models import ThreadId
 from holdfast.threads.errors import StreamNotFound
 
 router = APIRouter(include_in_schema=False)
 
 _TYPES: Final = {
     "thread.html": "text/html; charset=utf-8",
+    "threads.html": "text/html; charset=utf-8",
+    "threads.js": "text/javascript; charset=utf-8",
     "thread.css": "text/css; charset=utf-8",
     "thread.js": "text/javascript; charset=utf-8",
     "timeline.js": "text/javascript; charset=utf-8",
@@ -45,15 +48,21 @@ _HEADERS: Final = {
 }
 
 
+@router.get("/")
+async def show_threads(request: Request) -> Response:
+    """The list of threads, for who may read it."""
+    return _answer("threads.html", request)
+
+
 @router.get("/t/{id}")
-async def show_thread(id: ThreadId, request: Request) -> Response:
+async def show_thread(id: str, request: Request) -> Response:
     """The page. Whether there is such a thread is for who may read it to find out."""
     return _answer("thread.html", request)
 
 
 @router.get("/page/{name}")
 async def show_file(name: str, request: Request) -> Response:
-    if name not in _TYPES or name == "thread.html":
+    if name not in _TYPES or name.endswith(".html"):
         raise StreamNotFound(f"there is nothing at /page/{name}")
     return _answer(name, request)
 

@@ -20,14 +20,14 @@ export class Reader {
   }
 
   async about() {
-    return (await this.#ask(`/v1/threads/${this.thread}`)).json();
+    return (await this.#ask(`/v1/threads/${encodeURIComponent(this.thread)}`)).json();
   }
 
   // Calls `take` with the entries that are there, page by page.
   async history(take, tell) {
     for (let failures = 0; ;) {
       try {
-        const answer = await this.#ask(`/v1/threads/${this.thread}/entries?limit=${PAGE}&since=${encodeURIComponent(this.offset)}`);
+        const answer = await this.#ask(`/v1/threads/${encodeURIComponent(this.thread)}/entries?limit=${PAGE}&since=${encodeURIComponent(this.offset)}`);
         const page = await answer.json();
         failures = 0;
         this.offset = page.nextOffset;
@@ -48,7 +48,7 @@ export class Reader {
       try {
         await this.#renew();
         const answer = await this.#ask(
-          `/v1/stream/threads/${this.thread}?live=sse&offset=${encodeURIComponent(this.offset)}`, "text/event-stream");
+          `/v1/stream/threads/${encodeURIComponent(this.thread)}?live=sse&offset=${encodeURIComponent(this.offset)}`, "text/event-stream");
         tell("live");
         const closed = await this.#receive(answer.body.getReader(), take, () => { failures = 0; });
         if (closed) return;
@@ -137,7 +137,7 @@ function takeToken(thread) {
     return given;
   }
   try {
-    return sessionStorage.getItem(`token:${thread}`);
+    return sessionStorage.getItem(`token:${thread}`) ?? sessionStorage.getItem("key");
   } catch {
     return null;
   }

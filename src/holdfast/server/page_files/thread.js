@@ -13,6 +13,7 @@ const timeline = new Timeline(at("timeline"), thread);
 let title = "";
 let following = true;
 let drawing = false;
+let link = "";
 
 const atBottom = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - NEAR;
 
@@ -58,6 +59,7 @@ function draw() {
   put("entries", timeline.entries.toLocaleString("en"));
   put("cost", timeline.cost === null ? "–" : money(timeline.cost));
   tick();
+  tell();
   const node = at("status");
   node.className = `status ${status}`;
   node.children[0].textContent = SHAPES[status];
@@ -72,7 +74,15 @@ function draw() {
 }
 
 function connected(state) {
-  put("link", state === "live" ? "live" : "the server does not answer; trying again");
+  link = state;
+  tell();
+}
+
+// How it stands with the connection. Of a run that has ended nothing is live any more.
+function tell() {
+  const over = timeline.run && timeline.status !== "running";
+  if (link === "live") put("link", over ? "ended; what comes next shows here" : "live");
+  else if (link === "away") put("link", "the server does not answer; trying again");
 }
 
 function tick() {
@@ -91,6 +101,7 @@ function trouble(error) {
   node.children[1].textContent = said;
   node.children[2].textContent = remedy;
   node.hidden = false;
+  link = "";
   put("link", "not connected");
   at("now").hidden = at("status").hidden = true;
   put("title", thread);
@@ -142,6 +153,7 @@ try {
   draw();
   if (!timeline.entries) put("doing", "Nothing has happened on this thread yet. It shows here as it comes.");
   await reader.follow(take, connected);
+  link = "closed";
   put("link", "the thread is closed");
 } catch (error) {
   trouble(error);

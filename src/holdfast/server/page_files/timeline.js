@@ -1,7 +1,7 @@
 // The timeline: takes entries, oldest first, and keeps the page in step with them. Knows kinds of entries, never an agent.
 
 import { ToolNode } from "./tools.js";
-import { count, duration, element, firstLine, money, number, plain, prose, text } from "./words.js";
+import { count, duration, element, firstLine, money, number, plain, prose, sentence, text } from "./words.js";
 
 const MOST_ITEMS = 3000;
 const MOST_LIVE = 64 * 1024;
@@ -34,6 +34,7 @@ export class Timeline {
     this.left = 0;
     this.firstPrompt = "";
     this.began = null;
+    this.latest = 0;
     this.calls = new Map();
     this.live = null;
   }
@@ -157,7 +158,7 @@ export class Timeline {
     run.cost = number(payload.usage?.cost) ?? run.cost;
     for (const { tool } of this.calls.values()) tool.end({ status: "interrupted" }, null);
     this.calls.clear();
-    const error = firstLine(payload.error?.message);
+    const error = sentence(payload.error?.message);
     const hint = firstLine(payload.error?.hint);
     const tally = [count(this.boxes.size, "box", "boxes"), count(this.entries, "entry", "entries")];
     if (this.cost !== null) tally.push(money(this.cost));
@@ -203,12 +204,12 @@ export class Timeline {
     else if (name === "tool") this.#tool(payload, ts);
     else if (name === "retry") {
       const attempt = number(payload.attempt);
-      this.#add("remark warning", ts, `⟳ trying again${attempt === null ? "" : ` (${attempt})`}: ${firstLine(payload.message)}`);
+      this.#add("remark warning", ts, `⟳ trying again${attempt === null ? "" : ` (${attempt})`}: ${sentence(payload.message)}`);
     } else if (name === "compaction") {
       this.#add("thinking", ts, folded("≡ made room by a summary: ", payload.summary));
     } else if (name === "notice") {
       const serious = payload.level === "warning" || payload.level === "error";
-      this.#add(serious ? "remark warning" : "remark", ts, `${serious ? "!" : "i"} ${firstLine(payload.text)}`);
+      this.#add(serious ? "remark warning" : "remark", ts, `${serious ? "!" : "i"} ${sentence(payload.text)}`);
     }
   }
 
@@ -237,7 +238,7 @@ export class Timeline {
     if (thinking) {
       const body = live.folded ?? this.#add("thinking", ts, folded("∴ ", ""));
       fold(body.firstChild, "∴ ", thinking);
-      if (!live.folded) live.prose?.parentElement.before(body.parentElement);
+      if (!live.folded && live.prose) putBefore(body.parentElement, live.prose.parentElement);
     } else {
       live.folded?.parentElement.remove();
     }
@@ -287,14 +288,15 @@ export class Timeline {
     const node = element("article", `mark ${kind}`, this.#when(ts), body);
     this.#append(node);
     // What it goes on from is right above it; the prompts for it follow.
-    if (kind === "resumed") while (node.previousElementSibling?.classList.contains("prompt")) node.previousElementSibling.before(node);
+    if (kind === "resumed") while (node.previousElementSibling?.classList.contains("prompt")) putBefore(node, node.previousElementSibling);
   }
 
   #when(ts) {
     const node = element("time", "when");
     if (ts > 0 && ts < 8.64e15) {
-      const began = this.began ?? ts;
-      node.append(ts >= began && this.began !== null ? `+${duration(ts - began).replace(" ", "\u202f")}` : "");
+      // Entries come in order, from several clocks: what is shown never goes back. Its own time is in the title.
+      this.latest = Math.max(this.latest, ts);
+      node.append(this.began !== null && this.latest >= this.began ? `+${duration(this.latest - this.began).replace(" ", "\u202f")}` : "");
       node.dateTime = new Date(ts).toISOString();
       node.title = new Date(ts).toLocaleString();
     }
@@ -308,6 +310,12 @@ export class Timeline {
       this.left += 1;
     }
   }
+}
+
+// Above another node, with that one's time: times go down the page.
+function putBefore(node, other) {
+  other.before(node);
+  node.querySelector(".when").textContent = other.querySelector(".when").textContent;
 }
 
 function folded(lead, value) {

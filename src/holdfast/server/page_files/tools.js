@@ -10,6 +10,7 @@ const CONTENTS = ["content", "contents", "file_text", "text"];
 const PATCHES = ["patch", "input", "patchText", "diff"];
 const SOUGHT = ["pattern", "query", "url", "regex", "glob"];
 const EXIT = /^\W*(?:(?:command|process)\s+)?(?:exited with (?:exit )?(?:code|status)|exit[ _]?(?:code|status)):?\s*(-?\d+)\W*$/i;
+const ERROR = /\b(?:errors?|fatal|failed|failure|panic(?:ked)?|exception|not found|no such file|permission denied|cannot|can't)\b|^(?:FAIL|ERR!|E\s)|\w(?:Error|Exception):/i;
 const SHOWN_LINES = 400;
 const SHORT = 60;
 const SHOWN_TEXT = 64 * 1024;
@@ -83,8 +84,9 @@ export function summarize(icon, result, status) {
       lines.pop();
     }
     const last = lines.at(-1) === "(no output)" ? "" : lines.at(-1) ?? "";
-    if (last && code === "exit 1") code = "";
-    return [last, code].filter(Boolean).join(" · ") || (status === "error" ? "failed" : "");
+    // Where it failed, what it failed of; else the last line, where programs say how it went.
+    const told = status === "error" ? lines.find((line) => ERROR.test(line)) ?? last : last;
+    return [told, code].filter(Boolean).join(" · ") || (status === "error" ? "failed" : "");
   }
   if (status === "error") return lines[0] ?? "failed";
   if (icon === "✎") return "";
@@ -145,9 +147,9 @@ export class ToolNode {
     if (result) {
       const output = element("pre", "output", terminal(result.slice(0, SHOWN_TEXT)));
       parts.push(output);
-      if (truncated || result.length > SHOWN_TEXT) parts.push(element("h4", "", "the output was longer; the thread has all of it"));
+      if (truncated || result.length > SHOWN_TEXT) parts.push(element("p", "small", "the output was longer; the thread has all of it"));
     } else if (result === "") {
-      parts.push(element("h4", "", "no output"));
+      parts.push(element("p", "small", "no output"));
     }
     this.more.replaceChildren(...parts);
   }

@@ -29,31 +29,119 @@ export function firstLine(value) {
   return lines.length > 1 ? `${lines[0]} …` : lines[0] ?? "";
 }
 
-// Paragraphs, headings, fenced blocks, `code` and **strong**: what agents write in, and no more.
+// The Markdown that agents write in: paragraphs, headings, lists, quotes, tables, fenced blocks; `code`, **strong**, *emphasis*
+// and links, which are shown with their address and lead nowhere. All of it becomes nodes with text in them.
 export function prose(value) {
   const nodes = [];
-  const parts = plain(value).trim().split(/^```[^\n]*\n?/m);
+  const parts = plain(value).trim().split(/^ {0,3}```[^\n]*\n?/m);
   parts.forEach((part, index) => {
-    if (index % 2) {
-      nodes.push(element("pre", "", part.replace(/\n$/, "")));
-      return;
-    }
-    for (const paragraph of part.split(/\n{2,}/)) {
-      const trimmed = paragraph.replace(/^\n+/, "").trimEnd();
-      if (!trimmed) continue;
-      const heading = /^#{1,4} ([^\n]+)$/.exec(trimmed);
-      nodes.push(heading ? element("h3", "", ...inline(heading[1])) : element("p", "", ...inline(trimmed)));
-    }
+    if (index % 2) nodes.push(element("pre", "", part.replace(/\n$/, "")));
+    else nodes.push(...blocks(part.split("\n")));
   });
   return nodes;
 }
 
+const ITEM = /^(\s{0,12})(?:[-*+]|(\d{1,4})[.)])\s+(.*)$/;
+const ROW = /^\s*\|.*\|\s*$/;
+const RULE = /^\s*\|(?:\s*:?-+:?\s*\|)+\s*$/;
+
+function blocks(lines) {
+  const nodes = [];
+  let at = 0;
+  const whileLine = (fits) => {
+    const from = at;
+    while (at < lines.length && fits(lines[at])) at += 1;
+    return lines.slice(from, at);
+  };
+  while (at < lines.length) {
+    const line = lines[at];
+    const heading = /^#{1,6} +(.+?)\s*#*$/.exec(line);
+    if (!line.trim()) {
+      at += 1;
+    } else if (heading) {
+      nodes.push(element("h2", "", ...inline(heading[1])));
+      at += 1;
+    } else if (/^ {0,3}([-*_])(?: *\1){2,}\s*$/.test(line)) {
+      nodes.push(element("hr"));
+      at += 1;
+    } else if (ITEM.test(line)) {
+      nodes.push(...list(whileLine((each) => ITEM.test(each) || /^\s{2,}\S/.test(each))));
+    } else if (line.startsWith(">")) {
+      const quoted = whileLine((each) => each.startsWith(">")).map((each) => each.replace(/^> ?/, ""));
+      nodes.push(element("blockquote", "", ...inline(quoted.join("\n"))));
+    } else if (ROW.test(line) && RULE.test(lines[at + 1] ?? "")) {
+      nodes.push(table(whileLine((each) => ROW.test(each))));
+    } else {
+      const from = at;
+      at += 1;
+      whileLine((each) => each.trim() && !/^(?:#{1,6} |>|\s*\|)/.test(each) && !ITEM.test(each));
+      nodes.push(element("p", "", ...inline(lines.slice(from, at).join("\n").trimEnd())));
+    }
+  }
+  return nodes;
+}
+
+// One list, its deeper items in lists within it. What is indented and no item goes on with the item above.
+function list(lines) {
+  const roots = [];
+  const open = [];
+  for (const line of lines) {
+    const item = ITEM.exec(line);
+    if (!item) {
+      open.at(-1)?.item.append("\n", ...inline(line.trim()));
+      continue;
+    }
+    const depth = item[1].length;
+    while (open.length && open.at(-1).depth > depth) open.pop();
+    const kind = item[2] === undefined ? "ul" : "ol";
+    let level = open.at(-1);
+    if (!level || level.depth < depth || level.list.localName !== kind) {
+      if (level?.depth === depth) open.pop();
+      const parent = open.at(-1);
+      level = { depth, list: element(kind), item: null };
+      if (kind === "ol" && item[2] !== "1") level.list.start = Number(item[2]);
+      if (parent) parent.item.append(level.list);
+      else roots.push(level.list);
+      open.push(level);
+    }
+    level.item = element("li", "", ...inline(item[3]));
+    level.list.append(level.item);
+  }
+  return roots;
+}
+
+function table(rows) {
+  const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
+  const line = (row, kind) => element("tr", "", ...cells(row).map((each) => element(kind, "", ...inline(each))));
+  const made = element("table", "", element("thead", "", line(rows[0], "th")), element("tbody", "", ...rows.slice(2).map((row) => line(row, "td"))));
+  return element("div", "table", made);
+}
+
 function inline(line) {
-  return line.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/).filter(Boolean).map((piece) => {
+  return line.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*|\[[^\]\n]{1,500}\]\([^)\s]{1,2000}\)|(?<![\w*])\*[^*\s][^*\n]*\*(?![\w*]))/).filter(Boolean).map((piece) => {
     if (piece.length > 2 && piece.startsWith("`")) return element("code", "", piece.slice(1, -1));
     if (piece.length > 4 && piece.startsWith("**")) return element("strong", "", piece.slice(2, -2));
+    if (piece.length > 2 && piece.startsWith("*") && piece.endsWith("*")) return element("em", "", piece.slice(1, -1));
+    const link = /^\[([^\]]+)\]\(([^)\s]+)\)$/.exec(piece);
+    if (link) return document.createTextNode(link[1] === link[2] ? link[1] : `${link[1]} (${link[2]})`);
     return document.createTextNode(piece);
   });
+}
+
+// What went wrong, in words: providers answer in JSON, of which one sentence is for people.
+export function sentence(value) {
+  const shown = firstLine(value);
+  const begin = plain(value).indexOf("{");
+  if (begin < 0) return shown;
+  try {
+    const told = JSON.parse(plain(value).slice(begin, plain(value).lastIndexOf("}") + 1));
+    const inner = [told?.error?.message, told?.message, told?.detail, told?.error].find((each) => typeof each === "string" && each.trim());
+    if (!inner) return shown;
+    const lead = plain(value).slice(0, begin).replace(/[\s:]+$/, "").trim();
+    return [firstLine(lead), firstLine(inner)].filter(Boolean).join(": ");
+  } catch {
+    return shown;
+  }
 }
 
 // Output of a terminal with its colours; every other sequence is taken out.
