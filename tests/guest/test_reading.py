@@ -224,3 +224,21 @@ def test_it_imports_little_for_it_does_so_at_every_start_of_an_agent() -> None:
     )
     assert "reading" in ran.stdout.split()
     assert not {"dataclasses", "typing", "inspect", "asyncio", "pathlib"} & set(ran.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code"),
+    [
+        (None, "Prompt is too long", "context_exceeded"),
+        (400, "prompt is too long: 250000 tokens > 200000 maximum", "context_exceeded"),
+        (400, "This model's maximum context length is 128000 tokens.", "context_exceeded"),
+        (413, "too much", "context_exceeded"),
+        (401, "the context window of your key", "model_unauthorized"),
+        (400, "no such parameter", "model_refused"),
+        (None, "cut", "model_error"),
+    ],
+)
+def test_a_request_that_is_longer_than_the_context_is_told_from_others(
+    status: int | None, message: str, code: str
+) -> None:
+    assert reading.model_error(status, message)["code"] == code

@@ -320,3 +320,18 @@ async def test_silence_counts_from_when_this_server_came_up(world: World) -> Non
     world.clock.advance(2)
     await world.runs.sweep()
     assert (await world.latest(launched.thread)).status is RunStatus.ORPHANED
+
+
+async def test_a_runner_is_told_the_time_that_is_left_and_a_frozen_one_is_ended_for_it(world: World) -> None:
+    launched = await world.launch(timeout=600)
+    run = (await world.runner(launched)).run
+    limits = (await config_of(world, run))["limits"]
+    assert limits["timeout"] == 600
+    assert 500 < limits["timeout_left"] <= 600
+    world.clock.advance(600_000)
+    await world.runs.sweep()
+    assert (await world.latest(launched.thread)).live  # its runner may be ending it
+    world.clock.advance(Thresholds().soft)
+    await world.runs.sweep()
+    [end] = await world.ends(launched.thread)
+    assert (end["status"], end["error"]["code"]) == ("failed", "timed_out")

@@ -135,3 +135,19 @@ def test_prompts_that_wait_are_launched_when_the_run_has_ended(
     assert decide(runs, Known(0, 0), LIMITS) == (LaunchWaiting() if due else Nothing())
     assert decide(replace(runs, waiting=()), Known(0, 0), LIMITS) == Nothing()
     assert decide(ThreadRuns(waiting=(Waiting("e-1"),)), Known(0, 0), LIMITS) == Nothing()
+
+
+def test_a_run_that_its_runner_does_not_end_in_time_is_ended() -> None:
+    run = replace(RUN, options={"timeout": 60})
+    assert after(0, LIVE, run) == Nothing()
+    assert after(0, run=run, overdue=True) == LookAtBox()
+    end = after(0, LIVE, run, overdue=True)
+    assert isinstance(end, End)
+    assert (end.status, end.code, end.message) == (
+        RunStatus.FAILED,
+        "timed_out",
+        "the run took longer than its timeout of 60 s",
+    )
+    dead = after(0, ENDED, run, overdue=True)
+    assert isinstance(dead, End)
+    assert dead.code == "runner_lost"

@@ -310,3 +310,23 @@ def test_a_refused_field_is_told_in_plain_words(client: SyncClient) -> None:
     with pytest.raises(InvalidRequest) as refused:
         client.runs.launch("a\0b", agent="pi", model="scripted")
     assert str(refused.value).startswith("prompt: must not hold a NUL")
+
+
+def test_a_run_ends_when_its_time_is_over_and_goes_on_when_asked(client: SyncClient, model: ScriptedModel) -> None:
+    thread = launch(client, model, [bash("exec sleep 600", text="I wait."), text("Never said.")], timeout=3)
+    run = client.runs.wait(thread)
+    assert (run.status, (run.error or {})["code"]) == ("failed", "timed_out")
+    assert run.error is not None
+    assert run.error["message"] == "the run took longer than its timeout of 3 s"
+    assert run.error["hint"].startswith(f"holdfast resume {thread} goes on, for as long again")
+    assert len(ends(client, thread)) == 1
+    assert run.box is not None
+    with client.boxes.open(run.box) as box:
+        assert b"sleep 600" not in box.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+    # The next one has the same time, unless told otherwise.
+    model.script([bash("exec sleep 600"), text("Never said.")])
+    client.runs.resume(thread, "go on")
+    assert (client.runs.wait(thread).error or {})["code"] == "timed_out"
+    model.script([bash("sleep 4"), text("Done at last.")])
+    client.runs.resume(thread, "go on", timeout=0)
+    assert client.runs.wait(thread).status == "completed"

@@ -10,7 +10,7 @@ from holdfast.cli.box_session import Where, ask
 from holdfast.cli.box_spec import read_value
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.run_options import ModelOption, RunThreadArgument
+from holdfast.cli.run_options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
 from holdfast.cli.sizes import parse_size
 from holdfast.cli.thread_names import find_thread
 
@@ -44,6 +44,7 @@ def resume(
     disk: Annotated[
         str | None, typer.Option(metavar="SIZE", help="What the box may write, from now on; else as before.")
     ] = None,
+    timeout: TimeoutOption = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running.")] = False,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
@@ -66,6 +67,7 @@ def resume(
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
     memory_bytes = None if memory is None else read_value(parse_size, memory)
     disk_bytes = None if disk is None else read_value(parse_size, disk)
+    seconds = read_timeout(timeout)
     where = Where(server, api_key, home)
     ensure_server(where)
 
@@ -84,6 +86,7 @@ def resume(
                 network=policy,
                 memory=memory_bytes,
                 disk=disk_bytes,
+                timeout=seconds,
             )
             return Begun(launched.thread, launched.run, info.next_offset)
 

@@ -18,7 +18,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.run_options import ModelOption, describe_box
+from holdfast.cli.run_options import ModelOption, TimeoutOption, describe_box, read_timeout
 from holdfast.cli.sizes import describe_size
 from holdfast.cli.thread_names import find_thread
 
@@ -80,6 +80,7 @@ def run(
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
+    timeout: TimeoutOption = None,
     server: ServerOption = None,
     api_key: ApiKeyOption = None,
     home: HomeOption = None,
@@ -113,6 +114,7 @@ def run(
         provider=provider, image=image, cpu=cpu, memory=memory, disk=disk, pids=pids,
         network=network, allow=allow, bandwidth=bandwidth, connections=connections,
     )  # fmt: skip
+    seconds = read_timeout(timeout)
     where = Where(server, api_key, home)
     ensure_server(where)
 
@@ -129,10 +131,17 @@ def run(
             asking.sent = True
             if info is not None and info.run is not None and workspace is None and not box:
                 # As it was launched before: asked for otherwise, its box would be replaced.
-                launched = await client.runs.resume(info.id, text, agent=agent, model=model)
+                launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
             else:
                 launched = await client.runs.launch(
-                    text, agent=agent, model=model, thread=known, title=title, workspace=workspace, box=box
+                    text,
+                    agent=agent,
+                    model=model,
+                    thread=known,
+                    title=title,
+                    workspace=workspace,
+                    box=box,
+                    timeout=seconds or None,
                 )
             return Begun(launched.thread, launched.run, None if info is None else info.next_offset)
 

@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli.box_spec import read_value
 from holdfast.cli.completing import complete_model, complete_thread
+from holdfast.cli.durations import parse_duration
 from holdfast.cli.network_options import NetworkName, parse_policy
 from holdfast.cli.sizes import parse_size
 
@@ -29,6 +30,17 @@ ModelOption = Annotated[
         autocompletion=complete_model,
     ),
 ]
+
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout", metavar="TIME", help="End the run after this long, whoever is gone: 90s, 30m, 2h; 0 is never."
+    ),
+]
+
+
+def read_timeout(timeout: str | None) -> int | None:
+    return None if timeout is None else read_value(parse_duration, timeout)
 
 
 def describe_box(

@@ -225,12 +225,14 @@ class Runs:
         labels: Mapping[str, str] | None = None,
         workspace: str | None = None,
         box: Mapping[str, Any] | None = None,
+        timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` gave. `box` says what the box is to be, as the server takes it:
-        provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds.
+        provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. `timeout`: seconds after which the run
+        is ended, whoever is gone by then.
         """
         wanted: dict[str, Any] = {
             "prompt": prompt,
@@ -244,6 +246,7 @@ class Runs:
             "labels": dict(labels) if labels else None,
             "workspace": workspace,
             "box": dict(box) if box else None,
+            "timeout": timeout,
             "authorId": author_id,
         }
         answer = await self._runs.ask("POST", "", _given(wanted), timeout=LONG_SECONDS)
@@ -261,11 +264,12 @@ class Runs:
         network: Mapping[str, Any] | None = None,
         memory: int | None = None,
         disk: int | None = None,
+        timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
 
-        `memory` and `disk` are bytes.
+        `memory` and `disk` are bytes, `timeout` is seconds, and 0 none.
         """
         wanted: dict[str, Any] = {
             "prompt": prompt,
@@ -277,6 +281,7 @@ class Runs:
             "network": dict(network) if network else None,
             "memory": memory,
             "disk": disk,
+            "timeout": timeout,
             "authorId": author_id,
         }
         answer = await self._runs.below(id).ask(
@@ -398,6 +403,7 @@ class SyncRuns:
         labels: Mapping[str, str] | None = None,
         workspace: str | None = None,
         box: Mapping[str, Any] | None = None,
+        timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk."""
@@ -411,6 +417,7 @@ class SyncRuns:
                 labels=labels,
                 workspace=workspace,
                 box=box,
+                timeout=timeout,
                 author_id=author_id,
             )
         )
@@ -427,11 +434,12 @@ class SyncRuns:
         network: Mapping[str, Any] | None = None,
         memory: int | None = None,
         disk: int | None = None,
+        timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
 
-        `memory` and `disk` are bytes.
+        `memory` and `disk` are bytes, `timeout` is seconds, and 0 none.
         """
         return self._loop.run(
             self._runs.resume(
@@ -444,6 +452,7 @@ class SyncRuns:
                 network=network,
                 memory=memory,
                 disk=disk,
+                timeout=timeout,
                 author_id=author_id,
             )
         )

@@ -31,6 +31,16 @@ MAX_OPEN_CALLS = 1024
 MAX_OPEN_MESSAGES = 64
 _MAX_NOTICE = 2000
 _KILL = 9
+_OVER_CONTEXT = (
+    "prompt is too long",
+    "input is too long",
+    "too many tokens",
+    "context_length_exceeded",
+    "context length",
+    "context window",
+    "maximum context",
+    "request_too_large",
+)
 _LEFT_OUT = "\n[… %d bytes left out …]\n"
 
 OK = "ok"
@@ -387,6 +397,12 @@ def ended(
 def model_error(status: int | None, message: str) -> dict[str, str]:
     """The error of a run that its model's provider ended, by the HTTP status that it answered with."""
     message = shorten(message, _MAX_NOTICE) or "the model gave no answer"
+    if status in (None, 400, 413, 422) and (status == 413 or is_over_context(message)):
+        hint = (
+            "prompt and history are more than the model takes: put long texts into files of the workspace, or use a"
+            " model with a larger context: holdfast resume THREAD --model NAME"
+        )
+        return _error("context_exceeded", message, hint)
     if status in (401, 403):
         return _error("model_unauthorized", message, "check the model's key: holdfast model test NAME")
     if status == 402:
@@ -400,6 +416,12 @@ def model_error(status: int | None, message: str) -> dict[str, str]:
     if status is not None and status >= 400:
         return _error("model_refused", message, "the provider refused the request; use another model")
     return _error("model_error", message, "check the model: holdfast model test NAME")
+
+
+def is_over_context(message: str) -> bool:
+    """Whether a provider, or an agent in its place, says that a request is longer than the model's context."""
+    said = message.lower()
+    return any(words in said for words in _OVER_CONTEXT)
 
 
 def exit_error(exit_code: int | None) -> dict[str, str]:

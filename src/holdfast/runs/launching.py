@@ -69,6 +69,8 @@ class Launch:
     prompt: str
     before: ThreadRuns
     """The thread's runs as they stood before."""
+    began: int
+    """When it was claimed, in ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +442,7 @@ class Launching:
             "reader": harness.name,
             "abort": _abort(command),
             "state": f"{ground.home}/.holdfast/runs/{launch.run}",
-            "limits": {"seconds": RUN_SECONDS, "grace": _GRACE_SECONDS},
+            "limits": {"seconds": RUN_SECONDS, "grace": _GRACE_SECONDS, **self._timeout(launch)},
             "beat": BEAT_SECONDS,
             **({"driver": harness.name} if command.driver else {}),
         }
@@ -448,6 +450,13 @@ class Launching:
             await process.write(stdin_of(self._pack(harness), config))
             await process.close_stdin()
         return epoch
+
+    def _timeout(self, launch: Launch) -> dict[str, float]:
+        """What its runner has to know: it keeps the time by itself, whoever is gone."""
+        timeout = launch.options.timeout
+        if timeout is None:
+            return {}
+        return {"timeout": timeout, "timeout_left": max(1.0, timeout - (self._ticks() - launch.began) / 1000)}
 
     async def _tell(self, launch: Launch, payload: dict[str, Any]) -> None:
         await self._log.append(launch.thread, self._log.entry(payload))

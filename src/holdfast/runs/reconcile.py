@@ -69,6 +69,8 @@ class Known:
     launching: bool = False
     """This server is at work on its launch."""
     look: Look | None = None
+    overdue: bool = False
+    """Its timeout is over, and the time that its runner had to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
             _RESUME,
         )
     unheeded = known.cancelled_at is not None and known.now - known.cancelled_at >= thresholds.soft
-    if silence < thresholds.look and not unheeded:
+    if silence < thresholds.look and not unheeded and not known.overdue:
         return NOTHING
     look = known.look
     if look is None:
@@ -159,6 +161,8 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" (exit code {look.exit_code})"
         return _lost(runs, "runner_lost", f"its runner ended without a word{how}", exit_code=look.exit_code)
+    if known.overdue:
+        return timed_out(run.options.get("timeout"))
     if unheeded:
         return End(RunStatus.CANCELLED, "cancelled", "it did not heed the request to cancel, and was ended")
     if not run.reached(Stage.AGENT) and silence >= thresholds.start:
@@ -173,6 +177,15 @@ def _lost(runs: ThreadRuns, code: str, message: str, *, hint: str = _RESUME, exi
     if runs.latest.cancel is not None:
         return End(RunStatus.CANCELLED, code, f"it was to be cancelled, and {message}", exit_code=exit_code)
     return End(RunStatus.ORPHANED, code, message, hint, exit_code)
+
+
+def timed_out(seconds: object) -> End:
+    return End(
+        RunStatus.FAILED,
+        "timed_out",
+        f"the run took longer than its timeout of {seconds} s",
+        "holdfast resume THREAD goes on, for as long again; --timeout gives it more, --timeout 0 no end",
+    )
 
 
 def limit_that_ended(look: Look) -> LimitHit | None:

@@ -11,6 +11,7 @@ from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.runs.errors import InvalidRun
 
 MAX_PROMPT: Final = 1024 * 1024
+MAX_TIMEOUT: Final = 3 * 24 * 3600
 IDLE_SECONDS: Final = 900
 _KEPT: Final = ("provider", "image", "cpu", "memory", "disk", "pids", "network", "workdir", "idleSeconds", "onIdle")
 """Of a spec, on the thread: nothing that could be secret."""
@@ -29,6 +30,8 @@ class Options:
     """Digest of what the workspace begins with, where the box is new. None: what the thread began with, or nothing."""
     fresh: bool = False
     """In a new box, with the files of the old one where they can be had."""
+    timeout: int | None = None
+    """Seconds that the run may take in all, from its launch. None: as long as it needs."""
 
     @property
     def box(self) -> BoxSpec:
@@ -41,6 +44,7 @@ class Options:
             "spec": kept,
             **({} if self.workspace is None else {"workspace": self.workspace}),
             **({"fresh": True} if self.fresh else {}),
+            **({} if self.timeout is None else {"timeout": self.timeout}),
         }
 
 
@@ -52,7 +56,13 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         found = with_life(BoxSpec.from_json(known))
     except (InvalidSpec, TypeError, ValueError) as error:
         raise InvalidRun(f"the thread says of its box what makes no sense: {error}") from None
-    return Options(agent, model, found, workspace)
+    return Options(agent, model, found, workspace, timeout=timeout_in(kept))
+
+
+def timeout_in(kept: Mapping[str, Any]) -> int | None:
+    """Seconds that a run may take, as its options on the thread say."""
+    timeout = kept.get("timeout")
+    return timeout if type(timeout) is int and 0 < timeout <= MAX_TIMEOUT else None
 
 
 def default_spec() -> BoxSpec:

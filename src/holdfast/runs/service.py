@@ -45,8 +45,9 @@ from holdfast.runs.reconcile import (
     Thresholds,
     decide,
     is_due,
+    timed_out,
 )
-from holdfast.runs.request import Options, Prompt, check_prompt, default_spec, options_of
+from holdfast.runs.request import Options, Prompt, check_prompt, default_spec, options_of, timeout_in
 from holdfast.runs.workspaces import Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StreamConflict, StreamError, StreamNotFound
@@ -352,7 +353,7 @@ class Runs:
         try:
             epoch = await self.log.claim(thread, compose)
             text = await self._prompt_text(thread, before, None if prompt is None else prompt.text)
-            launch = Launch(thread, run, epoch, options, text, before)
+            launch = Launch(thread, run, epoch, options, text, before, self._ticks())
             # In a context of its own: what it opens outlives the request that it began with.
             task = asyncio.create_task(self._carry_out(launch), name=f"launch {run}", context=Context())
             self._at_work[thread] = _AtWork(run, task)
@@ -378,9 +379,10 @@ class Runs:
 
     async def _carry_out(self, launch: Launch) -> None:
         """The rest of a launch, in the background. However it fails, the thread says so."""
-        thread, run = launch.thread, launch.run
+        thread, run, timeout = launch.thread, launch.run, launch.options.timeout
+        limit = asyncio.timeout(min(_LAUNCH_SECONDS, timeout or _LAUNCH_SECONDS))
         try:
-            async with asyncio.timeout(_LAUNCH_SECONDS):
+            async with limit:
                 epoch = await self._launching.carry_out(launch)
             self._live[run] = (thread, epoch)
         except asyncio.CancelledError:
@@ -401,10 +403,12 @@ class Runs:
             log.info("the launch of run %s was given up: %s", run, over)
         except Exception as error:
             code = getattr(error, "code", None)
-            if not isinstance(code, str):
+            if not isinstance(code, str) and not (limit.expired() and timeout):
                 log.exception("the launch of run %s failed", run)
             message = getattr(error, "message", None) or str(error) or type(error).__name__
             end = End(RunStatus.FAILED, code or "launch_failed", message, getattr(error, "hint", None))
+            if limit.expired() and timeout is not None:
+                end = timed_out(timeout)
             try:
                 await self.finish(thread, run, end, by="launch")
             except StreamError as trouble:
@@ -691,7 +695,9 @@ class Runs:
             heard.signs, heard.at = run.signs, now
         if run.cancel is not None and heard.cancelled_at is None:
             heard.cancelled_at = now
-        return Known(now, heard.at, heard.cancelled_at, launching, look)
+        timeout = timeout_in(run.options)
+        late = timeout is not None and self.log.clock() - run.started_at - timeout * 1000 >= self._thresholds.soft
+        return Known(now, heard.at, heard.cancelled_at, launching, look, late)
 
     def silence(self, thread: str, run: str) -> int | None:
         """Milliseconds since this server heard of a run."""

@@ -12,7 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 
 from holdfast.boxes.spec import BoxSpec
-from holdfast.runs.request import MAX_PROMPT, Options, Prompt, with_life
+from holdfast.runs.request import MAX_PROMPT, MAX_TIMEOUT, Options, Prompt, with_life
 from holdfast.server.box_models import NetworkModel, PathText, ProviderName, without_nul
 from holdfast.server.box_routes import BOX_ERRORS, began, binary_body
 from holdfast.server.models import EntryId, Labels, Model, Printable, RunModel, ThreadId, Title
@@ -73,6 +73,8 @@ class NewRun(Model):
     """What the workspace begins with, uploaded before."""
     box: RunBox | None = None
     """Left out: as the thread's box is, or as boxes are."""
+    timeout: Annotated[int, Field(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
+    """Seconds that the run may take in all, after which it is ended as `timed_out`."""
 
 
 class LaunchedModel(Model):
@@ -137,6 +139,8 @@ class Resume(Model):
     memory: Bytes | None = None
     """What its box may take from now on. A new box takes its place, with its files."""
     disk: DiskBytes | None = None
+    timeout: Annotated[int, Field(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
+    """As of a launch; 0 is none. Left out: as before."""
 
 
 class FindingModel(Model):
@@ -196,9 +200,10 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 @router.post("/runs", status_code=201)
 async def launch_run(new: NewRun, runs: UseRuns) -> LaunchedModel:
     """Begin a run. Answers once its prompt is on disk; the thread tells the rest."""
+    spec = None if new.box is None else new.box.to_spec()
     launched = await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
-        Options(new.agent, new.model, None if new.box is None else new.box.to_spec(), new.workspace),
+        Options(new.agent, new.model, spec, new.workspace, timeout=new.timeout),
         thread=new.thread,
         new_thread=new.new_thread,
         title=new.title,
@@ -282,7 +287,8 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
             spec = replace(options.box if spec is None else spec, memory=wanted.memory)
         if wanted.disk is not None:
             spec = replace(options.box if spec is None else spec, disk=wanted.disk)
-        return replace(options, spec=spec, fresh=wanted.fresh)
+        timeout = options.timeout if wanted.timeout is None else wanted.timeout or None
+        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout)
 
     launched = await runs.resume(
         await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change

@@ -119,6 +119,16 @@ def test_words_are_streamed_as_they_come_and_are_all_in_the_whole_message(bench:
     assert "".join(delta.get("thinking", "") for delta in deltas) == whole["thinking"] == "hm hm"
 
 
+def test_a_prompt_that_is_longer_than_the_context_is_told_as_that(bench: Bench) -> None:
+    bench.model.script([text("Never said.")])
+    agent = bench.run("word " * 200_000)
+    error = agent.outcome["error"]
+    assert error["code"] == "context_exceeded", agent.said()
+    assert "Prompt is too long" in error["message"]
+    assert "larger context" in error["hint"]
+    assert "model test" not in error["hint"]
+
+
 @pytest.mark.parametrize("prompt", ["--help", "@/etc/passwd", "/etc/hosts ünï\u2028\n✓"])
 def test_a_prompt_is_never_taken_for_an_option_or_a_file(bench: Bench, prompt: str) -> None:
     bench.model.script([text("Heard.")])

@@ -41,6 +41,10 @@ class Config:
         self.abort_signal = int(abort.get("signal", 2))
         self.state = str(document["state"])
         self.seconds = float(limits.get("seconds", _RUNAWAY))
+        self.timeout = int(limits.get("timeout", 0))
+        """Seconds that the run may take, as was asked for; 0 is no end."""
+        self.timeout_left = float(limits.get("timeout_left", self.timeout))
+        """Those that are left of it when the agent starts."""
         self.patience = float(limits.get("patience", max(60.0, self.seconds)))
         """After those, how long a server may still stay away that has not taken the end."""
         self.grace = float(limits.get("grace", _GRACE))

@@ -106,6 +106,8 @@ class Run:
         self._loop.on_signal(signal.SIGTERM, self._pulse.beat)
         self._pulse.beat()
         self._loop.after(config.seconds, self._run_away)
+        if config.timeout:
+            self._loop.after(config.timeout_left, self._time_out)
         env = {**os.environ, **config.env, "HOLDFAST_RUN": config.run}
         try:
             self._agent.start(
@@ -195,11 +197,7 @@ class Run:
         if self._cancelled or self._ending is not None or self._reader.ended:
             return
         self._cancelled = True
-        if self._config.abort_line is not None:
-            self._agent.write(self._config.abort_line.rstrip("\n").encode("utf-8", "replace") + b"\n")
-        else:
-            lineage.send_to([self._agent.pid], self._config.abort_signal)
-        self._loop.after(self._config.grace, lambda: self._end_tree(_LEFTOVERS))
+        self._abort()
 
     def _run_away(self) -> None:
         self._loop.after(self._config.patience, lambda: self._stop(BROKEN))
@@ -212,6 +210,24 @@ class Run:
         }
         self.exit_code = RUNAWAY
         self._end_tree(self._config.grace)
+
+    def _abort(self) -> None:
+        """Have the agent end its turn in its own way; where it does not, it is ended."""
+        if self._config.abort_line is not None:
+            self._agent.write(self._config.abort_line.rstrip("\n").encode("utf-8", "replace") + b"\n")
+        else:
+            lineage.send_to([self._agent.pid], self._config.abort_signal)
+        self._loop.after(self._config.grace, lambda: self._end_tree(_LEFTOVERS))
+
+    def _time_out(self) -> None:
+        if self._posting or self._fenced or self._cancelled or self._ending is not None or self._reader.ended:
+            return
+        self._problem = {
+            "code": "timed_out",
+            "message": "the run took longer than its timeout of %d s" % self._config.timeout,
+            "hint": "holdfast resume THREAD goes on, for as long again; --timeout gives it more, --timeout 0 no end",
+        }
+        self._abort()
 
     def _end_tree(self, grace: float) -> None:
         if self._ending is None:
