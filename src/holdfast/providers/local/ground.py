@@ -30,6 +30,7 @@ from typing import Any, Final
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import search
+from holdfast.providers.local.beneath import FOLDER, open_beneath
 from holdfast.threads.ids import new_id
 
 CREATING: Final = "creating"
@@ -44,7 +45,6 @@ PREPARED: Final = "next.json"
 """An empty file in the folder of a box that is made ahead: its next record is written there, and renamed. Making a file
 takes the kernel longer than all else that handing a box over does."""
 _LOCK_SECONDS: Final = 60.0
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONG_PATH: Final = 2048
 _DEEPEST: Final = 200
 
@@ -396,7 +396,7 @@ def remove_tree(path: Path) -> int:
 def measure(path: Path, least: int = 0) -> int:
     """Bytes on disk of everything below a path. Hard links count once, and each name for `least` at least."""
     try:
-        root = os.open(path, _FOLDER)
+        root = os.open(path, FOLDER)
     except OSError:
         return 0
     try:
@@ -412,9 +412,9 @@ def _measure(root: int, least: int, seen: set[tuple[int, int]], depth: int) -> i
     while waiting:
         name = waiting.pop()
         try:
-            folder = os.open(name, _FOLDER, dir_fd=root)
+            folder = open_beneath(root, name)
         except OSError:
-            continue
+            continue  # gone, or a link by now
         try:
             if len(name) > _LONG_PATH and depth < _DEEPEST:
                 total += _measure(folder, least, seen, depth + 1)

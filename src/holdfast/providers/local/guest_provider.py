@@ -43,6 +43,7 @@ from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.answers import GuestRefused, number_in
 from holdfast.providers.local import layers, limits, volumes
+from holdfast.providers.local.beneath import FOLDER
 from holdfast.providers.local.box import LocalBox
 from holdfast.providers.local.ground import (
     CREATING,
@@ -75,9 +76,9 @@ _SPAWN_SECONDS: Final = 60.0
 _DISK_THREADS: Final = 4
 _COLLECT_TRIES: Final = 50
 _COLLECT_PAUSE: Final = 0.02
+_LOG_BYTES: Final = 2000
 _SEAL_TRIES: Final = 10
 _SEAL_PAUSE: Final = 0.02
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -334,7 +335,8 @@ class GuestProvider(Provider):
 
     def start_log(self, id: str) -> str:
         try:
-            return (self.ground.box(id) / "start.log").read_text("utf-8", "replace").strip()[:2000]
+            with (self.ground.box(id) / "start.log").open("rb") as log:  # what a box says there is not bounded
+                return log.read(_LOG_BYTES).decode("utf-8", "replace").strip()
         except OSError:
             return ""
 
@@ -592,7 +594,7 @@ class GuestProvider(Provider):
             try:
                 made = making.enter_context(layers.unfinished_layer(ground))
                 ground.make_folder(made / "files")
-                source, target = (os.open(each, _FOLDER) for each in (ground.box(record.id) / "upper", made / "files"))
+                source, target = (os.open(each, FOLDER) for each in (ground.box(record.id) / "upper", made / "files"))
                 descriptors.callback(os.close, source)
                 descriptors.callback(os.close, target)
                 async with self.held_still(record.id) if running else contextlib.nullcontext():
