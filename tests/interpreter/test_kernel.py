@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
+from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.wire import pack
 from holdfast.interpreter.calls import Call, Submission, ToolName
 from holdfast.interpreter.context import Context, ContextRefused
@@ -118,7 +119,33 @@ async def test_much_output_is_cut_for_its_reader_and_kept_whole_in_a_file(contex
     assert (await box.files.read(artifact.path)).decode() == whole
     assert done.stdout.startswith("line 0\nline 1\n")
     assert done.stdout.endswith("line 4999\n")
-    assert f"{len(whole) - 1000} bytes left out: all of it is in {artifact.path}" in done.stdout
+    assert f"{len(whole) - 1000} characters left out: all of it is in {artifact.path}" in done.stdout
+
+
+async def test_what_is_left_out_is_counted_in_characters(context: Context) -> None:
+    done = await context.execute("print('ä€😀' * 400, end='')", limit=1000)
+    first, said, last = done.stdout.split("\n")
+    assert (len(first), len(last)) == (500, 500)
+    assert said.startswith("... 200 characters left out: ")
+    fits = await context.execute("print('€' * 1000, end='')", limit=1000)
+    assert fits.stdout == "€" * 1000
+
+
+async def test_output_without_end_is_kept_up_to_a_bound(context: Context, box: Box) -> None:
+    pieces = (KEPT >> 20) + 2
+    heard = 0
+
+    def hear(stream: str, data: bytes) -> None:
+        nonlocal heard
+        heard += len(data)
+
+    code = f"import sys\nfor _ in range({pieces}): sys.stdout.write('x' * (1 << 20))\nNone"
+    done = await context.execute(code, on_output=hear, timeout=120)
+    [artifact] = done.artifacts
+    assert heard == pieces << 20
+    assert artifact.size == KEPT
+    assert (await box.files.stat(artifact.path)).size == KEPT
+    assert f"characters left out: its first {KEPT} bytes are in {artifact.path} ..." in done.stdout
 
 
 async def test_values_travel_as_what_they_are(context: Context) -> None:

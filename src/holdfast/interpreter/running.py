@@ -6,6 +6,7 @@ What a context says of it is anybody's: read with care, and refused where it mak
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,45 @@ from holdfast.interpreter.results import Artifact, CodeError, Execution
 Printed = Callable[[Stream, bytes], None]
 
 
+class Shown:
+    """What is shown of one stream: up to so many characters of it, from its beginning and from its end."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._head = ""
+        self._tail = ""
+        self._characters = 0
+        self._bytes = 0
+
+    def take(self, data: bytes) -> None:
+        self._bytes += len(data)
+        self._add(self._decoder.decode(data))
+
+    def _add(self, text: str) -> None:
+        self._characters += len(text)
+        room = self._limit - len(self._head)
+        self._head += text[:room]
+        if len(text) > room:
+            self._tail = (self._tail + text[room:])[-self._limit :]
+
+    def text(self, whole: Artifact | None) -> str:
+        """`whole` is the file that the stream is kept in, as far as it is."""
+        self._add(self._decoder.decode(b"", final=True))
+        if self._characters <= self._limit:
+            return self._head
+        half = self._limit // 2
+        first, last = self._head[:half], (self._head + self._tail)[-half:]
+        where = ""
+        if whole is not None:
+            is_all = whole.size >= self._bytes
+            where = (
+                f": all of it is in {whole.path}" if is_all else f": its first {whole.size} bytes are in {whole.path}"
+            )
+        left_out = self._characters - len(first) - len(last)
+        return f"{first}\n... {left_out} characters left out{where} ...\n{last}"
+
+
 @dataclass(slots=True)
 class Running:
     """An execution that has not ended."""
@@ -27,9 +67,7 @@ class Running:
     limit: int
     done: asyncio.Future[tuple[Mapping[str, Any], bytes]]
     on_output: Printed | None
-    heads: dict[Stream, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
-    tails: dict[Stream, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
-    sizes: dict[Stream, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    streams: dict[Stream, Shown] = field(default_factory=dict)
     calls: int = 0
     """Of its calls that are being carried out now."""
     away: float = 0.0
@@ -38,31 +76,18 @@ class Running:
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, stream: Stream, data: bytes) -> None:
-        self.sizes[stream] += len(data)
-        head = self.heads[stream]
-        if (room := self.limit - len(head)) > 0:
-            head += data[:room]
-            data = data[room:]
-        if data:
-            tail = self.tails[stream]
-            tail += data[-self.limit :]
-            if len(tail) > 2 * self.limit:
-                del tail[: -self.limit]
+        if stream not in self.streams:
+            self.streams[stream] = Shown(self.limit)
+        self.streams[stream].take(data)
 
     def take_again(self, stream: Stream) -> None:
         """What was taken so far comes again, with what this process has missed."""
-        self.heads[stream], self.tails[stream], self.sizes[stream] = bytearray(), bytearray(), 0
+        self.streams.pop(stream, None)
 
-    def printed(self, stream: Stream, whole: str | None) -> str:
+    def printed(self, stream: Stream, whole: Artifact | None) -> str:
         """What is shown of it: all, or its beginning and its end."""
-        head, tail, size = self.heads[stream], self.tails[stream], self.sizes[stream]
-        text = bytes(head + tail).decode("utf-8", "replace") if size <= len(head) + len(tail) else ""
-        if size <= self.limit or (text and len(text) <= self.limit):
-            return text
-        half = self.limit // 2
-        first, last = bytes(head[:half]).decode("utf-8", "ignore"), bytes(tail[-half:]).decode("utf-8", "ignore")
-        where = f": all of it is in {whole}" if whole else ""
-        return f"{first}\n... {size - 2 * half} bytes left out{where} ...\n{last}"
+        shown = self.streams.get(stream)
+        return "" if shown is None else shown.text(whole)
 
     def computed(self, now: float) -> float:
         waiting = now - self.away_since if self.calls else 0.0
@@ -99,7 +124,7 @@ def result_of(running: Running, document: Mapping[str, Any], content: bytes, now
             text = f"<{document['unshipped']}>"
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as broken:
         raise KernelUnreachable(f"the kernel says what makes no sense: {broken}") from None
-    files = {each.name: each.path for each in artifacts}
+    files = {each.name: each for each in artifacts}
     submitted = value if document.get("submitted") else None
     return Execution(
         running.id,

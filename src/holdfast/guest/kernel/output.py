@@ -24,6 +24,8 @@ NAMES = {1: "stdout", 2: "stderr"}
 FLUSH_MILLISECONDS = 20
 """How long a few words may wait for more."""
 _BUFFER = 1 << 15
+KEPT = 64 << 20
+"""Bytes of a stream that an execution keeps in a file, at most. All of it is sent all the same."""
 
 
 class Output:
@@ -113,7 +115,8 @@ class Output:
             kept = []
             for number, (path, file) in self._files.items():
                 file.close()
-                kept.append({"name": NAMES[number], "media": "text/plain", "path": path, "size": self._sizes[number]})
+                size = min(KEPT, self._sizes[number])
+                kept.append({"name": NAMES[number], "media": "text/plain", "path": path, "size": size})
             self._files = {}
             self.execution = ""
             return kept
@@ -171,8 +174,11 @@ class Output:
                 return
             data = bytes(head)
             head.clear()
+        room = KEPT - (self._sizes[number] - len(data))
+        if room <= 0:
+            return
         try:
-            file[1].write(data)
+            file[1].write(data[:room])
         except OSError:
             pass
 
