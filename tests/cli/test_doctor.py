@@ -109,8 +109,8 @@ def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     assert told["ok"] is True
     by_name = {finding["name"]: finding for finding in told["findings"]}
     expected = [
-        "python", "sqlite", "data folder", "fsync", "open files", "bubblewrap", "system calls", "shared volumes",
-        "local boxes",        "overlayfs", "users", "limits", "node", "docker", "git",
+        "python", "sqlite", "data folder", "disk of a box", "fsync", "open files", "bubblewrap", "system calls",
+        "shared volumes", "local boxes", "overlayfs", "users", "limits", "node", "docker", "git",
     ]  # fmt: skip
     if by_name["local boxes"]["word"] == "missing":
         expected.remove("overlayfs")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.harnesses.node import NODE_FETCHER
+from holdfast.providers.local.guard import default_limit
 from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
 from holdfast.providers.local.machine import (
     Bubblewrap,
@@ -115,6 +116,7 @@ def examine_folder(home: Path) -> Iterator[Finding]:
         yield Finding("data folder", Word.MISSING, detail, "holds the threads", next_step, needed=True)
         return
     yield judge_space(home, shutil.disk_usage(existing).free)
+    yield judge_box_disk(default_limit(existing))
     yield judge_fsync(seconds)
 
 
@@ -141,6 +143,12 @@ def judge_space(home: Path, free: int) -> Finding:
         return Finding("data folder", Word.OK, detail, "holds the threads", needed=True)
     next_step = "free some space, or give another folder with --home DIR"
     return Finding("data folder", Word.LIMITED, detail, "holds the threads", next_step, needed=True)
+
+
+def judge_box_disk(limit: int) -> Finding:
+    purpose = "keep one box from filling the disk"
+    detail = f"{limit / 1024**3:.1f} GiB unless told otherwise; each file at once, their sum within about a second"
+    return Finding("disk of a box", Word.OK, detail, purpose)
 
 
 def judge_fsync(seconds: float) -> Finding:

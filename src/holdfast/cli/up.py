@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from holdfast.cli.box_spec import read_value
 from holdfast.cli.console import Cell, hint, note, write_field, write_json
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.sizes import parse_size
 from holdfast.local_server import find_answering
 
 if TYPE_CHECKING:
@@ -59,6 +61,13 @@ def up(
             metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
         ),
     ] = 8,
+    box_disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Disk of a local box that asks for no limit; else a quarter of the disk, 32 GB at most.",
+        ),
+    ] = None,
     allow_private: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,6 +127,7 @@ def up(
         docker_runtime=docker_runtime,
         docker_image=docker_image,
         pool=pool,
+        box_disk=None if box_disk is None else read_value(parse_size, box_disk),
         first_key=first_key,
     )
 

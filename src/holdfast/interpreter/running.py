@@ -50,10 +50,8 @@ class Shown:
         first, last = self._head[:half], (self._head + self._tail)[-half:]
         where = ""
         if whole is not None:
-            is_all = whole.size >= self._bytes
-            where = (
-                f": all of it is in {whole.path}" if is_all else f": its first {whole.size} bytes are in {whole.path}"
-            )
+            kept = "all of it is" if whole.size >= self._bytes else f"its first {whole.size} bytes are"
+            where = f": {kept} in {whole.path}"
         left_out = self._characters - len(first) - len(last)
         return f"{first}\n... {left_out} characters left out{where} ...\n{last}"
 

@@ -21,10 +21,13 @@ Maker = Callable[[Path, Egress | None], Provider]
 """Makes the provider of a home; what leaves its boxes goes through the egress."""
 
 
-def _local(home: Path, egress: Egress | None) -> Provider:
-    from holdfast.providers.local import LocalProvider
+def _local(box_disk: int | None) -> Maker:
+    def make(home: Path, egress: Egress | None) -> Provider:
+        from holdfast.providers.local import LocalProvider
 
-    return LocalProvider(home, egress=egress)
+        return LocalProvider(home, egress=egress, box_disk=box_disk)
+
+    return make
 
 
 def _process(home: Path, egress: Egress | None) -> Provider:
@@ -70,9 +73,11 @@ def _docker(settings: DockerSettings) -> Maker:
     return make
 
 
-def known_providers(*, allow_process: bool, docker: DockerSettings | None = None) -> dict[str, Maker]:
+def known_providers(
+    *, allow_process: bool, docker: DockerSettings | None = None, box_disk: int | None = None
+) -> dict[str, Maker]:
     """Makers of providers, by name."""
-    makers: dict[str, Maker] = {"local": _local, "docker": _docker(docker or DockerSettings())}
+    makers: dict[str, Maker] = {"local": _local(box_disk), "docker": _docker(docker or DockerSettings())}
     if allow_process:
         makers["process"] = _process
     return makers
@@ -84,15 +89,16 @@ async def open_providers(
     egress: Egress | None = None,
     allow_process: bool = False,
     docker: DockerSettings | None = None,
+    box_disk: int | None = None,
 ) -> Mapping[str, Provider]:
     """All providers of a home, opened; the caller closes them. The process provider says what it is when it opens.
 
     One that cannot work on this machine is there all the same: it answers everything with the reason. Without an
-    `egress` no box has a network.
+    `egress` no box has a network. `box_disk` bounds local boxes whose spec has no limit of the disk.
     """
     opened: dict[str, Provider] = {}
     try:
-        for name, make in known_providers(allow_process=allow_process, docker=docker).items():
+        for name, make in known_providers(allow_process=allow_process, docker=docker, box_disk=box_disk).items():
             opened[name] = await _open(name, make, home, egress)
     except BaseException:
         for provider in opened.values():

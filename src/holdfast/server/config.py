@@ -33,6 +33,8 @@ class Settings:
     """Seconds after which an event stream is ended, for the client to come back."""
     pool: int = DEFAULT_POOL
     """Boxes that are kept ready at most, of specs that are asked for again and again. 0: none."""
+    box_disk: int | None = None
+    """Bytes on disk of a local box whose spec has no limit. None: a quarter of the disk, 32 GB at most."""
     allow_private: tuple[str, ...] = ()
     """Hosts and networks at private addresses that boxes may reach, where their policy allows it."""
     egress_proxy: str | None = None

@@ -91,7 +91,11 @@ async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Pro
         settings.docker_host, settings.docker_tls, settings.docker_runtime, settings.docker_image
     )
     return await registry.open_providers(
-        settings.home, egress=egress, allow_process=settings.allow_process_provider, docker=docker
+        settings.home,
+        egress=egress,
+        allow_process=settings.allow_process_provider,
+        docker=docker,
+        box_disk=settings.box_disk,
     )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotExecute, NoSpace
-from holdfast.providers.local import guard
+from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.local import LocalProvider, guard
 from holdfast.providers.local.limits import RLIMITS, detect
 
 pytestmark = pytest.mark.anyio
@@ -232,6 +234,29 @@ for number in itertools.count():
         with suppress(NoSpace):
             await box.files.write("after", b"x")
         await scene.still_fine()
+
+
+@pytest.mark.parametrize("flood", ["yes > one", "i=0; while :; do head -c 999999 /dev/urandom > f$i; i=$((i+1)); done"])
+async def test_a_box_that_asks_for_no_limit_has_one(tmp_path: Path, flood: str) -> None:
+    async with (
+        LocalProvider(tmp_path, box_disk=16 * MEGABYTE) as provider,
+        await provider.create(BoxSpec(), id="greedy") as box,
+    ):
+        process = await box.spawn(["sh", "-c", flood])
+        assert await process.wait(PATIENCE) != 0
+        await answers(box)
+        await box.delete()
+
+
+async def test_output_that_never_ends_is_kept_up_to_the_box_s_disk(tmp_path: Path) -> None:
+    async with (
+        LocalProvider(tmp_path, box_disk=16 * MEGABYTE) as provider,
+        await provider.create(BoxSpec(), id="loud") as box,
+    ):
+        process = await box.spawn(["yes"])
+        assert await process.wait(PATIENCE) != 0
+        assert ((await box.metrics()).disk or 0) < 40 * MEGABYTE
+        await box.delete()
 
 
 def test_a_machine_without_room_for_names_has_no_room() -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,14 @@ NOTE: Final = "over-disk-limit"
 _SECONDS: Final = 1.0
 _SHARE: Final = 0.1
 """Of the time that may go into measuring."""
+_GROWTH: Final = 256 << 20
+_GROWTH_SHARE: Final = 1 / 16
+"""By so many bytes, or so much of their limit, the room on the disk may shrink before boxes without a limit of their
+own are measured."""
+_ALL_SECONDS: Final = 60.0
+"""How often they are measured in any case."""
+_DEFAULT: Final = 32 * 1024**3
+_DEFAULT_SHARE: Final = 0.25
 _RESERVE: Final = 1024**3
 _RESERVE_SHARE: Final = 0.03
 _REMEMBERED: Final = 10_000
@@ -38,9 +47,11 @@ class Watched:
 
     id: str
     folder: Path
-    limit: int | None
+    limit: int
     layers: tuple[Path, ...] = ()
     """What it has added, and was frozen since: that changes no more."""
+    by_default: bool = False
+    """Nobody asked for this limit. It is far above what a box usually holds, and looked at less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,8 @@ class DiskGuard:
         self._running = running
         self._stop_writers = stop_writers
         self._frozen: dict[Path, int] = {}
+        self._looked_at_all = -math.inf
+        self._free_then = 0
         self._stopped: dict[str, int] = {}
         """What boxes held when their processes were last ended, by box; until there is room in them again."""
         self._task = asyncio.create_task(self._watch())
@@ -98,7 +111,8 @@ class DiskGuard:
     async def look(self) -> None:
         boxes = {each.id: each for each in self._running()}
         free, reserve = _room(self._folder)
-        wanted = [each for each in boxes.values() if each.limit is not None or free < reserve]
+        all_of_them = free < reserve or self._is_time_for_all(free, list(boxes.values()))
+        wanted = [each for each in boxes.values() if all_of_them or not each.by_default or each.id in self._stopped]
         used = {each.id: await asyncio.to_thread(self._measure, each) for each in wanted}
         needed = {layer for each in wanted for layer in each.layers}
         self._frozen = {layer: size for layer, size in self._frozen.items() if layer in needed}
@@ -111,17 +125,34 @@ class DiskGuard:
                 (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
                 await self._stop_writers(verdict.id)
         full = {verdict.id for verdict in verdicts}
-        for id in boxes.keys() - full:
+        for id in used.keys() - full:  # of the others nothing is known now
             (boxes[id].folder / NOTE).unlink(missing_ok=True)
             self._stopped.pop(id, None)
         while len(self._stopped) > _REMEMBERED:
             del self._stopped[next(iter(self._stopped))]
+
+    def _is_time_for_all(self, free: int, boxes: Sequence[Watched]) -> bool:
+        """Walking through the files of every box each second would cost more than it is worth. A box that came to hold
+        much has left less room on the disk than there was."""
+        now = time.monotonic()
+        growth = min((_GROWTH, *(int(each.limit * _GROWTH_SHARE) for each in boxes if each.by_default)))
+        if self._free_then - free < growth and now - self._looked_at_all < _ALL_SECONDS:
+            self._free_then = max(self._free_then, free)
+            return False
+        self._looked_at_all, self._free_then = now, free
+        return True
 
     def _measure(self, box: Watched) -> int:
         for layer in box.layers:
             if layer not in self._frozen:
                 self._frozen[layer] = measure(layer, _EACH)
         return measure(box.folder, _EACH) + sum(self._frozen[layer] for layer in box.layers)
+
+
+def default_limit(folder: Path) -> int:
+    """Bytes that a box may hold where nobody says how many: a quarter of the disk, and no more than 32 GB."""
+    status = os.statvfs(folder)
+    return min(_DEFAULT, int(status.f_blocks * status.f_frsize * _DEFAULT_SHARE))
 
 
 def _room(folder: Path) -> tuple[int, int]:

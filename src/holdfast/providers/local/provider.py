@@ -22,7 +22,7 @@ from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.answers import GuestRefused
 from holdfast.providers.local import bubblewrap, layers, limits, machine, runtime, volumes
 from holdfast.providers.local.ground import BoxImage, BoxRecord, Ground
-from holdfast.providers.local.guard import DiskGuard, Watched
+from holdfast.providers.local.guard import DiskGuard, Watched, default_limit
 from holdfast.providers.local.guest_provider import GuestProvider
 from holdfast.providers.local.images import LocalImages, interpreter
 from holdfast.providers.local.images import store as image_store
@@ -56,10 +56,11 @@ class LocalProvider(GuestProvider):
     isolation = "bubblewrap, seccomp"
     images: LocalImages
 
-    def __init__(self, home: Path, *, egress: Egress | None = None) -> None:
+    def __init__(self, home: Path, *, egress: Egress | None = None, box_disk: int | None = None) -> None:
         """`home` is the server's folder; boxes are kept in `local` below it, and never see the rest.
 
         Without an `egress`, boxes have no network. Of several providers on one home, the first that has one serves it.
+        `box_disk` is how many bytes a box may have on disk whose spec does not say.
         """
         path = home.absolute() / "local"
         uid, gid = runtime.chosen_user(path)
@@ -73,6 +74,7 @@ class LocalProvider(GuestProvider):
         self._group_name = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
         self._backend = limits.LimitBackend(limits.RLIMITS, {}, {})
         self._own_files = 0
+        self._box_disk = box_disk
         self._runtime: runtime.Runtime | None = None
         self._launcher: Launcher | None = None
         self._guard: DiskGuard | None = None
@@ -116,10 +118,20 @@ class LocalProvider(GuestProvider):
 
     def _running(self) -> list[Watched]:
         return [
-            Watched(record.id, self.ground.box(record.id), record.spec.disk, tuple(layers.own(self.ground, record)))
+            Watched(
+                record.id,
+                self.ground.box(record.id),
+                self._disk_of(record.spec),
+                tuple(layers.own(self.ground, record)),
+                by_default=record.spec.disk is None,
+            )
             for record in self.ground.records()
             if self._power(Link(record.id, self.ground.box(record.id))) is Power.RUNNING
         ]
+
+    def _disk_of(self, spec: BoxSpec) -> int:
+        """Bytes that a box may have on disk."""
+        return spec.disk or self._box_disk or default_limit(self.ground.path)
 
     async def _stop_writers(self, id: str) -> None:
         link = Link(id, self.ground.box(id))
@@ -323,7 +335,9 @@ class LocalProvider(GuestProvider):
                     {"root": source.root, "parts": source.parts, "place": place}
                     for source, place in zip(sources, staged, strict=True)
                 ],
-                "rlimits": limits.rlimits_for(None if by_group("memory") else memory, spec.disk, self._own_files),
+                "rlimits": limits.rlimits_for(
+                    None if by_group("memory") else memory, self._disk_of(spec), self._own_files
+                ),
             }
             self._make_group(record)
             return await self._launcher.launch(request, [filter])
