@@ -26,11 +26,9 @@ from holdfast.boxes.errors import (
     BoxError,
     BoxGone,
     BoxNotFound,
-    BoxNotStill,
     BoxStopped,
     BoxUnreachable,
     CreateFailed,
-    FileProblem,
     InvalidSpec,
     NoSpace,
     Unsupported,
@@ -42,8 +40,7 @@ from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.answers import GuestRefused, number_in
-from holdfast.providers.local import layers, limits, volumes
-from holdfast.providers.local.beneath import FOLDER
+from holdfast.providers.local import copying, layers, limits, volumes
 from holdfast.providers.local.box import LocalBox
 from holdfast.providers.local.ground import (
     CREATING,
@@ -583,27 +580,13 @@ class GuestProvider(Provider):
         return (self.ground.box(id) / SEALED).exists()
 
     async def _copy_top(self, record: BoxRecord, running: bool) -> str:
-        """A layer with what the upper folder of a box holds, which may be written to after. What runs is held still.
+        """A layer with what a box has written, which may be changed after. What runs is held still meanwhile."""
 
-        Raises `BoxNotStill`, `FileProblem`.
-        """
-        ground = self.ground
-        layer: str = new_id("l")
-        with contextlib.ExitStack() as descriptors:
-            making = contextlib.ExitStack()
-            try:
-                made = making.enter_context(layers.unfinished_layer(ground))
-                ground.make_folder(made / "files")
-                source, target = (os.open(each, FOLDER) for each in (ground.box(record.id) / "upper", made / "files"))
-                descriptors.callback(os.close, source)
-                descriptors.callback(os.close, target)
-                async with self.held_still(record.id) if running else contextlib.nullcontext():
-                    outcome = await self.copy_files(source, target)
-                _check_copied(record.id, outcome, running)
-                made.rename(ground.layers / layer)
-            finally:
-                await self.on_disk(making.close)
-        return layer
+        async def copy(source: int, target: int) -> dict[str, Any]:
+            async with self.held_still(record.id) if running else contextlib.nullcontext():
+                return await self.copy_files(source, target)
+
+        return await copying.copy_top(self.ground, record.id, copy, self.on_disk, running=running)
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:
@@ -815,23 +798,6 @@ class GuestProvider(Provider):
         if why is None:
             return []
         return [Step("disk", False, 0.0, f"its processes were ended: {why}", "make room in it, or give it more disk")]
-
-
-def _check_copied(id: str, outcome: Mapping[str, Any], running: bool) -> None:
-    if outcome.get("changed"):
-        if running:
-            message = f"the files of box {id} changed while they were copied, although its processes were held"
-            raise BoxNotStill(message, hint=f"stop the box first: holdfast box stop {id}")
-        raise BoxNotStill(
-            f"the files of box {id} changed while they were copied, although it is stopped",
-            hint=f"another box writes to them: delete the boxes that shared a volume with {id}",
-        )
-    if "error" in outcome:
-        told = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
-        raise FileProblem(
-            f"the files of box {id} could not be copied: {told}",
-            hint=f"stop the box first: holdfast box stop {id}; then nothing has to be copied",
-        )
 
 
 def _check_id(id: str, provider: str) -> None:

@@ -1,0 +1,64 @@
+"""A layer that is a copy of what a box has written: for boxes that run, and for those whose files are not sealed.
+
+The copying itself is the launcher's (`copier.py`); here it gets its descriptors, and its result a place or a name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from holdfast.boxes.errors import BoxNotStill, FileProblem
+from holdfast.providers.local.beneath import FOLDER
+from holdfast.providers.local.ground import Ground
+from holdfast.providers.local.layers import unfinished_layer
+from holdfast.threads.ids import new_id
+
+
+async def copy_top(
+    ground: Ground,
+    id: str,
+    copy: Callable[[int, int], Awaitable[Mapping[str, Any]]],
+    on_disk: Callable[[Callable[[], None]], Awaitable[None]],
+    *,
+    running: bool,
+) -> str:
+    """Copy the upper folder of a box into a new layer; returns its id. Whoever calls this keeps layers from removal.
+
+    `copy` fills one open folder with what is in another; `on_disk` does what may take long. Raises `BoxNotStill`,
+    `FileProblem`.
+    """
+    layer: str = new_id("l")
+    making = ExitStack()
+    try:
+        made = making.enter_context(unfinished_layer(ground))
+        ground.make_folder(made / "files")
+        with ExitStack() as descriptors:
+            source, target = (os.open(each, FOLDER) for each in (ground.box(id) / "upper", made / "files"))
+            descriptors.callback(os.close, source)
+            descriptors.callback(os.close, target)
+            check_copied(id, await copy(source, target), running=running)
+        made.rename(ground.layers / layer)
+    finally:
+        await on_disk(making.close)
+    return layer
+
+
+def check_copied(id: str, outcome: Mapping[str, Any], *, running: bool) -> None:
+    """Raise what became of a copy: `BoxNotStill` or `FileProblem`."""
+    if outcome.get("changed"):
+        if running:
+            message = f"the files of box {id} changed while they were copied, although its processes were held"
+            raise BoxNotStill(message, hint=f"stop the box first: holdfast box stop {id}")
+        raise BoxNotStill(
+            f"the files of box {id} changed while they were copied, although it is stopped",
+            hint=f"another box writes to them: delete the boxes that shared a volume with {id}",
+        )
+    if "error" in outcome:
+        told = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
+        raise FileProblem(
+            f"the files of box {id} could not be copied: {told}",
+            hint=f"stop the box first: holdfast box stop {id}; then nothing has to be copied",
+        )
