@@ -92,7 +92,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "test_kit.py").write_text(SOUND_AND_BROKEN)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q", "-rfs", "--tb=no",
-         "--rootdir", folder, "-k", CHOSEN, folder],
+         "--basetemp", folder / "base", "--rootdir", folder, "-k", CHOSEN, folder],
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert "passed" in done.stdout, done.stdout + done.stderr

@@ -228,7 +228,8 @@ def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
         mounted = _box_mounted(mounts, ground)
         in_group = next((line.partition(group)[2].split("/")[0] for line in groups.splitlines() if group in line), None)
         named = re.match(r"holdfast-box (\S+)", command)
-        box = mounted or in_group or (named[1] if named and (ground.boxes / named[1]).exists() else None)
+        ours = named is not None and any(f"{root}/boxes/{named[1]}/upper" in command for root in _roots(ground))
+        box = mounted or in_group or (named[1] if named and ours else None)
         if box is not None:
             yield pid, f"box {box}, {command[:80]}"
         elif str(ground.path) in command or (str(stage_for(ground.path)) in mounts and command):
@@ -260,7 +261,7 @@ def _box_mounted(mounts: str, ground: Ground) -> str | None:
     for line in mounts.splitlines():
         if "upperdir=" in line:
             upper = line.partition("upperdir=")[2].split(",")[0].split()[0]
-            for root in (str(ground.path), f"{stage_for(ground.path)}/local"):
+            for root in _roots(ground):
                 if f"{root}/boxes/" in upper:  # it may begin with the old root of whoever mounted it
                     return upper.partition(f"{root}/boxes/")[2].split("/")[0]
     return None
@@ -288,16 +289,22 @@ def _command(pid: int) -> bytes:
 
 
 def monitors_of(home: Path) -> list[tuple[int, str]]:
-    """Bubblewrap's own processes: outside, named after the box."""
+    """Bubblewrap's own processes: outside, named after the box. Other homes may have boxes of the same names."""
     ground = _of_home(home)
     found = []
     for pid in _all_pids():
         with contextlib.suppress(OSError):
-            command = _command(pid).split(b"\0")[0].decode("utf-8", "replace")
-            name = command.removeprefix(monitor_name(""))
-            if name != command and (ground.boxes / name).exists():
+            command, *arguments = _command(pid).split(b"\0")
+            name = command.decode("utf-8", "replace").removeprefix(monitor_name(""))
+            uppers = [f"{root}/boxes/{name}/upper".encode() for root in _roots(ground)]
+            if command == monitor_name(name).encode() and any(upper in arguments for upper in uppers):
                 found.append((pid, name))
     return found
+
+
+def _roots(ground: Ground) -> tuple[str, str]:
+    """The folder of the boxes as we see it, and as the launcher of a root server does."""
+    return str(ground.path), f"{stage_for(ground.path)}/local"
 
 
 def launchers_of(home: Path) -> list[tuple[int, str]]:

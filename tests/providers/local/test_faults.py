@@ -187,7 +187,7 @@ async def test_a_box_whose_guest_was_killed_is_stopped_even_where_somebody_still
 async def test_a_box_whose_guest_was_killed_is_stopped_even_where_whoever_started_it_has_not_ended(
     provider: LocalProvider, tmp_path: Path
 ) -> None:
-    box = await provider.create(BoxSpec(), id=f"struck-{os.getpid()}")  # monitors of all homes are named so
+    box = await provider.create(BoxSpec(), id="struck")
     [(guest, _)] = guests_of(tmp_path / "home")
     [(monitor, _)] = monitors_of(tmp_path / "home")
     handle = os.pidfd_open(guest)
