@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step
+from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import FileInfo, Files, Match, Replaced
 from holdfast.boxes.network import NetworkPolicy
@@ -336,6 +336,10 @@ class SyncBox:
     def activity(self) -> Metrics:
         """The metrics without what takes long to find out, such as `disk`."""
         return self._loop.run(self._box.activity())
+
+    def limits_hit(self) -> list[LimitHit]:
+        """The limits that ended processes in the box, as far as the provider knows."""
+        return self._loop.run(self._box.limits_hit())
 
     def ping(self) -> list[Step]:
         """The path to the box and through it, step by step, each timed."""
