@@ -111,6 +111,118 @@ async def test_nobody_in_the_box_can_look_into_the_runner(box: Box) -> None:
     await runner.kill()
 
 
+WATCH = """
+import ctypes, json, os, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+folder = os.path.expanduser('~/.holdfast/runs/r-1')
+watch = libc.inotify_init1(0)
+assert libc.inotify_add_watch(watch, folder.encode(), 0x100 | 0x80) >= 0  # created, moved here
+seen = []
+def look():
+    while True:
+        seen.append(os.read(watch, 4096).hex())
+threading.Thread(target=look, daemon=True).start()
+line = json.dumps({'n': 'x' * 4000}) + '\\n'
+for _ in range(200):
+    os.write(1, line.encode())
+open(folder + '/mark', 'w').close()
+while not any(b'mark'.hex() in each for each in seen):
+    time.sleep(0.01)
+open('told.tmp', 'w').write(json.dumps(b''.join(bytes.fromhex(each) for each in seen).decode('latin-1')))
+os.rename('told.tmp', 'told')
+time.sleep(1000)
+"""
+
+
+async def test_no_file_of_the_journal_ever_has_a_name_in_the_box(box: Box) -> None:
+    argv = ["python3", "-c", WATCH]
+    runner = await start(box, "", argv=argv, limits={"memory": 10_000})
+    await appears(box, "told")
+    told = (await box.files.read("told")).decode()
+    assert "mark" in told
+    assert "journal" not in told
+    await runner.kill()
+
+
+REACH = """
+import ctypes, json, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+told = {}
+# In pieces, as this code is in the command of the driver.
+kinds = {'guest.runner.' + 'main': 'runner', 'runpy.' + 'run_module': 'driver', '/.holdfast' + '/init': 'guest'}
+for name in os.listdir('/proc'):
+    try:
+        command = open('/proc/%s/cmdline' % int(name)).read()
+    except (ValueError, OSError):
+        continue
+    kind = [kind for part, kind in kinds.items() if part in command]
+    if not kind:
+        continue
+    reached = []
+    for each in ('mem', 'environ', 'maps', 'fd', 'fdinfo', 'fd/0', 'fd/1', 'fd/3', 'cwd', 'root', 'exe', 'auxv', 'io'):
+        path = '/proc/%s/%s' % (name, each)
+        try:
+            if each in ('fd', 'fdinfo'):
+                os.listdir(path)
+            elif each in ('cwd', 'root', 'exe'):
+                os.readlink(path)
+            else:
+                os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            reached.append(each)
+        except OSError:
+            pass
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            reached.append(each + ' to write')
+        except OSError:
+            pass
+    for request, what in ((16, 'attach'), (0x4206, 'seize')):
+        if libc.ptrace(request, int(name), 0, 0) == 0:
+            reached.append(what)
+            libc.ptrace(17, int(name), 0, 0)
+    piece = (ctypes.c_ulong * 2)(0, 8)
+    if libc.process_vm_readv(int(name), piece, 1, piece, 1, 0) >= 0 or ctypes.get_errno() not in (1, 3):
+        reached.append('process_vm_readv')
+    handle = libc.syscall(434, int(name), 0)
+    if handle >= 0 and libc.syscall(438, handle, 0, 0) >= 0:
+        reached.append('pidfd_getfd')
+    told[kind[0]] = reached + told.get(kind[0], [])
+open('told.tmp', 'w').write(json.dumps(told))
+os.rename('told.tmp', 'told')
+time.sleep(1000)
+"""
+DRIVER = """
+import subprocess, sys
+if __name__ == '__main__':
+    subprocess.run(['python3', '-c', sys.argv[1]])
+"""
+
+
+async def test_an_agent_reaches_neither_the_runner_nor_its_driver_nor_the_guest(box: Box, tmp_path: Path) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER)
+    more = [("holdfast.harnesses.scripted.driver", driver)]
+    runner = await start(box, "", more=more, driver="scripted", argv=[REACH])
+    await appears(box, "told")
+    told: dict[str, list[str]] = json.loads(await box.files.read("told"))
+    assert told == {"runner": [], "driver": [], "guest": []}
+    await runner.kill()
+
+
+async def test_a_runner_is_closed_before_it_is_told_anything(box: Box) -> None:
+    runner = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
+    # Its descriptors are a sign: they belong to nobody here once it has closed itself, which is the first it does.
+    look = (
+        "for n in $(seq 1000); do for each in /proc/[0-9]*; do"
+        " if tr '\\0' ' ' < $each/cmdline | grep -q guest.runner.main; then"
+        " if ls $each/fd >/dev/null 2>&1; then sleep 0.01; else echo closed; exit 0; fi; fi; done; done; exit 1"
+    )
+    done = await box.exec(["sh", "-c", look], timeout=PATIENCE)
+    assert done.text.strip() == "closed"
+    await runner.kill()
+
+
 async def test_a_runner_that_is_told_nothing_says_so(box: Box) -> None:
     process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
     await process.close_stdin()

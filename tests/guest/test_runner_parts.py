@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.guest.runner import journal as journals
 from holdfast.guest.runner.agent import Lines
 from holdfast.guest.runner.backoff import Backoff
 from holdfast.guest.runner.door import Answer, Door
@@ -81,6 +82,64 @@ def test_a_disk_that_fills_up_in_the_middle_of_an_entry_costs_nothing(
     assert journal.disk_problem == "no space left"
     assert [each for _ in range(20) for each in journal.take(50, 1)] == entries
     assert not journal.full
+
+
+def forged(entry: bytes) -> bytes:
+    """An entry as it would lie in a segment, by one who has to guess its code."""
+    return len(entry).to_bytes(4, "big") + b"\0" * 16 + entry
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "another entry": lambda segment: forged(b"forged"),
+        "another entry, and on": lambda segment: forged(b"forged") + segment[26:],
+        "two exchanged": lambda segment: segment[25:50] + segment[:25],
+        "a length beyond the end": lambda segment: b"\xff\xff\xff\xff" + segment[4:],
+        "one byte": lambda segment: segment[:24] + b"X" + segment[25:],
+        "nothing": lambda segment: b"",
+    }.values(),
+)
+def test_what_others_write_into_a_segment_is_not_posted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]
+) -> None:
+    opened: list[int] = []
+    make = journals.open_nameless
+
+    def noted(folder: str) -> int:
+        opened.append(make(folder))
+        return opened[-1]
+
+    monkeypatch.setattr(journals, "open_nameless", noted)
+    journal = Journal(str(tmp_path), memory=1)
+    for entry in (b"first", b"aaaaa", b"bbbbb"):
+        journal.add(entry)
+    segment = os.pread(opened[0], 1 << 16, 0)
+    os.pwrite(opened[0], change(segment), 0)
+    if not change(segment):
+        os.ftruncate(opened[0], 0)
+    assert journal.take(1000, 10) == [b"first"]
+    assert journal.lost == 1
+
+
+def test_a_segment_has_a_name_for_a_moment_only_where_it_cannot_be_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.close(journals.open_nameless(str(tmp_path)))
+    opening = os.open
+
+    def without(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        return opening(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", without)
+    journal = Journal(str(tmp_path), memory=1)
+    for entry in (b"first", b"second"):
+        journal.add(entry)
+    assert list(tmp_path.iterdir()) == []
+    assert journal.take(1000, 10) == [b"first", b"second"]
+    journal.close()
 
 
 def test_what_the_disk_gives_back_wrong_is_not_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

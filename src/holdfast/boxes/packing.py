@@ -25,6 +25,7 @@ _PACKED: Final = ("holdfast.guest.", "holdfast.harnesses.")
 _BOOT: Final = """\
 import _signal
 _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)  # "look now": it looks as soon as it can
+%(first)s
 import os, select, sys
 # What the program will want, while whoever started it is busy with something else.
 import %(early)s
@@ -50,10 +51,12 @@ main(program, configuration)
 """
 
 
-def boot_argv(python: Sequence[str], entry: str, early: Sequence[str]) -> list[str]:
+def boot_argv(python: Sequence[str], entry: str, early: Sequence[str], first: str = "") -> list[str]:
     """Starts a program that comes over its standard input: `main(archive, configuration)` of module `entry`. `python`
-    is what runs it in the box; `early` are modules of the standard library to load while it comes."""
-    return [*python, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT % {"entry": entry, "early": ", ".join(early)}]
+    is what runs it in the box; `early` are modules of the standard library to load while it comes; `first` is code
+    to run before anything else."""
+    told = {"entry": entry, "early": ", ".join(early), "first": first}
+    return [*python, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT % told]
 
 
 def stdin_of(archive: bytes, configuration: Mapping[str, Any]) -> bytes:

@@ -12,14 +12,18 @@ from holdfast.boxes.packing import stdin_of
 __all__ = ["boot_argv", "pack", "stdin_of"]
 
 _RUNNER: Final = "holdfast.guest.runner.main"
+_CLOSE: Final = (
+    "import _ctypes; _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'), (4, 0, 0, 0, 0))"
+)
+"""PR_SET_DUMPABLE: nobody of the same user looks into it, or opens its descriptors, which a token will come through."""
 _EARLY: Final = (
-    "_ctypes", "_socket", "binascii", "collections", "errno", "importlib", "json", "signal", "time"
+    "_blake2", "_ctypes", "_socket", "binascii", "collections", "errno", "importlib", "json", "signal", "time"
 )  # fmt: skip
 
 
 def boot_argv(python: Sequence[str]) -> list[str]:
     """Starts the runner that comes over its standard input. `python` is what runs guest code in the box."""
-    return packing.boot_argv(python, _RUNNER, _EARLY)
+    return packing.boot_argv(python, _RUNNER, _EARLY, _CLOSE)
 
 
 def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> bytes:

@@ -1,35 +1,56 @@
 """What is still to be posted, in order: a little of it in memory, the rest on disk.
 
 A server can be away for hours while an agent works on. What it has not taken beyond a few megabytes goes to files, and
-comes back from there. The files have no name once they are open: nobody in the box can change them, and none is left
-behind however the runner ends. Only the runner itself reads them: they outlive the server's absence, not the runner.
+comes back from there. The files have no name, so none is left behind however the runner ends. Only the runner itself
+reads them: they outlive the server's absence, not the runner. The agent is of the same user and would like to speak for
+the runner, so each entry has a code that only the runner can make, and what has another is not posted.
 """
 
 from __future__ import annotations
 
+import _operator
+import errno
 import os
-from binascii import crc32
+from _blake2 import blake2b  # without all that hashlib loads
 from collections import deque
 
-_PREFIX = 8
+_CODE = 16
+_PREFIX = 4 + _CODE
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""Of file systems, or kernels, that make no files without a name."""
+
+
+def open_nameless(folder: str) -> int:
+    """A file without a name. Where there can be none it has one for a moment: what others write there has no code."""
+    try:
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            raise
+    path = "%s/journal-%s" % (folder, os.urandom(6).hex())
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.unlink(path)
+    return descriptor
 
 
 class Segment:
-    """One file of entries, each after its length and its checksum. Written at its end, read from its start."""
+    """One file of entries, each after its length and its code. Written at its end, read from its start."""
 
-    __slots__ = ("descriptor", "read", "written")
+    __slots__ = ("_key", "descriptor", "read", "written")
 
     def __init__(self, folder: str) -> None:
-        path = "%s/journal-%s" % (folder, os.urandom(6).hex())
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self.descriptor = os.open(path, flags, 0o600)
-        os.unlink(path)
+        self.descriptor = open_nameless(folder)
+        self._key = os.urandom(32)
         self.read = 0
         self.written = 0
 
+    def _code(self, place: int, entry: bytes) -> bytes:
+        """Of an entry at its place: one that was moved has another."""
+        return blake2b(entry, digest_size=_CODE, key=self._key, salt=place.to_bytes(16, "big")).digest()
+
     def add(self, entry: bytes) -> None:
         """Raises OSError where the disk has no room, and has then changed nothing."""
-        data = len(entry).to_bytes(4, "big") + crc32(entry).to_bytes(4, "big") + entry
+        data = len(entry).to_bytes(4, "big") + self._code(self.written, entry) + entry
         done = 0
         try:
             while done < len(data):
@@ -41,11 +62,15 @@ class Segment:
 
     def take(self) -> bytes | None:
         """The next entry; None where it cannot be read as it was written."""
-        prefix = os.pread(self.descriptor, _PREFIX, self.read)
+        place = self.read
+        prefix = os.pread(self.descriptor, _PREFIX, place)
         length = int.from_bytes(prefix[:4], "big")
-        entry = os.pread(self.descriptor, length, self.read + _PREFIX)
+        if len(prefix) < _PREFIX or place + _PREFIX + length > self.written:
+            self.read = self.written
+            return None
+        entry = os.pread(self.descriptor, length, place + _PREFIX)
         self.read += _PREFIX + length
-        if len(prefix) < _PREFIX or len(entry) < length or crc32(entry) != int.from_bytes(prefix[4:], "big"):
+        if not _operator._compare_digest(self._code(place, entry), prefix[4:]):
             self.read = self.written  # nothing after it can be trusted to begin where it seems to
             return None
         return entry

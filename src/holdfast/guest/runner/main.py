@@ -12,8 +12,9 @@ from holdfast.guest.runner.loop import Loop
 from holdfast.guest.runner.run import BROKEN, Run
 
 _DRIVER = (
-    "import sys; sys.path.insert(0, '/proc/self/fd/3'); import runpy;"
-    " sys.argv[1:2] = []; runpy.run_module(%r, run_name='__main__', alter_sys=True)"
+    "import sys; sys.path.insert(0, '/proc/self/fd/3');"
+    " from holdfast.guest import lineage; lineage.close_to_others();"
+    " import runpy; sys.argv[1:2] = []; runpy.run_module(%r, run_name='__main__', alter_sys=True)"
 )
 
 

@@ -28,8 +28,8 @@ _ALWAYS: Final = (
     "select", "shutil", "socket", "struct", "tarfile", "traceback", "zipimport",
 )  # fmt: skip
 _FOR_RUNNERS: Final = (
-    "_ctypes", "_socket", "argparse", "base64", "binascii", "errno", "glob", "http.client", "importlib", "queue",
-    "secrets", "signal", "stat", "subprocess", "threading", "time", "typing", "urllib.parse",
+    "_blake2", "_ctypes", "_socket", "argparse", "base64", "binascii", "errno", "glob", "http.client", "importlib",
+    "queue", "secrets", "signal", "stat", "subprocess", "threading", "time", "typing", "urllib.parse",
 )  # fmt: skip
 """What a runner imports that comes over the standard input of a process, with the reader and the driver of an agent."""
 MODULES: Final = (*_ALWAYS, *_FOR_RUNNERS)
