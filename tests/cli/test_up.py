@@ -9,25 +9,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Outcome, start
 
 from holdfast.cli.exits import Exit
 from holdfast.local_server import find_or_start, read_running
 from holdfast.testing.server import ServerProcess
 
 
-def test_a_server_that_runs_already_is_named_and_left_alone(bare_cli: Cli, server: ServerProcess) -> None:
-    again = bare_cli("up", "--home", str(server.home))
+def up(home: Path, *options: str) -> Outcome:
+    """In a process of its own: a server configures its process."""
+    with start("up", "--home", str(home), *options) as process:
+        out, err = process.communicate(timeout=60)
+    return Outcome(process.returncode, out, err)
+
+
+def test_a_server_that_runs_already_is_named_and_left_alone(cli: Cli, server: ServerProcess) -> None:
+    again = up(server.home)
     assert (again.exit, again.err) == (0, "")
     assert f"  server       {server.url}  runs already, as process " in again.out
     assert "holdfast key create NAME makes one" in again.out
-    told = bare_cli("up", "--home", str(server.home), "--json").json()
+    told = up(server.home, "--json").json()
     assert (told["url"], told["alreadyRunning"]) == (server.url, True)
-    assert bare_cli("thread", "list", "--home", str(server.home)).exit == 0
+    assert cli("thread", "list").exit == 0
 
 
-def test_a_server_that_runs_otherwise_is_a_conflict(bare_cli: Cli, server: ServerProcess) -> None:
-    refused = bare_cli("up", "--home", str(server.home), "--port", "0", "--no-auth")
+def test_a_server_that_runs_otherwise_is_a_conflict(server: ServerProcess) -> None:
+    refused = up(server.home, "--port", "0", "--no-auth")
     assert refused.exit == Exit.CONFLICT
     assert f"already runs on {server.home} at {server.url}" in refused.err
     assert "--port, --no-auth" in refused.err

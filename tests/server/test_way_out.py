@@ -91,3 +91,16 @@ async def test_where_nobody_can_say_boxes_reach_git_hosts(tmp_path: Path) -> Non
 async def test_a_machine_without_clients_has_git_hosts_alone(tmp_path: Path) -> None:
     found = await this_machine({"PATH": str(tmp_path), "HOME": str(tmp_path)}).find_defaults()
     assert found.rules == git_hosts().rules
+
+
+async def test_what_the_operator_names_reaches_the_proxy(tmp_path: Path) -> None:
+    outside = this_machine({"CORP": "http://proxy.test:3128"}, allow_private=["10.2.0.0/16"], proxy="env:CORP")
+    assert outside.private is not None
+    assert outside.private.admits("mirror.test", "10.2.3.4")
+    assert repr(outside.proxy) == "<UpstreamProxy env:CORP>"
+    with pytest.raises(ValueError, match="is no"):
+        this_machine({}, allow_private=["127.0.0.1"])
+    closed = this_machine({})
+    assert closed.proxy is None
+    assert closed.private is not None
+    assert not closed.private.admits("10.2.3.4", "10.2.3.4")
