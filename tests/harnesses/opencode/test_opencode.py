@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -326,3 +327,23 @@ def test_after_a_compaction_the_rebuilt_session_starts_from_its_summary(bench: B
     assert request.saw("SUMMARY of it all")
     assert not request.saw("long-ago")
     assert request.turns[1:] == expected.turns[1:]
+
+
+def test_a_command_that_left_its_output_open_is_told_while_it_is_waited_for(bench: Bench) -> None:
+    bench.model.script([bash("sleep 1000 & echo begun"), text("Done.")])
+    with bench.start("begin") as agent:
+        notice = agent.wait_for("notice")
+        assert notice["level"] == "warning"
+        assert re.search(r"waits for its output, which is held open by process \d+ \(sleep 1000\)", notice["text"])
+        [sleeper] = re.findall(r"process (\d+)", notice["text"])
+        os.kill(int(sleeper), signal.SIGKILL)
+        agent.finish()
+    assert agent.outcome["status"] == "completed", agent.said()
+    assert len(agent.of("notice")) == 1
+
+
+def test_a_command_that_takes_its_time_is_not_told(bench: Bench) -> None:
+    bench.model.script([bash("sleep 1000 > /dev/null 2>&1 & sleep 7"), text("Done.")])
+    agent = bench.run("begin")
+    assert agent.outcome["status"] == "completed", agent.said()
+    assert agent.of("notice") == []

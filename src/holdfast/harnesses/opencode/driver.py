@@ -38,8 +38,12 @@ _SETTLE = 3.0
 _ABORT = 10.0
 _LONGEST_WAIT = 900.0
 """Seconds that a provider may ask to wait before the next attempt."""
+_LOOK = 2.0
+"""Seconds between looks at who holds the output of a tool."""
 _MAX_LINE = 64 << 20
 _MAX_WAITING = 4096
+_MAX_ENVIRONMENT = 1 << 20
+_MAX_HOLDERS = 5
 
 _TOLD = frozenset(
     (
@@ -190,6 +194,9 @@ class _Turn:
         self._began = time.time() * 1000
         self._end = float("inf")
         """When the turn is over, whatever is open still."""
+        self._tools: dict[str, int] = {}
+        """Tools that run, and how many looks found that their command has ended."""
+        self._looked = 0.0
 
     def run(self) -> int:
         threading.Thread(target=self._read_orders, daemon=True).start()
@@ -202,9 +209,11 @@ class _Turn:
             if wait <= 0:
                 break
             try:
-                kind, value = self._queue.get(timeout=min(wait, _SILENCE))
+                kind, value = self._queue.get(timeout=min(wait, _LOOK if self._tools else _SILENCE))
             except queue.Empty:
+                self._look_at_tools()
                 continue
+            self._look_at_tools()
             if kind == "event" and self._take(value):
                 break
             if kind == "abort":
@@ -242,6 +251,8 @@ class _Turn:
             return False
         if kind == "message.updated" and self._is_early(about):
             line = json.dumps(event).encode()
+        if kind == "message.part.updated":
+            self._watch_tool(about.get("part"))
         if not self._is_repeated(str(kind), about):
             _write(line)
         if kind == "session.status":
@@ -296,6 +307,31 @@ class _Turn:
         self._once.add((what, ident))
         return False
 
+    def _watch_tool(self, part: Any) -> None:
+        if not isinstance(part, dict) or part.get("type") != "tool":
+            return
+        ident, state = str(part.get("id")), part.get("state")
+        if isinstance(state, dict) and state.get("status") == "running":
+            if len(self._tools) < _MAX_WAITING:
+                self._tools.setdefault(ident, 0)
+        else:
+            self._tools.pop(ident, None)
+
+    def _look_at_tools(self) -> None:
+        """Say what OpenCode waits for, where a command has ended and what it left behind holds its output open."""
+        if not self._tools or time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        holders = _holders_of_output(self._server.process.pid)
+        for tool, looks in self._tools.items():
+            self._tools[tool] = looks + 1 if holders or looks > 1 else 0
+            if holders and looks == 1:  # twice the same: it is no command that ends just now
+                _tell(
+                    "warning",
+                    message=f"the command has ended, and OpenCode waits for its output, which is held open by"
+                    f" {', '.join(holders)}; it goes on when that ends, or closes its output",
+                )
+
     def _watch_retries(self, status: Any) -> None:
         """OpenCode tries again for ever; this does not."""
         if not isinstance(status, dict) or status.get("type") != "retry":
@@ -338,6 +374,38 @@ class _Turn:
         for line in iter(lambda: sys.stdin.buffer.readline(_MAX_LINE), b""):
             if _parse(line).get("type") == "abort":
                 self._queue.put(("abort", None))
+
+
+def _holders_of_output(server: int) -> list[str]:
+    """Processes that a command of OpenCode left behind with its output; none while a command itself runs."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            if state != b"Z":
+                parents[int(name)] = int(parent)
+    if server in parents.values():
+        return []
+    mark = b"HOLDFAST_RUN=" + os.environ.get("HOLDFAST_RUN", "").encode()
+    holders = []
+    for pid in sorted(parents):
+        if pid in (server, os.getpid()):
+            continue
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                is_ours = mark in file.read(_MAX_ENVIRONMENT).split(b"\0")
+            outputs = [os.readlink(f"/proc/{pid}/fd/{number}") for number in (1, 2)]
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        except OSError:
+            continue
+        if is_ours and any(each.startswith(("pipe:", "socket:")) for each in outputs):
+            holders.append(f"process {pid} ({words})")
+    return holders[:_MAX_HOLDERS]
 
 
 def _end_as(code: int) -> int:
