@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from tests.agents import InstalledAgents
 from tests.cli.conftest import Cli
+from tests.runs.faulting import marked
 
 from holdfast.cli.demo_sample import FILES
 from holdfast.client import SyncClient
@@ -367,3 +369,35 @@ def test_mistakes_are_explained(world: World, bare_cli: Cli, arguments: tuple[st
     assert (outcome.exit, outcome.out) == (exit, ""), outcome.err
     assert said in outcome.err
     assert "  next  " in outcome.err
+
+
+def test_a_runner_that_is_frozen_is_not_simply_running(world: World) -> None:
+    gate = Gate()
+    world.model.script([held(text("At last."), gate)])
+    code, out, err = world.begin("Wait.", "--detach")
+    assert code == 0, err
+    thread = thread_in(out)
+    gate.wait_reached()
+    with SyncClient(world.server.url, api_key=world.server.api_key) as client:
+        agents = set(marked(f"HOLDFAST_RUN={client.runs.get(thread).id}".encode()))
+        [runner] = {parent_of(pid) for pid in agents} - agents
+        os.kill(runner, signal.SIGSTOP)
+        try:
+            with world.start("attach", thread) as attached:
+                assert attached.stderr is not None
+                assert any("  silent       no heartbeat for" in line for line in attached.stderr)
+                silent = r"running, no heartbeat for \d+ s "
+                assert re.search(rf"^  status +{silent.strip()}$", world.run("thread", "show", thread)[1], re.M)
+                assert re.search(rf"^{thread} +{silent}", world.run("thread", "list")[1], re.M)
+                assert re.search(rf"^{thread} +{silent}", world.run("runs")[1], re.M)
+                os.kill(runner, signal.SIGCONT)
+                gate.release()
+                assert attached.wait(60) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(runner, signal.SIGCONT)
+            gate.release()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -8,6 +8,7 @@ from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 from holdfast import Entry
 from holdfast.cli.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
 from holdfast.cli.run_lines import Line, RunLines
+from holdfast.cli.run_status import describe_status
 from holdfast.cli.tool_lines import describe_call, describe_tool, summarize_output
 
 
@@ -264,3 +265,32 @@ def test_times_are_as_exact_as_anybody_cares(milliseconds: float, text: str) -> 
 @pytest.mark.parametrize(("dollars", "text"), [(0, "$0.00"), (0.0042, "$0.0042"), (1234.5, "$1,234.50")])
 def test_costs(dollars: float, text: str) -> None:
     assert describe_cost(dollars) == text
+
+
+def test_a_run_that_gives_no_sign_of_life_says_for_how_long() -> None:
+    view = RunLines(width=80)
+    story = Story()
+    view.take(story.add("signal.run.started", run="r-1", agent="pi", model="m"))
+    assert view.silence(BEGAN + 600_000) == "", "its box may take long to be made"
+    beat = story.add("signal.run.heartbeat", run="r-1")
+    view.take(beat)
+    assert view.silence(beat.ts + 14_000) == ""
+    assert view.silence(beat.ts + 200_000) == "no heartbeat for 3 min"
+    assert told(view.live(beat.ts + 40_000, 10))[-1].startswith("  no heartbeat for 40 s · ")
+    view.take(story.add("signal.run.finished", run="r-1", status="completed", ms=1))
+    assert view.silence(beat.ts + 200_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "stage", "ago", "shown"),
+    [
+        ("running", "event", 14, "running"),
+        ("running", "event", 95, "running, no heartbeat for 1 min"),
+        ("running", "provision", 95, "running"),
+        ("completed", "event", 95, "completed"),
+    ],
+)
+def test_a_status_says_that_a_runner_is_silent(status: str, stage: str, ago: int, shown: str) -> None:
+    run = {"stage": stage, "endedAt": None, "lastSignAt": 1_000_000}
+    assert describe_status(status, run, 1000 + ago) == shown
+    assert describe_status(status, None, 1000) == status

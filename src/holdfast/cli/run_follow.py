@@ -74,13 +74,18 @@ class ShownPlainly:
 
     def __init__(self) -> None:
         self.lines = RunLines(width=None)
+        self._silent = False
+        """It was said that the run gives no sign of life."""
 
     def take(self, entry: Entry, offset: str) -> None:
         for line in self.lines.take(entry):
             write_line(*line)
 
     def tick(self) -> None:
-        pass
+        silence = self.lines.silence(time.time_ns() // 1_000_000)
+        if silence and not self._silent:
+            note("silent", silence, hint("  holdfast thread diagnose says why"))
+        self._silent = bool(silence)
 
     def close(self) -> None:
         for line in self.lines.close():

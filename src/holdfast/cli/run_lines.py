@@ -15,6 +15,7 @@ from holdfast.cli.agent_text import cut, describe_cost, describe_time, one_line,
 from holdfast.cli.command_name import as_called
 from holdfast.cli.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.missing import find_missing
+from holdfast.cli.run_status import describe_silence
 from holdfast.cli.tool_lines import ToolLine, describe_call, describe_tool
 from holdfast.threads.entries import Entry
 
@@ -77,6 +78,10 @@ class RunSeen:
     missing: str = ""
     """What a command failed for want of: a program, a module, the network."""
     stage: str = "started"
+    heard_at: int = 0
+    """UTC milliseconds of the latest entry."""
+    beats: bool = False
+    """Its runner has given signs of life."""
     installing: str = ""
     """What this machine did not have yet, while it is being brought there."""
     cost: float | None = None
@@ -142,6 +147,9 @@ class RunLines:
         family, _, name = kind.rpartition(".")
         if name != "delta" and kind != "signal.run.heartbeat":
             self.entries += 1
+        if self._latest is not None:
+            self._latest.heard_at = max(self._latest.heard_at, entry.ts)
+            self._latest.beats = self._latest.beats or kind == "signal.run.heartbeat"
         if kind == "chat":
             return list(self._chat(entry))
         if family == "signal.run":
@@ -160,6 +168,11 @@ class RunLines:
 
     # --- lines that are drawn again ---
 
+    def silence(self, now: int) -> str:
+        """That the live run has given no sign of life for a while; empty where it has, or has no runner yet."""
+        run = self._latest
+        return "" if run is None or run.status or not run.beats else describe_silence((now - run.heard_at) / 1000)
+
     def live(self, now: int, height: int) -> list[Line]:
         """What goes on at this moment (UTC milliseconds), at most so many lines."""
         run = self._latest
@@ -175,6 +188,8 @@ class RunLines:
             lines.append(self._tool_line(line, now - began, running=True))
         doing = f"installing {run.installing}" if run.installing else _STAGES.get(run.stage, "working")
         told = f"  {doing} · {describe_time(max(0, now - run.began) // 1000 * 1000)} · {self.footer}"
+        if silence := self.silence(now):
+            told = f"  {silence} ·{told[1:]}"
         lines.append((Cell(cut(told, self._columns()), "dim"),))
         return lines[-max(height, 1) :]
 

@@ -13,6 +13,7 @@ from holdfast.cli.completing import complete_agent, complete_thread
 from holdfast.cli.console import Cell, hint, note, write_field, write_json, write_line, write_table
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run_status import describe_status
 from holdfast.cli.thread_names import find_thread
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _row(run: RunInfo, now: float) -> list[Cell | str]:
     ended = now * 1000 if run.ended_at is None else run.ended_at
     return [
         Cell(run.thread, "bold"),
-        Cell(run.status, _STYLES.get(run.status, "")),
+        Cell(describe_status(run.status, run.to_json(), now), _STYLES.get(run.status, "")),
         run.agent,
         run.model,
         f"{describe_duration(now - run.started_at / 1000)} ago",

@@ -16,6 +16,7 @@ from holdfast.cli.durations import describe_duration, parse_duration
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
+from holdfast.cli.run_status import describe_status
 from holdfast.cli.thread_diagnose import diagnose
 from holdfast.cli.thread_names import find_thread_now
 
@@ -390,7 +391,7 @@ def _row(thread: ThreadInfo, now: float) -> list[Cell | str]:
     title = thread.title or (thread.last_entry.text if thread.last_entry else None) or ""
     return [
         Cell(thread.id, "bold"),
-        Cell(thread.status, _STYLES.get(thread.status, "")),
+        Cell(describe_status(thread.status, thread.run, now), _STYLES.get(thread.status, "")),
         f"{thread.entry_count:,}",
         f"{describe_duration(now - thread.last_activity_at / 1000)} ago",
         f"{title} (archived)" if thread.archived else title,
@@ -401,7 +402,10 @@ def _show(thread: ThreadInfo, url: str) -> None:
     ago = describe_duration(time.time() - thread.last_activity_at / 1000)
     created = datetime.fromtimestamp(thread.created_at / 1000, UTC).astimezone()
     write_field("thread", Cell(thread.id, "bold"), f"  {thread.title or ''}")
-    write_field("status", Cell(thread.status, _STYLES.get(thread.status, "")), ", archived" if thread.archived else "")
+    status = describe_status(thread.status, thread.run, time.time())
+    write_field("status", Cell(status, _STYLES.get(thread.status, "")), ", archived" if thread.archived else "")
+    if status != thread.status:
+        write_field("", hint(f"holdfast thread diagnose {thread.id} says why, holdfast cancel {thread.id} ends it"))
     write_field("entries", f"{thread.entry_count:,}, the last one {ago} ago")
     if thread.last_entry is not None:
         write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
