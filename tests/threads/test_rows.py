@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.threads import selection, service
+from holdfast.threads.entries import type_matches
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, format_cursor, parse_cursor
 from holdfast.threads.seals import Seals
-from holdfast.threads.service import Threads
+from holdfast.threads.selection import Selection
+from holdfast.threads.service import EntryPage, Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import ForkPoint, StreamConfig
@@ -251,3 +256,82 @@ async def test_entries_are_filtered_and_paged_by_position(tmp_path: Path) -> Non
             if page.up_to_date:
                 break
         assert texts == [str(number) for number in range(25)]
+
+
+async def pages(threads: Threads, id: str, *types: str, limit: int = 1000) -> list[EntryPage]:
+    found: list[EntryPage] = []
+    while not found or not found[-1].up_to_date:
+        since = found[-1].position if found else 0
+        found.append(await threads.entries(id, types=types, since=since, limit=limit))
+    return found
+
+
+async def test_a_page_is_bounded_in_bytes(tmp_path: Path) -> None:
+    async with Fixture(tmp_path) as threads:
+        row = await threads.create()
+        texts = [str(number) * 1024 * 1024 for number in range(9)]
+        for text in texts:
+            await threads.chat(row.id, text)
+        for types in ((), ("chat",)):
+            found = await pages(threads, row.id, *types)
+            assert max(sum(len(str(each)) for each in page.entries) for page in found) < 6 * 1024 * 1024
+            said = [each["payload"].get("text") for page in found for each in page.entries]
+            assert [each for each in said if each is not None] == texts
+
+
+async def test_a_search_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_SEARCH_BYTES", 512 * 1024)
+    async with Fixture(tmp_path) as threads:
+        row = await threads.create()
+        await threads.chat(row.id, "first")
+        for _ in range(30):
+            await threads.label(row.id, {"filler": "x" * 100_000})
+        await threads.chat(row.id, "last")
+        found = await pages(threads, row.id, "chat")
+        assert [each["payload"]["text"] for page in found for each in page.entries] == ["first", "last"]
+        assert len(found) > 3
+
+
+async def test_what_cannot_match_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def loads(text: bytes) -> Any:
+        parsed.append(text)
+        return json.loads(text)
+
+    monkeypatch.setattr(selection, "orjson", SimpleNamespace(loads=loads))
+    async with Fixture(tmp_path) as threads:
+        row = await threads.create()
+        for number in range(100):
+            await threads.label(row.id, {"n": str(number)})
+        await threads.chat(row.id, "here")
+        parsed.clear()
+        (page,) = await pages(threads, row.id, "chat")
+        assert [each["payload"]["text"] for each in page.entries] == ["here"]
+        assert len([each for each in parsed if b"labelled" in each]) == 0
+
+
+def test_entries_are_selected_however_their_type_is_written() -> None:
+    types = ["chat", "pi.assistant", "pi.delta", "pixel", "signal.thread.renamed", "chat.other"]
+    written = [
+        b'{"id":"%d","ts":1,"payload":{%s"text":"\\"chat\\" pi.","type":%s}}'
+        % (number, b'"more":"x",' * (number % 3), kind)
+        for number, name in enumerate(types * 4)
+        for kind in (
+            f'"{name}"'.encode(),
+            b' "%s"' % name.encode(),
+            b'"%s"' % "".join(f"\\u{ord(letter):04x}" for letter in name).encode(),
+        )
+    ]
+    framed = b"".join(each + b",\n" for each in written)
+    for wanted in ((), ("chat",), ("pi.*",), ("pi.*", "chat"), ("signal.thread.renamed",), ("nothing",)):
+        for live in (True, False):
+            found = [each.entry for each in Selection(wanted, live=live).take(framed)]
+            expected = [
+                value
+                for value in map(json.loads, written)
+                if type_matches(value["payload"]["type"], wanted) and (live or value["payload"]["type"] != "pi.delta")
+            ]
+            assert found == expected
+    ends = [each.end for each in Selection((), live=True).take(framed)]
+    assert ends == [end + 1 for end in range(len(framed)) if framed[end : end + 1] == b"\n"]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.threads.entries import Entry, keyed, type_matches
+from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
-from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
-from holdfast.threads.runs import DELTA
+from holdfast.threads.selection import Selection
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.surface import THREADS, stream_path
 
 _READ_BYTES: Final = 256 * 1024
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""A page ends with the entry that makes it longer than this."""
+_SEARCH_BYTES: Final = 64 * 1024 * 1024
+"""How much of a thread is searched for one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +98,27 @@ class Threads:
         return entry, position
 
     async def entries(self, id: str, *, types: tuple[str, ...], since: int, limit: int, live: bool = True) -> EntryPage:
-        """Up to `limit` entries of these types, from a position on. Not `live`: without text that came in pieces."""
+        """Up to `limit` entries of these types, from a position on. Not `live`: without text that came in pieces.
+
+        A page is bounded in bytes and in what is searched for it: it may have fewer entries, or none, and not be the
+        last.
+        """
         path = _path(id)
-        position = since
+        selection = Selection(types, live=live)
         found: list[dict[str, Any]] = []
+        begin, size = since, 0
         while True:
-            piece = await self._store.read(path, position, _READ_BYTES)
-            values = parse_json(as_array(piece.data))
-            for value, message in zip(values, split_messages(piece.data), strict=True):
-                position += len(message) + 2
-                kind = value["payload"]["type"]
-                if type_matches(kind, types) and (live or not kind.endswith(DELTA)):
-                    found.append(value)
-                    if len(found) == limit:
-                        return EntryPage(found, position, up_to_date=position == piece.tail)
-            if piece.up_to_date:
-                return EntryPage(found, position, up_to_date=True)
+            piece = await self._store.read(path, begin, _READ_BYTES)
+            for each in selection.take(piece.data):
+                found.append(each.entry)
+                size += each.size
+                if len(found) == limit or size >= _PAGE_BYTES:
+                    end = begin + each.end
+                    return EntryPage(found, end, up_to_date=end == piece.tail)
+            begin = piece.end
+            if piece.up_to_date or begin - since >= _SEARCH_BYTES:
+                return EntryPage(found, begin, up_to_date=piece.up_to_date)
+            await asyncio.sleep(0)  # what is in memory is read without a pause, and others want to go on
 
     async def _signal(self, id: str, name: str, **fields: Any) -> None:
         await self._append(id, self._entry(f"signal.thread.{name}", **fields))
