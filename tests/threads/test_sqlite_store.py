@@ -17,6 +17,7 @@ from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
 from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.writer import Operation
 from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
 
 TEXT = StreamConfig(content_type="text/plain")
@@ -232,7 +233,7 @@ async def test_the_bytes_of_deleted_streams_are_removed(tmp_path: Path) -> None:
         await store.append("a", AppendRequest(b"y" * 100_000))
     await store.delete("a")
     while store.query("SELECT 1 FROM purges"):
-        await store._purge()
+        await store._purger.run()
     assert store.query("SELECT count(*) FROM chunks") == [(0,)]
     await store.close()
 
@@ -314,4 +315,49 @@ async def test_an_id_that_the_server_made_is_not_looked_for(tmp_path: Path) -> N
     await store.append("a", AppendRequest(keyed=(entry,)))
     store._lookup.set_trace_callback(None)
     assert [each for each in statements if "message_keys" in each] == []
+    await store.close()
+
+
+async def test_removing_a_long_thread_is_done_in_short_steps(tmp_path: Path) -> None:
+    """No commit removes more than a bounded number of rows, so that no append waits long for it."""
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", StreamConfig(content_type="application/json"))
+    for batch in range(20):
+        keyed = tuple(Keyed(f"{batch:03d}-{number:04d}", b'"%s",\n' % (b"x" * 300)) for number in range(1000))
+        await store.append("a", AppendRequest(keyed=keyed))
+    await store._file()
+    writer, sizes = store._writer._connection, []
+    original = store._writer._write_others
+
+    def measured(operations: list[Operation]) -> None:
+        before = writer.total_changes
+        original(operations)
+        sizes.append(writer.total_changes - before)
+
+    store._writer._write_others = measured  # type: ignore[method-assign]
+    await store.delete("a")
+    while store.query("SELECT 1 FROM purges"):
+        await store._purger.run()
+    assert store.query("SELECT count(*) FROM message_keys") == store.query("SELECT count(*) FROM chunks") == [(0,)]
+    assert max(sizes) < 5000 < sum(sizes)
+    await store.close()
+
+
+async def test_the_room_of_deleted_streams_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store = await SqliteStore.open(path)
+    await store.create("a", TEXT)
+    await store.create("b", TEXT, b"kept")
+    for _ in range(32):
+        await store.append("a", AppendRequest(bytes(1024 * 1024)))
+        await store._file()
+    await store.delete("a")
+    before = path.stat().st_size
+    while store._purger._next_step() is not None:
+        await store._purger.run()
+    await store.close()
+    assert before > 24 * 1024 * 1024
+    assert path.stat().st_size < 12 * 1024 * 1024
+    store = await SqliteStore.open(path)
+    assert await read_all(store, "b") == b"kept"
     await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.local_server import RunningServer, is_alive, read_running
+from holdfast.threads.sqlite import reserve
 
 _DYING_SECONDS: Final = 3.0
 _PAUSE: Final = 0.02
@@ -92,7 +94,14 @@ class Home:
             "startedAt": running.started_at,
             "apiKey": running.api_key,
         }
-        _write_private(self._note, json.dumps(note))
+        while True:
+            try:
+                _write_private(self._note, json.dumps(note))
+                return
+            except OSError as error:
+                # Reads are served on a full disk, so the server must be found there.
+                if error.errno != errno.ENOSPC or not reserve.spend(self.database):
+                    raise
 
 
 def _write_private(path: Path, text: str) -> None:

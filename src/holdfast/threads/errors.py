@@ -140,6 +140,16 @@ class BodyTooLarge(StreamError):
     code = "too_large"
 
 
+class StreamDamaged(StreamError):
+    """Some of the stream is not on the disk as it was written. Other streams are not touched by that."""
+
+    status = 500
+    code = "damaged"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="holdfast check says what is damaged; holdfast backup keeps what is not")
+
+
 class StoreFull(StreamError):
     """The disk is full. Nothing was written; reads go on."""
 

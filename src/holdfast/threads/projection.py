@@ -8,7 +8,14 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError, StreamGone, StreamNotFound
+from holdfast.threads.errors import (
+    StoreFull,
+    StoreUnavailable,
+    StreamDamaged,
+    StreamError,
+    StreamGone,
+    StreamNotFound,
+)
 from holdfast.threads.framing import as_array, parse_json
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
 from holdfast.threads.seals import Seals
@@ -151,12 +158,15 @@ class Projection:
             if row is None or row.stream != info.id:
                 row = ThreadRow(id, info.id, created_at=info.created_at, last_activity_at=info.created_at)
             position = row.folded
-            while True:
-                piece = await self._store.read(path, position, _FOLD_BYTES)
-                row = fold(row, parse_json(as_array(piece.data)), self._seals, position)
-                position = piece.end
-                if position >= info.tail:
-                    break
+            try:
+                while True:
+                    piece = await self._store.read(path, position, _FOLD_BYTES)
+                    row = fold(row, parse_json(as_array(piece.data)), self._seals, position)
+                    position = piece.end
+                    if position >= info.tail:
+                        break
+            except StreamDamaged as error:
+                log.error("the row of thread %s ends at %d: %s", id, position, error)
         except (StreamNotFound, StreamGone):
             return None
         return replace(row, folded=position)

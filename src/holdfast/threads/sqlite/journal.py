@@ -9,18 +9,19 @@ are read by stream, many commits at a time, and removed here in the same transac
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
+from holdfast.threads.sqlite.chunks import insert_chunks, insert_rows, join_chunks
 from holdfast.threads.streams import Producer
 
-CHUNK_BYTES: Final = 64 * 1024
-"""About how large the rows are that a long stream is read by."""
-_ROW_COUNTS: Final = (256, 64, 16, 4, 1)
 _LENGTH: Final = 4
+_CHECKED: Final = b"\xff"
+"""A row that begins so has a checksum next. One of the first schema begins with a length, which is never so great."""
 
 
 @dataclass(slots=True)
@@ -36,6 +37,8 @@ class StreamFiling:
     last_seq: str | None = None
     closed: bool = False
     closed_by: Producer | None = None
+    torn: bool = False
+    """Something between these pieces, or before them, is lost."""
 
 
 class JournalEntry(NamedTuple):
@@ -48,6 +51,10 @@ class JournalEntry(NamedTuple):
     seq: str | None
     close: bool
     keys: Sequence[tuple[str, int]]
+
+
+class RowDamaged(Exception):
+    """A row of the journal is not as it was written."""
 
 
 def encode(entries: Sequence[JournalEntry]) -> bytes:
@@ -66,10 +73,16 @@ def encode(entries: Sequence[JournalEntry]) -> bytes:
             for entry in entries
         ]
     )
-    return b"".join([len(head).to_bytes(_LENGTH, "big"), head, *[entry.data for entry in entries]])
+    row = b"".join([len(head).to_bytes(_LENGTH, "big"), head, *[entry.data for entry in entries]])
+    return b"".join([_CHECKED, zlib.crc32(row).to_bytes(_LENGTH, "big"), row])
 
 
 def decode(row: bytes) -> list[JournalEntry]:
+    """The entries of a row. Raises `RowDamaged` where it is not as it was written."""
+    if row.startswith(_CHECKED):
+        expected, row = row[1 : 1 + _LENGTH], row[1 + _LENGTH :]
+        if zlib.crc32(row).to_bytes(_LENGTH, "big") != expected:
+            raise RowDamaged
     position = _LENGTH + int.from_bytes(row[:_LENGTH], "big")
     entries = []
     for stream, end, size, producer, seq, close, keys in orjson.loads(row[_LENGTH:position]):
@@ -82,10 +95,14 @@ def decode(row: bytes) -> list[JournalEntry]:
 
 
 def gather(entries: Iterable[JournalEntry]) -> list[StreamFiling]:
-    """Entries in the order of their commits, by stream."""
+    """Entries in the order of their commits, by stream. What comes after a gap is left out, and the stream is torn."""
     filings: dict[int, StreamFiling] = {}
     for entry in entries:
         filing = filings.setdefault(entry.stream, StreamFiling(entry.stream))
+        begin = entry.end - len(entry.data)
+        filing.torn |= bool(filing.pieces) and begin != filing.end
+        if filing.torn:
+            continue
         if entry.data:
             filing.pieces.append(entry.data)
             filing.end = entry.end
@@ -99,14 +116,26 @@ def gather(entries: Iterable[JournalEntry]) -> list[StreamFiling]:
     return list(filings.values())
 
 
+def entries_of(filing: StreamFiling) -> list[JournalEntry]:
+    """A filing as entries that gather to it again: for one that cannot be filed, and stays in the journal."""
+    stream, end = filing.stream, filing.end
+    entries = [JournalEntry(stream, end, b"".join(filing.pieces), None, filing.last_seq, False, [*filing.keys.items()])]
+    for id, (epoch, seq) in filing.producers.items():
+        entries.append(JournalEntry(stream, end, b"", Producer(id, epoch, seq), None, False, ()))
+    if filing.closed:
+        entries.append(JournalEntry(stream, end, b"", filing.closed_by, None, True, ()))
+    return entries
+
+
 def insert_row(connection: sqlite3.Connection, number: int, row: bytes) -> None:
     connection.execute("INSERT INTO journal (number, entries) VALUES (?, ?)", (number, row))
 
 
 def file(connection: sqlite3.Connection, filings: Sequence[StreamFiling], up_to: int) -> None:
     """Move what these rows hold to where it is read by stream. Part of a transaction that the caller has begun."""
-    chunks = [row for filing in filings for row in join_chunks(filing.stream, filing.end, filing.pieces)]
-    insert_rows(connection, 'INSERT INTO chunks (stream, "end", data) VALUES', chunks)
+    insert_chunks(
+        connection, [row for filing in filings for row in join_chunks(filing.stream, filing.end, filing.pieces)]
+    )
     insert_rows(
         connection,
         "INSERT INTO producers (stream, producer, epoch, seq) VALUES",
@@ -127,36 +156,33 @@ def file(connection: sqlite3.Connection, filings: Sequence[StreamFiling], up_to:
     connection.execute("DELETE FROM journal WHERE number <= ?", (up_to,))
 
 
-def load(connection: sqlite3.Connection) -> tuple[list[StreamFiling], int]:
-    """What a crash left in the journal, by stream, and the number of its last row."""
-    rows = connection.execute("SELECT number, entries FROM journal ORDER BY number").fetchall()
-    return gather(entry for _, row in rows for entry in decode(row)), rows[-1][0] if rows else 0
+class Loaded(NamedTuple):
+    """What a crash left in the journal."""
+
+    filings: list[StreamFiling]
+    last_row: int
+    damaged: list[int]
+    """Numbers of rows that cannot be read."""
 
 
-def join_chunks(stream: int, end: int, pieces: Sequence[bytes]) -> list[tuple[int, int, bytes]]:
-    """Pieces that lie one after another and end there, as rows of a good size."""
-    rows: list[tuple[int, int, bytes]] = []
-    position = end - sum(map(len, pieces))
-    gathered: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        if gathered and size + len(piece) > CHUNK_BYTES:
-            position += size
-            rows.append((stream, position, b"".join(gathered)))
-            gathered, size = [], 0
-        gathered.append(piece)
-        size += len(piece)
-    if gathered:
-        rows.append((stream, position + size, b"".join(gathered)))
-    return rows
+def load(connection: sqlite3.Connection) -> Loaded:
+    entries: list[JournalEntry] = []
+    damaged: list[int] = []
+    number = 0
+    for number, row in connection.execute("SELECT number, entries FROM journal ORDER BY number"):
+        try:
+            entries += decode(row)
+        except (RowDamaged, ValueError, TypeError):
+            damaged.append(number)
+    return Loaded(gather(entries), number, damaged)
 
 
-def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[tuple[Any, ...]], tail: str = "") -> None:
-    """Many rows by few statements: every statement gives up the interpreter lock and has to get it back."""
-    position = 0
-    for count in _ROW_COUNTS:
-        while len(rows) - position >= count:
-            row = f" ({', '.join('?' * len(rows[0]))})"
-            values = [value for each in rows[position : position + count] for value in each]
-            connection.execute(head + ",".join([row] * count) + tail, values)
-            position += count
+def set_aside(connection: sqlite3.Connection, damaged: Sequence[int]) -> None:
+    """Take damaged rows out of the journal, and keep them for whoever wants to look."""
+    for number in damaged:
+        connection.execute(
+            "INSERT OR REPLACE INTO damaged_rows (number, entries)"
+            " SELECT number, entries FROM journal WHERE number = ?",
+            (number,),
+        )
+        connection.execute("DELETE FROM journal WHERE number = ?", (number,))

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.sqlite.schema import connect
+from holdfast.threads.errors import InvalidRequest, StreamDamaged
+from holdfast.threads.sqlite.chunks import is_damaged
+from holdfast.threads.sqlite.schema import connect, is_corruption
 
 _THREADS: Final = 2
 
@@ -37,6 +38,14 @@ class Reader:
         return await loop.run_in_executor(self._pool, self._read, spans, start, limit, whole_messages)
 
     def _read(self, spans: Sequence[Span], start: int, limit: int, whole_messages: bool) -> bytes:
+        try:
+            return self._read_spans(spans, start, limit, whole_messages)
+        except sqlite3.DatabaseError as error:
+            if not is_corruption(error):
+                raise
+            raise StreamDamaged(f"this stream cannot be read from {start} on: {error}") from error
+
+    def _read_spans(self, spans: Sequence[Span], start: int, limit: int, whole_messages: bool) -> bytes:
         pieces: list[bytes] = []
         size = 0
         for span in spans:
@@ -52,13 +61,19 @@ class Reader:
     def _read_chunks(self, span: DiskSpan, start: int, limit: int, whole_messages: bool, into: list[bytes]) -> int:
         stream, low, high = span
         size = 0
+        position = low
         rows = self._connection().execute(
-            'SELECT "end", data FROM chunks WHERE stream = ? AND "end" > ? ORDER BY "end"', (stream, low)
+            'SELECT "end", data, checksum FROM chunks WHERE stream = ? AND "end" > ? ORDER BY "end"', (stream, low)
         )
-        for end, data in rows:
+        for end, data, expected in rows:
             begin = end - len(data)
             if begin >= high:
                 break
+            if begin > position:
+                break
+            if is_damaged(stream, end, data, expected):
+                raise StreamDamaged(f"bytes {begin} to {end} of this stream are not as they were written")
+            position = end
             if end > high:
                 data = data[: high - begin]
             if begin < low:
@@ -70,6 +85,8 @@ class Reader:
             if size >= limit:
                 break
         rows.close()
+        if size < limit and position < high:
+            raise StreamDamaged(f"the bytes of this stream from {position} on are missing")
         return size
 
     def _connection(self) -> sqlite3.Connection:

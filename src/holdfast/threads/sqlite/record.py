@@ -9,6 +9,7 @@ import orjson
 
 from holdfast.threads.rules import deadline_of
 from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling
+from holdfast.threads.sqlite.schema import is_corruption
 from holdfast.threads.sqlite.unfiled import Unfiled
 from holdfast.threads.store import Watcher
 from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
@@ -32,7 +33,7 @@ def load_config(text: str) -> StreamConfig:
 class StreamRecord:
     """Two views of one stream: as accepted (`tail`, `closed`), which judges appends, and as durable, which readers see.
 
-    Owned by the event loop. The writer thread reads it, and writes only `broken`, `loose` and `folded`.
+    Owned by the event loop. The writer thread reads it, and writes only `broken`, `damaged`, `loose` and `folded`.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class StreamRecord:
         "config",
         "content_type",
         "created_at",
+        "damaged",
         "durable_closed",
         "durable_tail",
         "expires_at",
@@ -113,6 +115,8 @@ class StreamRecord:
         """Operations on their way to disk."""
         self.broken = False
         """A write of this record failed: what it says it accepted is not on disk. `as_durable` takes its place."""
+        self.damaged: str | None = None
+        """Why nothing more can be appended; the rest of the server goes on."""
         self.loose = 0
         """Small chunks since the last fold."""
         self.folded = self.durable_tail
@@ -187,7 +191,7 @@ class StreamRecord:
         record.durable_tail, record.durable_closed = self.durable_tail, self.durable_closed
         record.last_access = self.last_access
         record.forks, record.watchers = self.forks, self.watchers
-        record.loose, record.folded = self.loose, self.folded
+        record.loose, record.folded, record.damaged = self.loose, self.folded, self.damaged
         record.accept_durable()
         if self.unfiled.closed:
             record.closed_by = self.unfiled.closed_by
@@ -230,7 +234,16 @@ def _load(connection: sqlite3.Connection, where: str, values: tuple[object, ...]
         ancestor = connection.execute("SELECT fork_offset, source FROM streams WHERE id = ?", (source,)).fetchone()
         lineage.append((source, ancestor[0]))
         source = ancestor[1]
-    (tail,) = connection.execute('SELECT coalesce(max("end"), 0) FROM chunks WHERE stream = ?', (row[0],)).fetchone()
+    tail, damaged = 0, None
+    try:
+        (tail,) = connection.execute(
+            'SELECT coalesce(max("end"), 0) FROM chunks WHERE stream = ?', (row[0],)
+        ).fetchone()
+    except sqlite3.DatabaseError as error:
+        if not is_corruption(error):
+            raise
+        damaged = f"its end cannot be found: {error}"
     record = StreamRecord.from_row(row, tuple(lineage), tail)
+    record.damaged = damaged
     (record.forks,) = connection.execute("SELECT count(*) FROM streams WHERE source = ?", (row[0],)).fetchone()
     return record

@@ -1,7 +1,8 @@
-"""A little room that is kept beside the database, for a start on a full disk.
+"""A little room that is kept beside the database, for a start and for deletes on a full disk.
 
 After a crash SQLite makes the index of its log anew, and may need more room for it than the crash left free. Without
-that room not even a read is served. So a file is kept that can be made smaller, several times.
+that room not even a read is served. To delete something, SQLite has to write as well. So a file is kept that can be
+made smaller, several times.
 """
 
 from __future__ import annotations
@@ -12,23 +13,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-_SIZE: Final = 256 * 1024
+_SIZES: Final = (4 * 1024 * 1024, 1024 * 1024, 256 * 1024)
+"""As much as there is room for."""
 _SHARE: Final = 64 * 1024
 """For one start. The index of a log grows by half of this."""
+DELETE_SHARE: Final = 512 * 1024
+"""For one step of a delete."""
 
 
 def keep(database: Path) -> None:
     """Take the room where there is some. Blocks for a moment."""
     with contextlib.suppress(OSError), _open(database) as descriptor:
-        os.posix_fallocate(descriptor, 0, _SIZE)
+        for size in _SIZES:
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(descriptor, 0, size)
+                return
 
 
-def spend(database: Path) -> bool:
+def spend(database: Path, share: int = _SHARE) -> bool:
     """Give some of it back to the disk; says whether there was any left."""
     try:
         with _open(database) as descriptor:
             size = os.fstat(descriptor).st_size
-            os.ftruncate(descriptor, max(0, size - _SHARE))
+            os.ftruncate(descriptor, max(0, size - share))
             return size > 0
     except OSError:
         return False

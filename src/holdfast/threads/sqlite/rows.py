@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from typing import Any
 
@@ -9,8 +10,11 @@ import orjson
 
 from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow, ThreadStatus
 from holdfast.threads.runs import Run, ThreadRuns
+from holdfast.threads.sqlite.schema import is_corruption
 from holdfast.threads.sqlite.store import SqliteStore
 from holdfast.threads.surface import THREADS
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = (
     "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at,"
@@ -54,13 +58,22 @@ class SqliteRows:
         return [_row(row) for row in rows]
 
     def stale_ids(self) -> list[str]:
-        behind = self._store.query(
+        threads = (
             "SELECT substr(s.path, ?) FROM streams s LEFT JOIN threads_cache t ON t.id = substr(s.path, ?)"
             " WHERE s.tenant = ? AND s.deleted = 0 AND s.path >= 'threads/' AND s.path < 'threads0'"
-            " AND (t.stream IS NOT s.id"
-            ' OR t.folded < coalesce((SELECT max("end") FROM chunks WHERE stream = s.id), 0))',
-            (len(THREADS) + 1, len(THREADS) + 1, self._tenant),
         )
+        values = (len(THREADS) + 1, len(THREADS) + 1, self._tenant)
+        try:
+            behind = self._store.query(
+                f"{threads} AND (t.stream IS NOT s.id"
+                ' OR t.folded < coalesce((SELECT max("end") FROM chunks WHERE stream = s.id), 0))',
+                values,
+            )
+        except sqlite3.DatabaseError as error:
+            if not is_corruption(error):
+                raise
+            log.error("some thread is damaged, so every thread is looked at: %s", error)
+            behind = self._store.query(threads, values)
         gone = self._store.query(
             "SELECT id FROM threads_cache t WHERE tenant = ?"
             " AND NOT EXISTS (SELECT 1 FROM streams s WHERE s.id = t.stream AND s.deleted = 0)",

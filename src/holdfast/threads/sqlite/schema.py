@@ -14,7 +14,11 @@ from typing import Final
 
 from holdfast.threads.sqlite import reserve
 
-VERSION: Final = 1
+VERSION: Final = 2
+_MIGRATIONS: Final = {
+    2: ("ALTER TABLE chunks ADD COLUMN checksum INTEGER",),
+}
+"""What turns the tables of the version before into those of this one. Missing tables and indexes are made anyway."""
 _WAL_TRIES: Final = 500
 
 _TABLES: Final = """
@@ -45,10 +49,12 @@ CREATE TABLE IF NOT EXISTS chunks (
     stream INTEGER NOT NULL,
     "end" INTEGER NOT NULL,
     data BLOB NOT NULL,
+    checksum INTEGER,
     PRIMARY KEY (stream, "end")
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS journal (number INTEGER PRIMARY KEY, entries BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS damaged_rows (number INTEGER PRIMARY KEY, entries BLOB NOT NULL);
 
 CREATE TABLE IF NOT EXISTS producers (
     stream INTEGER NOT NULL,
@@ -199,8 +205,16 @@ CREATE TABLE IF NOT EXISTS models (
 """
 
 
-class UnknownSchema(Exception):
+class CannotOpen(Exception):
+    """The database cannot be used. The message says why, and what to do."""
+
+
+class UnknownSchema(CannotOpen):
     """The database was written by a newer Holdfast."""
+
+
+class DatabaseDamaged(CannotOpen):
+    """Nothing can be read: the file is damaged where everything depends on it, or is no database."""
 
 
 def _statements() -> list[tuple[str, str]]:
@@ -236,6 +250,8 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
     connection.execute("PRAGMA busy_timeout = 10000")
     try:
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # possible in a new file only; in others, a write
         _use_wal(connection)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL) or not reserve.spend(path):
@@ -243,8 +259,16 @@ def connect(path: Path) -> sqlite3.Connection:
             raise
         connection.close()
         return connect(path)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if not is_corruption(error):
+            raise
+        raise DatabaseDamaged(f"{path} is damaged, or no database ({error}): restore a backup of it") from error
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -16000")
+    # Some builds of SQLite write zeros over every page that is freed: the whole journal, time and again, and all of a
+    # stream that is deleted, which on a full disk is more than there is room for.
+    connection.execute("PRAGMA secure_delete = FAST").fetchall()
     return connection
 
 
@@ -262,7 +286,25 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create what is missing. Safe to run at every start, and while another process does the same."""
+    """Create what is missing, and bring tables of older versions up to date. Safe to run at every start, and while
+    another process does the same.
+    """
+    try:
+        _prepare(connection)
+    except sqlite3.DatabaseError as error:
+        if not is_corruption(error):
+            raise
+        raise DatabaseDamaged(
+            f"the database is damaged ({error}): run `holdfast check`, and restore a backup where it confirms that"
+        ) from error
+
+
+def is_corruption(error: sqlite3.Error) -> bool:
+    """Whether SQLite found the file damaged, and not merely locked or full."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise UnknownSchema(
@@ -272,6 +314,10 @@ def prepare(connection: sqlite3.Connection) -> None:
         return  # nothing to write: a server can start on a full disk and serve reads
     connection.execute("BEGIN IMMEDIATE")
     try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been here first
+        for step in range(version + 1 if version else VERSION + 1, VERSION + 1):
+            for statement in _MIGRATIONS[step]:
+                connection.execute(statement)
         outdated, _ = _missing(connection)
         if outdated:
             # One is rebuilt only where all are: a row that is up to date brings no run back.

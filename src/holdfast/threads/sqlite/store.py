@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import (
     InvalidRequest,
+    StoreFull,
     StoreUnavailable,
     StreamConflict,
+    StreamDamaged,
     StreamError,
     StreamGone,
     StreamNotFound,
@@ -22,10 +24,13 @@ from holdfast.threads.framing import skip_messages
 from holdfast.threads.ids import now_ms
 from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
 from holdfast.threads.sqlite import journal, reserve
-from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling
+from holdfast.threads.sqlite.chunks import checksum, insert_chunks
+from holdfast.threads.sqlite.journal import JournalEntry, Loaded, StreamFiling
+from holdfast.threads.sqlite.purge import Purger
 from holdfast.threads.sqlite.reader import Reader, Span, spans_of
-from holdfast.threads.sqlite.record import StreamRecord, dump_config, load_record, load_record_by_id
+from holdfast.threads.sqlite.record import StreamRecord, load_record, load_record_by_id
 from holdfast.threads.sqlite.schema import connect, prepare
+from holdfast.threads.sqlite.stream_rows import delete_streams, insert_stream, soft_delete_stream, touch_streams
 from holdfast.threads.sqlite.writer import (
     AppendOperation,
     CallOperation,
@@ -54,7 +59,6 @@ Result = TypeVar("Result")
 _MAX_RECORDS: Final = 20_000
 """How many streams stay in memory when nothing happens on them."""
 _SWEEP_SECONDS: Final = 1.0
-_PURGE_CHUNKS: Final = 512
 _FORK_READ: Final = 1024 * 1024
 _FILE_BYTES: Final = 4 * 1024 * 1024
 """How much the journal gathers before it is filed; about as much memory, and a start after a crash, depend on it."""
@@ -66,16 +70,21 @@ class SqliteStore:
     """Owns the database file, its writer thread and its readers. Open it with `open`, end it with `close`."""
 
     def __init__(self, path: Path, *, tenant: str, clock: Callable[[], int]) -> None:
+        self._path = path
         self._tenant = tenant
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookup = connect(path)
         prepare(self._lookup)
         reserve.keep(path)
-        filings, self._row = journal.load(self._lookup)
+        left = journal.load(self._lookup)
+        self._row = left.last_row
         """Number of the journal's last row that has been settled."""
+        self._stranded: list[StreamFiling] = []
+        """What the journal holds of streams that cannot be opened."""
         self._writer = Writer(path, self._row, self._settled_from_thread)
         self._reader = Reader(path)
+        self._purger = Purger(path, self._lookup, self._writer, self._write, self._file)
         self._records: dict[str, StreamRecord] = {}
         self._by_id: dict[int, StreamRecord] = {}
         self._doomed: set[int] = set()
@@ -83,6 +92,8 @@ class SqliteStore:
         self._touched: set[StreamRecord] = set()
         self._unfiled: set[StreamRecord] = set()
         self._unfiled_bytes = 0
+        self._stuck: set[int] = set()
+        """Streams whose pages are damaged: what is appended to them stays in the journal."""
         self._filing: asyncio.Future[None] | None = None
         """Done when the filing that is under way has been settled."""
         self._filing_failed = False
@@ -94,7 +105,7 @@ class SqliteStore:
         self._next_id: int = last + 1
         self._commits = self._operations = 0
         self._closing = False
-        self._restore(filings)
+        self._restore(left)
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -112,7 +123,7 @@ class SqliteStore:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         self._flush_touched()
-        while self._unfiled:
+        while self._has_unfiled():
             try:
                 await self._file()
             except StreamError as error:
@@ -137,6 +148,8 @@ class SqliteStore:
     async def read(self, path: str, start: int, limit: int) -> Slice:
         record = self._live(path)
         self._touch(record)
+        if record.damaged is not None and not record.durable_tail:
+            raise StreamDamaged(f"stream {path} is damaged: {record.damaged}")
         tail, closed = record.durable_tail, record.durable_closed
         if start > tail:
             raise InvalidRequest(f"offset {start} is past the end of stream {path}, which is {tail}")
@@ -144,7 +157,12 @@ class SqliteStore:
         if all(isinstance(span, list) for span in spans):
             data = b"".join([piece for span in spans for piece in span])  # type: ignore[misc]
         else:
-            data = await self._reader.read(spans, start, limit, whole_messages=record.json)
+            try:
+                data = await self._reader.read(spans, start, limit, whole_messages=record.json)
+            except StreamDamaged:
+                if self._live(path) is not record:
+                    raise StreamGone(f"stream {path} was deleted while it was read") from None
+                raise
         return Slice(data, start, start + len(data), tail, closed)
 
     def _spans(self, record: StreamRecord, start: int, tail: int, limit: int) -> list[Span]:
@@ -208,6 +226,10 @@ class SqliteStore:
         record = self._live(path)
         if record.broken:
             raise StoreUnavailable("an earlier write to this stream failed: try again")
+        if self._writer.making_room:
+            raise StoreFull("the disk is full, and room is being made by a delete: try again in a moment")
+        if record.damaged is not None:
+            raise StreamDamaged(f"stream {path} is damaged, and nothing can be appended to it: {record.damaged}")
         decision = decide_append(record, request, lambda producer: self._producer(record, producer))
         self._touch(record)
         if isinstance(decision, Duplicate):
@@ -242,8 +264,13 @@ class SqliteStore:
 
     async def write(self, write: Callable[[sqlite3.Connection], None]) -> None:
         """Run a write in the next commit; for rows that live beside the streams."""
+        await self._write(write)
+
+    async def _write(
+        self, write: Callable[[sqlite3.Connection], None], *, size: int = 0, frees_space: bool = False
+    ) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
-        self._writer.submit(CallOperation(None, _settler(future), write))
+        self._writer.submit(CallOperation(None, _settler(future), write, size=size, frees_space=frees_space))
         await future
 
     def query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
@@ -319,13 +346,7 @@ class SqliteStore:
         rows = [(record.last_access, record.id) for record in self._touched if not record.broken]
         self._touched.clear()
         if rows:
-            self._writer.submit(
-                CallOperation(
-                    None,
-                    _ignore,
-                    lambda connection: _run_many(connection, "UPDATE streams SET last_access = ? WHERE id = ?", rows),
-                )
-            )
+            self._writer.submit(CallOperation(None, _ignore, lambda connection: touch_streams(connection, rows)))
 
     def _producer(self, record: StreamRecord, id: str) -> tuple[int, int] | None:
         known = record.producers.get(id)
@@ -481,10 +502,10 @@ class SqliteStore:
         acknowledge = _settler(future)
 
         def write(connection: sqlite3.Connection) -> None:
-            _insert_stream(connection, self._tenant, record)
+            insert_stream(connection, self._tenant, record)
             if data:
                 end = record.fork_offset + len(data)
-                connection.execute("INSERT INTO chunks VALUES (?, ?, ?)", (record.id, end, data))
+                insert_chunks(connection, [(record.id, end, data, checksum(record.id, end, data))])
             rows = [(record.id, key, end) for key, end in keys]
             connection.executemany("INSERT INTO message_keys VALUES (?, ?, ?)", rows)
 
@@ -524,10 +545,10 @@ class SqliteStore:
         ids = [(each.id,) for each in doomed]
 
         def write(connection: sqlite3.Connection) -> None:
-            if not ids:
-                connection.execute("UPDATE streams SET deleted = 1 WHERE id = ?", (record.id,))
-            _run_many(connection, "DELETE FROM streams WHERE id = ?", ids)
-            _run_many(connection, "INSERT OR IGNORE INTO purges (stream) VALUES (?)", ids)
+            if ids:
+                delete_streams(connection, ids)
+            else:
+                soft_delete_stream(connection, record.id)
 
         future: asyncio.Future[None] = self._loop.create_future()
         acknowledge = _settler(future)
@@ -543,7 +564,7 @@ class SqliteStore:
             if error is not None and not future.cancelled():
                 future.exception()  # an expiry has nobody who waits for it
 
-        self._writer.submit(CallOperation(record, settle, write))
+        self._writer.submit(CallOperation(record, settle, write, frees_space=True))
         return future
 
     def _undo_delete(self, record: StreamRecord, doomed: list[StreamRecord], survivor: StreamRecord | None) -> None:
@@ -576,8 +597,8 @@ class SqliteStore:
             try:
                 self._flush_touched()
                 self._expire()
-                await self._purge()
-                if self._unfiled:
+                await self._purger.run()
+                if self._has_unfiled() and not self._writer.making_room:
                     await self._file()
             except StreamError as error:
                 log.warning("the sweep could not write, it will try again: %s", error)
@@ -592,10 +613,6 @@ class SqliteStore:
         ).fetchall()
         for (path,) in rows:
             self._find(path)
-
-    async def _purge(self) -> None:
-        for (stream,) in self._lookup.execute("SELECT stream FROM purges LIMIT 64").fetchall():
-            await self.write(lambda connection, stream=stream: _purge_some(connection, stream))  # type: ignore[misc]
 
     # Settling
 
@@ -664,11 +681,23 @@ class SqliteStore:
 
     # Filing
 
-    def _restore(self, filings: list[StreamFiling]) -> None:
+    def _restore(self, left: Loaded) -> None:
         """Take over what the last server had no time to file. Streams deleted since are not there any more."""
-        for filing in filings:
+        if left.damaged:
+            log.error("rows %s of the journal are damaged and are set aside: `holdfast check`", left.damaged)
+            self._writer.submit(CallOperation(None, _ignore, lambda each: journal.set_aside(each, left.damaged)))
+        for filing in left.filings:
             record = load_record_by_id(self._lookup, filing.stream)
-            if record is not None:
+            if record is None:
+                continue
+            begin = filing.end - sum(map(len, filing.pieces))
+            if record.damaged is not None or (filing.pieces and begin != record.durable_tail):
+                record.damaged = record.damaged or f"what was appended at {record.durable_tail} is lost"
+                self._stranded.append(filing)
+                self._remember(record)
+            else:
+                if filing.torn:
+                    record.damaged = f"what was appended at {filing.end} is lost"
                 record.restore(filing)
                 self._remember(record)
                 self._unfiled.add(record)
@@ -684,7 +713,9 @@ class SqliteStore:
 
     def _begin_filing(self) -> asyncio.Future[None]:
         """Everything that is settled goes to its tables in one commit, and out of the journal and of memory."""
-        filings = [(record, record.unfiled.filing(record.id)) for record in self._unfiled]
+        unfiled = [(record, record.unfiled.filing(record.id)) for record in self._unfiled]
+        filings = [(record, filing) for record, filing in unfiled if not self._is_stuck(record)]
+        kept = [*self._stranded, *(filing for record, filing in unfiled if self._is_stuck(record))]
         size, self._unfiled_bytes = self._unfiled_bytes, 0
         future = self._filing = self._loop.create_future()
         acknowledge = _settler(future)
@@ -694,6 +725,9 @@ class SqliteStore:
             self._filing_failed = error is not None
             if error is None:
                 for record, filing in filings:
+                    if filing in operation.kept:
+                        self._stuck.add(record.id)
+                        continue
                     record.unfiled.filed(filing)
                     if record.unfiled.is_empty:
                         self._unfiled.discard(record)
@@ -703,8 +737,16 @@ class SqliteStore:
             if error is not None and not future.cancelled():
                 future.exception()  # the sweep comes back to it
 
-        self._writer.submit(FilingOperation(settle, filings, self._row))
+        operation = FilingOperation(settle, filings, self._row, kept)
+        self._writer.submit(operation)
         return future
+
+    def _has_unfiled(self) -> bool:
+        return any(not self._is_stuck(record) for record in self._unfiled)
+
+    def _is_stuck(self, record: StreamRecord) -> bool:
+        """Whether it is known that this stream cannot be filed."""
+        return record.id in self._stuck
 
     def _announce(self, change: Change, record: StreamRecord) -> None:
         for watcher in (*record.watchers, *self._observers):
@@ -712,44 +754,6 @@ class SqliteStore:
                 watcher(change)
             except Exception:
                 log.exception("a watcher of stream %s failed", change.path)
-
-
-def _insert_stream(connection: sqlite3.Connection, tenant: str, record: StreamRecord) -> None:
-    connection.execute(
-        "INSERT INTO streams (id, tenant, path, content_type, config, ttl_seconds, expires_at, last_access, created_at,"
-        " closed, source, fork_offset) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            record.id,
-            tenant,
-            record.path,
-            record.content_type,
-            dump_config(record.config),
-            record.ttl_seconds,
-            record.expires_at,
-            record.last_access,
-            record.created_at,
-            record.config.closed,
-            record.source,
-            record.fork_offset,
-        ),
-    )
-
-
-def _purge_some(connection: sqlite3.Connection, stream: int) -> None:
-    """Remove a bounded part of a deleted stream, so that no writer waits long behind it."""
-    rows = connection.execute(
-        'SELECT "end" FROM chunks WHERE stream = ? ORDER BY "end" LIMIT 1 OFFSET ?', (stream, _PURGE_CHUNKS)
-    ).fetchone()
-    if rows is not None:
-        connection.execute('DELETE FROM chunks WHERE stream = ? AND "end" < ?', (stream, rows[0]))
-        return
-    for table in ("chunks", "producers", "message_keys", "purges"):
-        connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
-
-
-def _run_many(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[int, ...]]) -> None:
-    if rows:
-        connection.executemany(sql, rows)
 
 
 def _settler(future: asyncio.Future[None]) -> Callable[[StreamError | None], None]:

@@ -18,18 +18,11 @@ from typing import Final
 
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
-from holdfast.threads.sqlite.journal import (
-    CHUNK_BYTES,
-    JournalEntry,
-    StreamFiling,
-    encode,
-    file,
-    insert_row,
-    insert_rows,
-    join_chunks,
-)
+from holdfast.threads.sqlite import reserve
+from holdfast.threads.sqlite.chunks import CHUNK_BYTES, insert_chunks, is_damaged, join_chunks
+from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling, encode, entries_of, file, insert_row
 from holdfast.threads.sqlite.record import StreamRecord
-from holdfast.threads.sqlite.schema import connect
+from holdfast.threads.sqlite.schema import connect, is_corruption
 from holdfast.threads.streams import Appended
 
 log = logging.getLogger(__name__)
@@ -37,7 +30,7 @@ log = logging.getLogger(__name__)
 FOLD_AFTER: Final = 64
 """How many small chunks of a stream are folded into large ones at a time."""
 _MAX_GROUP: Final = 4096
-_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
+CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """After a checkpoint the write-ahead log is written from its beginning again. That is the point of doing it often: to
 sync bytes that have their place on the disk takes half as long as to sync a file that grows."""
 _PAGE: Final = 4096
@@ -72,32 +65,42 @@ class AppendOperation:
 class FilingOperation(OtherOperation):
     """Moves what the journal holds into the tables that are read by stream."""
 
-    __slots__ = ("filings", "up_to")
+    __slots__ = ("filings", "kept", "up_to")
 
     def __init__(
         self,
         settle: Callable[[StreamError | None], None],
         filings: Sequence[tuple[StreamRecord, StreamFiling]],
         up_to: int,
+        kept: list[StreamFiling],
     ) -> None:
         super().__init__(None, settle)
         self.filings = filings
         self.up_to = up_to
+        self.kept = kept
+        """What stays in the journal: it belongs to streams that are damaged."""
 
 
 class CallOperation(OtherOperation):
     """Any other write, as a function of the connection."""
 
-    __slots__ = ("write",)
+    __slots__ = ("frees_space", "size", "write")
 
     def __init__(
         self,
         record: StreamRecord | None,
         settle: Callable[[StreamError | None], None],
         write: Callable[[sqlite3.Connection], None],
+        *,
+        size: int = 0,
+        frees_space: bool = False,
     ) -> None:
         super().__init__(record, settle)
         self.write = write
+        self.size = size
+        """About how many bytes more than a page it adds to the write-ahead log."""
+        self.frees_space = frees_space
+        """On a full disk, it may have the room that is kept for this."""
 
 
 Operation = AppendOperation | OtherOperation
@@ -109,6 +112,7 @@ class Writer:
     """Owns the writing connection and its thread. `on_settled` is called from that thread, once per commit."""
 
     def __init__(self, path: Path, last_row: int, on_settled: Callable[[Settled], None]) -> None:
+        self._path = path
         self._on_settled = on_settled
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Operation] = []
@@ -120,6 +124,9 @@ class Writer:
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
         self._row = last_row
         """Number of the journal's last row."""
+        self.making_room = False
+        """The disk is full, and something is being removed. A checkpoint would take the little room there is to make
+        the file larger, while the end of the file is about to be cut off. The event loop ends this state."""
         self._unchecked = 0
         """About how many bytes the write-ahead log has grown by since the last checkpoint."""
 
@@ -156,7 +163,7 @@ class Writer:
             if operations:
                 settled = self._commit(operations)
                 if any(isinstance(error, StoreFull) for _, error in settled):
-                    self._unchecked = _CHECKPOINT_BYTES  # what room there is goes to a log that can be begun again
+                    self._unchecked = CHECKPOINT_BYTES  # what room there is goes to a log that can be begun again
                 self._on_settled(settled)
                 self._checkpoint_when_due()
 
@@ -178,9 +185,26 @@ class Writer:
         if error is None:
             return [(operation, None) for operation in operations]
         if len(operations) == 1:
-            return [(operations[0], error)]
+            return [(operations[0], self._make_room(operations[0], error))]
         # One of them cannot be written. Alone, each succeeds or fails by itself.
-        return [(operation, self._try_commit([operation])) for operation in operations]
+        return [(operation, self._make_room(operation, self._try_commit([operation]))) for operation in operations]
+
+    def _make_room(self, operation: Operation, error: StreamError | None) -> StreamError | None:
+        """Try again what would free space, on a full disk, with a part of what is kept for that."""
+        while isinstance(error, StoreFull) and self._frees_space(operation):
+            if not reserve.spend(self._path, reserve.DELETE_SHARE):
+                return error
+            self.making_room = True
+            if operation.record is not None:
+                operation.record.broken = False
+            error = self._try_commit([operation])
+        return error
+
+    def _frees_space(self, operation: Operation) -> bool:
+        if isinstance(operation, CallOperation):
+            return operation.frees_space
+        # A filing empties the journal, also of what belonged to streams that are deleted.
+        return isinstance(operation, FilingOperation) and self.making_room
 
     def _try_commit(self, operations: list[Operation]) -> StreamError | None:
         connection = self._connection
@@ -218,12 +242,45 @@ class Writer:
         for operation in operations:
             if isinstance(operation, CallOperation):
                 operation.write(self._connection)
-                self._unchecked += _PAGE
+                self._unchecked += _PAGE + operation.size
             elif isinstance(operation, FilingOperation):
-                file(self._connection, [filing for _, filing in operation.filings], operation.up_to)
-                for record, filing in operation.filings:
-                    self._fold_when_due(record, filing)
-                    self._unchecked += _PAGE + sum(map(len, filing.pieces))
+                self._file(operation)
+
+    def _file(self, operation: FilingOperation) -> None:
+        connection = self._connection
+        connection.execute("SAVEPOINT filing")
+        try:
+            file(connection, [filing for _, filing in operation.filings], operation.up_to)
+        except sqlite3.DatabaseError as error:
+            if not is_corruption(error):
+                raise
+            connection.execute("ROLLBACK TO filing")
+            self._file_each(operation)
+        connection.execute("RELEASE filing")
+        kept = [entry for filing in operation.kept for entry in entries_of(filing)]
+        if kept:
+            insert_row(connection, operation.up_to, encode(kept))
+        for record, filing in operation.filings:
+            if record.damaged is None:
+                self._fold_when_due(record, filing)
+            self._unchecked += _PAGE + sum(map(len, filing.pieces))
+
+    def _file_each(self, operation: FilingOperation) -> None:
+        """Some page is damaged. The streams that have nothing on it are filed, the others stay in the journal."""
+        connection = self._connection
+        for record, filing in operation.filings:
+            connection.execute("SAVEPOINT one")
+            try:
+                file(connection, [filing], 0)
+            except sqlite3.DatabaseError as error:
+                if not is_corruption(error):
+                    raise
+                connection.execute("ROLLBACK TO one")
+                record.damaged = f"it cannot be written to: {error}"
+                operation.kept.append(filing)
+                log.error("stream %s is damaged, what was appended to it stays in the journal: %s", record.path, error)
+            connection.execute("RELEASE one")
+        file(connection, [], operation.up_to)
 
     def _fold_when_due(self, record: StreamRecord, filing: StreamFiling) -> None:
         if not filing.pieces:
@@ -236,18 +293,28 @@ class Writer:
         """Join small neighbouring chunks, so that reading a long stream is a few large reads."""
         connection, span = self._connection, (record.id, record.folded, end)
         condition = 'WHERE stream = ? AND "end" > ? AND "end" <= ?'
-        small = [data for (data,) in connection.execute(f'SELECT data FROM chunks {condition} ORDER BY "end"', span)]
-        if any(len(data) < CHUNK_BYTES // 2 for data in small[:-1]):
+        rows = connection.execute(
+            f'SELECT "end", data, checksum FROM chunks {condition} ORDER BY "end"', span
+        ).fetchall()
+        small = [data for _, data, _ in rows]
+        # Damaged bytes keep the checksum that gives them away.
+        sound = not any(is_damaged(record.id, *row) for row in rows)
+        if sound and any(len(data) < CHUNK_BYTES // 2 for data in small[:-1]):
             connection.execute(f"DELETE FROM chunks {condition}", span)
-            insert_rows(
-                connection, 'INSERT INTO chunks (stream, "end", data) VALUES', join_chunks(record.id, end, small)
-            )
+            insert_chunks(connection, join_chunks(record.id, end, small))
         record.folded = end
         record.loose = 0
 
     def _checkpoint_when_due(self) -> None:
-        if self._unchecked < _CHECKPOINT_BYTES:
-            return
+        if self._fits() if self.making_room else self._unchecked >= CHECKPOINT_BYTES:
+            self._checkpoint()
+
+    def _fits(self) -> bool:
+        """Whether a checkpoint leaves the file no larger than it is."""
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        return bool(pages * _PAGE <= self._path.stat().st_size)
+
+    def _checkpoint(self) -> None:
         self._unchecked = 0
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -1,0 +1,147 @@
+"""Damage is found and said, and stays where it is: other streams go on."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.stores import read_all
+from holdfast.threads.errors import StreamDamaged
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import RowFilter
+from holdfast.threads.seals import Seals
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.journal import decode
+from holdfast.threads.sqlite.maintenance import compact
+from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.streams import AppendRequest, Keyed, StreamConfig
+
+pytestmark = pytest.mark.anyio
+
+JSON = StreamConfig(content_type="application/json")
+PAGE = 4096
+SEALS = Seals(b"of these tests")
+
+
+def entry(mark: str, number: int, size: int = 30_000) -> Keyed:
+    text = b'{"id":"e-%d","ts":1,"payload":{"type":"chat","text":"%s"}},\n' % (number, mark[:1].encode() * size)
+    return Keyed(f"e-{number}", text)
+
+
+async def fill(path: Path, *names: str, entries: int = 40) -> None:
+    """Threads that are whole and filed, each with a letter of its own in it."""
+    store = await SqliteStore.open(path)
+    projection = Projection(store, SqliteRows(store), SEALS)
+    for name in names:
+        await store.create(f"threads/{name}", JSON)
+        for number in range(entries):
+            await store.append(f"threads/{name}", AppendRequest(keyed=(entry(name, number),)))
+    await projection.close()
+    await store.close()
+    compact(path)  # free pages hold what was there before
+
+
+def overwrite_pages(path: Path, mark: str, *, which: slice) -> int:
+    """Write over the beginning of those pages where rows of a thread begin; returns how many."""
+    content = bytearray(path.read_bytes())
+    begins = b'"text":"' + mark.encode() * 300  # a preview of it, elsewhere, is shorter
+    pages = sorted({at // PAGE for at in range(len(content)) if content.startswith(begins, at)})
+    for page in pages[which]:
+        content[page * PAGE : page * PAGE + 64] = b"\xff" * 64
+    path.write_bytes(content)
+    return len(pages[which])
+
+
+def copy_as_crashed(source: Path, target: Path) -> None:
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{source}{suffix}", f"{target}{suffix}")
+
+
+async def test_a_wrong_byte_is_found_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    await fill(path, "a", "b")
+    content = path.read_bytes()
+    middle = content.index(b"a" * 2000) + 1000
+    path.write_bytes(content[:middle] + b"x" + content[middle + 1 :])
+    store = await SqliteStore.open(path)
+    with pytest.raises(StreamDamaged, match="not as they were written"):
+        await read_all(store, "threads/a")
+    assert len(await read_all(store, "threads/b")) > 40 * 30_000
+    await store.append("threads/a", AppendRequest(keyed=(entry("a", 99),)))  # its end is whole
+    await store.close()
+
+
+@pytest.mark.parametrize("which", [slice(1, 2), slice(-1, None)], ids=["one", "the last"])
+async def test_damaged_pages_of_one_thread_do_not_stop_the_others(tmp_path: Path, which: slice) -> None:
+    path = tmp_path / "db"
+    await fill(path, "a", "x-between", "b")  # a page may hold rows of neighbours
+    assert overwrite_pages(path, "a", which=which)
+    store = await SqliteStore.open(path)
+    projection = Projection(store, SqliteRows(store), SEALS)
+    projection.start()
+    threads = Threads(store, projection)
+    with pytest.raises(StreamDamaged):
+        await read_all(store, "threads/a")
+    await threads.chat("b", "goes on")
+    assert {row.id for row in (await threads.list(RowFilter())).rows} == {"a", "x-between", "b"}
+    assert (await threads.get("b")).entry_count == 41
+    await store._file()
+    await threads.delete("a")
+    assert {row.id for row in (await threads.list(RowFilter())).rows} == {"x-between", "b"}
+    await projection.close()
+    await store.close()
+
+    store = await SqliteStore.open(path)
+    assert b"goes on" in await read_all(store, "threads/b")
+    await store.close()
+
+
+async def test_what_cannot_be_filed_stays_in_the_journal(tmp_path: Path) -> None:
+    path, crashed = tmp_path / "db", tmp_path / "crashed"
+    await fill(path, "a", "x-between", "b")
+    store = await SqliteStore.open(path)
+    for name in "ab":
+        await store.append(f"threads/{name}", AppendRequest(keyed=(entry(name, 98), entry(name, 99))))
+    copy_as_crashed(path, crashed)
+    await store.close()
+    assert overwrite_pages(crashed, "a", which=slice(-3, None))
+
+    for _ in range(2):
+        store = await SqliteStore.open(crashed)
+        with pytest.raises(StreamDamaged, match="nothing can be appended"):
+            await store.append("threads/a", AppendRequest(keyed=(entry("a", 100),)))
+        assert b'"e-99"' in await read_all(store, "threads/b")
+        await store.append("threads/b", AppendRequest(keyed=(entry("b", 100),)))
+        await store.close()
+    with sqlite3.connect(crashed) as connection:
+        rows = [row for (row,) in connection.execute("SELECT entries FROM journal")]
+    kept = [key for row in rows for each in decode(row) for key, _ in each.keys]
+    assert kept == ["e-98", "e-99"]
+
+
+async def test_a_damaged_row_of_the_journal_is_set_aside(tmp_path: Path) -> None:
+    path, crashed = tmp_path / "db", tmp_path / "crashed"
+    store = await SqliteStore.open(path)
+    for name in "ab":
+        await store.create(f"threads/{name}", JSON)
+    for number, name in enumerate("abaab"):
+        await store.append(f"threads/{name}", AppendRequest(keyed=(entry(name, number, 10),)))
+    copy_as_crashed(path, crashed)
+    await store.close()
+    with sqlite3.connect(crashed, isolation_level=None) as connection:
+        (third, row) = connection.execute("SELECT number, entries FROM journal LIMIT 1 OFFSET 2").fetchone()
+        connection.execute("UPDATE journal SET entries = ? WHERE number = ?", (row[:-10] + b"x" + row[-9:], third))
+
+    store = await SqliteStore.open(crashed)
+    assert (await read_all(store, "threads/b")).count(b"\n") == 2
+    assert (await read_all(store, "threads/a")).count(b"\n") == 1
+    with pytest.raises(StreamDamaged, match="is lost"):
+        await store.append("threads/a", AppendRequest(keyed=(entry("a", 9, 10),)))
+    await store.append("threads/b", AppendRequest(keyed=(entry("b", 9, 10),)))
+    await store.close()
+    with sqlite3.connect(crashed) as connection:
+        assert connection.execute("SELECT count(*) FROM damaged_rows").fetchone() == (1,)
