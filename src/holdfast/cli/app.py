@@ -17,7 +17,7 @@ from holdfast.cli.exits import Exit
 COMMANDS: Final = (
     "demo", "run", "runs", "resume", "attach", "steer", "cancel", "diff",
     "up", "down", "thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key",
-    "doctor", "purge",
+    "backup", "check", "compact", "doctor", "purge",
 )  # fmt: skip
 """In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
 

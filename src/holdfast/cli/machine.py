@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +39,7 @@ from holdfast.providers.local.machine import (
     try_users,
 )
 from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
+from holdfast.threads.sqlite.schema import VERSION
 
 _COMMAND_SECONDS: Final = 5.0
 _FSYNCS: Final = 20
@@ -46,6 +48,7 @@ _SLOW_FSYNC: Final = 0.02
 _LITTLE_SPACE: Final = 1024**3
 _FEW_FILES: Final = 4096
 _OLDEST_LANDLOCK: Final = 2
+_DATABASE_SECONDS: Final = 3.0
 _ISOLATION: Final = "isolation of local boxes"
 _LAYERS: Final = "files, snapshots and forks of local boxes"
 
@@ -118,6 +121,35 @@ def examine_folder(home: Path) -> Iterator[Finding]:
     yield judge_space(home, shutil.disk_usage(existing).free)
     yield judge_box_disk(default_limit(existing))
     yield judge_fsync(seconds)
+    if (database := home / "holdfast.db").is_file():
+        yield judge_database(*look_at_database(database))
+
+
+def look_at_database(path: Path) -> tuple[int, str | None]:
+    """The version of its tables, and what is wrong with it as far as a few seconds tell."""
+    deadline = time.monotonic() + _DATABASE_SECONDS
+    try:
+        with closing(sqlite3.connect(path, timeout=_DATABASE_SECONDS)) as connection:
+            connection.execute("PRAGMA query_only = 1")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+            with suppress(sqlite3.OperationalError):  # not all of it was looked at
+                (line,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                return version, None if line == "ok" else str(line).replace("\n", ": ")
+            return version, None
+    except sqlite3.Error as error:
+        return 0, str(error)
+
+
+def judge_database(version: int, damage: str | None) -> Finding:
+    purpose = "holds the threads"
+    if damage is not None:
+        next_step = "holdfast check says which threads are damaged"
+        return Finding("database", Word.LIMITED, f"damaged: {damage}", purpose, next_step)
+    if version > VERSION:
+        detail = f"was written by a newer Holdfast (schema {version}, this one knows {VERSION})"
+        return Finding("database", Word.MISSING, detail, purpose, "upgrade Holdfast", needed=True)
+    return Finding("database", Word.OK, f"schema {version}", purpose)
 
 
 def _nearest(home: Path) -> Path:

@@ -47,6 +47,7 @@ from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.keys import SqliteKeys
 from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.sqlite.schema import CannotOpen
 from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
 from holdfast.threads.surface import StreamSurface
@@ -134,7 +135,8 @@ def serve(
             node=home.node(),
             pool=settings.pool,
         )
-        uvloop.run(_serve(settings, home, listener, started, boxes, clocks or Clocks(), find_agent))
+        with listener:
+            uvloop.run(_serve(settings, home, listener, started, boxes, clocks or Clocks(), find_agent))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -204,7 +206,10 @@ async def _serve(
     secret = home.secret()
     session_key = new_key() if settings.auth else None
     async with contextlib.AsyncExitStack() as stack:
-        store = await SqliteStore.open(home.database)
+        try:
+            store = await SqliteStore.open(home.database)
+        except CannotOpen as error:
+            raise CannotServe(str(error)) from error
         stack.push_async_callback(store.close)
         access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
         seals = Seals(derive(secret, "entries of the server"))
