@@ -25,7 +25,7 @@ from holdfast.boxes.labels import KEY, NODE, SPEC, Owner, refuse_reserved
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import BoxSpec, check_labels, check_name
+from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels, check_name
 from holdfast.threads.ids import new_id
 
 if TYPE_CHECKING:
@@ -122,11 +122,14 @@ class Making:
         row = self.new_row(spec, owner, snapshot=snapshot)
         return await self.restored(row, provider, snapshot)
 
-    async def fork(self, id: str, owner: Owner | None, key: str | None) -> BoxRow:
+    async def fork(self, id: str, owner: Owner | None, key: str | None, idle_seconds: int | None = None) -> BoxRow:
         source = await self._boxes.live(id)
         require(source.provider, self._boxes.provider(source.provider).capabilities, Capability.FORK)
         await self._boxes.join()
-        row = self.new_row(source.spec, owner or source.owner, key=key)
+        spec = source.spec
+        if idle_seconds is not None:
+            spec = replace(spec, lifetime=Lifetime.EPHEMERAL, idle_seconds=idle_seconds)
+        row = self.new_row(spec, owner or source.owner, key=key)
 
         async def make() -> Box:
             async with await self._boxes.peek(id) as box:

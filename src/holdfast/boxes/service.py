@@ -130,10 +130,12 @@ class Boxes:
         """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
         return await self.making.restore(snapshot, spec, owner)
 
-    async def fork(self, id: str, *, owner: Owner | None = None, key: str | None = None) -> BoxRow:
+    async def fork(
+        self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
+    ) -> BoxRow:
         """Another box with the same spec and files, of no key or of one that has no box yet. Serves the same owner,
-        unless told otherwise."""
-        return await self.making.fork(id, owner, key)
+        unless told otherwise. With `idle_seconds` it is ephemeral, whatever the first one is."""
+        return await self.making.fork(id, owner, key, idle_seconds)
 
     async def acquire(
         self,

@@ -115,11 +115,16 @@ class Boxes:
         answer = await self._boxes.below(id).ask("PUT", "/network", policy.to_json(), timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
 
-    async def fork(self, id: str, *, owner: Owner | None = None, key: str | None = None) -> BoxRecord:
-        """Another box with the same spec and files; of a key, where one is given that has no box yet."""
+    async def fork(
+        self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
+    ) -> BoxRecord:
+        """Another box with the same spec and files; of a key, where one is given that has no box yet. With
+        `idle_seconds` it is ephemeral, whatever the first one is."""
         wanted: dict[str, Any] = {} if owner is None else {"owner": _owner(owner)}
         if key is not None:
             wanted["key"] = key
+        if idle_seconds is not None:
+            wanted["idleSeconds"] = idle_seconds
         answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
 

@@ -419,6 +419,8 @@ class Fork(Model):
     """The owner of the box that is forked, where none is given."""
     key: Key | None = None
     """Of the new box. There must be none of that key."""
+    idle_seconds: Annotated[int, Field(ge=0, lt=1 << 60, strict=True)] | None = None
+    """The new box is ephemeral, and is reaped after being idle for so long, whatever the first one is."""
 
 
 class NewVolume(Model):

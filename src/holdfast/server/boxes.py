@@ -124,8 +124,9 @@ async def start_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
 @router.post("/{id}/fork", status_code=201)
 async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxModel:
     """Make another box with the same spec and files."""
-    owner = fork.owner.to_owner() if fork is not None and fork.owner is not None else None
-    return BoxModel.of(await boxes.fork(id, owner=owner, key=None if fork is None else fork.key))
+    wanted = fork or Fork()
+    owner = None if wanted.owner is None else wanted.owner.to_owner()
+    return BoxModel.of(await boxes.fork(id, owner=owner, key=wanted.key, idle_seconds=wanted.idle_seconds))
 
 
 @router.get("/{id}/metrics")
