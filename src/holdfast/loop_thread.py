@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import functools
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+_END_SECONDS: Final = 30.0
+"""How long a program that ends waits for what was forgotten."""
 
 
 class LoopThread:
@@ -62,6 +69,72 @@ class LoopThread:
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast-sync", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+class Forgotten:
+    """Ends something that its owner did not end, when the owner is dropped or the program ends. `detach`: it did."""
+
+    def __init__(self, owner: object, end: Callable[[], None]) -> None:
+        self._end = end
+        self._finalizer = weakref.finalize(owner, self._start)
+        self._finalizer.atexit = False  # too late: no thread can be started then, and connecting needs one
+        self._thread: threading.Thread | None = None
+        _FORGOTTEN.add(self)
+
+    def detach(self) -> None:
+        self._finalizer.detach()
+        _FORGOTTEN.discard(self)
+
+    def _start(self) -> None:
+        # Nobody waits for it here: whoever drops the owner may be in the middle of anything.
+        self._thread = threading.Thread(target=self._run, name="holdfast-end", daemon=True)
+        with contextlib.suppress(RuntimeError):  # the program has ended
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._end()
+        finally:
+            _FORGOTTEN.discard(self)
+
+    def finish(self, seconds: float) -> None:
+        """Be done with it, or give up."""
+        self._finalizer()
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            thread.join(seconds)
+
+
+_FORGOTTEN: set[Forgotten] = set()
+
+
+def at_the_end(owner: object, loop: LoopThread, work: Callable[[], Coroutine[Any, Any, Any]]) -> Forgotten:
+    """Have work done on a loop, and the loop closed, when its owner is dropped, or the program ends. `work` must not
+    hold the owner."""
+
+    def end() -> None:
+        with contextlib.suppress(Exception):  # nobody is left who could be told
+            loop.run(work())
+        loop.close()
+
+    _watch_the_end()
+    return Forgotten(owner, end)
+
+
+@functools.cache
+def _watch_the_end() -> None:
+    # `atexit` is too late. What asyncio runs threads by ends as early as this does, unless it was loaded before.
+    import concurrent.futures.thread  # noqa: F401
+
+    register = getattr(threading, "_register_atexit", None) or atexit.register
+    with contextlib.suppress(RuntimeError):  # the program is ending
+        register(_finish)
+
+
+def _finish() -> None:
+    deadline = time.monotonic() + _END_SECONDS
+    for each in list(_FORGOTTEN):
+        each.finish(max(0.0, deadline - time.monotonic()))
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -217,7 +217,7 @@ async def test_with_a_volume_each_has_its_own_part_and_the_parent_sees_all(host:
 class Unforking(ClientHost):
     """Of a provider that cannot fork."""
 
-    async def fork(self, box: Box, key: str) -> Box:
+    async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
         raise Unsupported("no forks here")
 
 
@@ -259,8 +259,8 @@ class Slow(ClientHost):
     def prepare(self) -> None:
         self.began, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def fork(self, box: Box, key: str) -> Box:
-        made = await super().fork(box, key)
+    async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
+        made = await super().fork(box, key, idle_seconds=idle_seconds)
         self.began.set()
         await self.go_on.wait()
         return made

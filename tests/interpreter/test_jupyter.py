@@ -204,3 +204,53 @@ def test_the_kernel_is_installed_by_a_command(tmp_path: Path) -> None:
         "-m", "holdfast.interpreter.jupyter", "-f", "{connection_file}", "--BoxKernel.template=data"
     ]  # fmt: skip
     assert spec["env"] == {"HOLDFAST_HOME": str(tmp_path / "home")}
+
+
+# --- interrupts, and what IPython has ---
+
+
+def test_a_cell_that_no_interrupt_reaches_is_killed_and_the_next_one_runs(notebook: Notebook) -> None:
+    notebook.run("before = 1")
+    interrupted: list[str] = []
+
+    def interrupt(text: str) -> None:
+        if not interrupted:
+            interrupted.append(text)
+            notebook.manager.interrupt_kernel()
+
+    shown = notebook.run("print('began', flush=True)\nsum(range(10**13))", on_stream=interrupt)
+    assert shown.status == "error"
+    assert "What it had in memory is lost" in shown.error
+    after = notebook.run("'before' in globals()")
+    assert (after.status, after.result) == ("ok", {"text/plain": "False"})
+    assert notebook.run("display('again')").displayed == [{"text/plain": "'again'"}], "it serves as before"
+
+
+def test_what_is_imported_of_ipython_shows_in_the_notebook(notebook: Notebook) -> None:
+    shown = notebook.run(
+        "from IPython.display import HTML, Markdown, Image, display, clear_output\n"
+        "display(HTML('<b>bold</b>'), Markdown('*m*'))\n"
+        "display({'text/plain': 'given'}, raw=True)\n"
+        "HTML('<i>last</i>')"
+    )
+    assert shown.status == "ok", shown.error
+    assert [each.get("text/html") or each.get("text/markdown") or each["text/plain"] for each in shown.displayed] == [
+        "<b>bold</b>", "*m*", "given"
+    ]  # fmt: skip
+    assert shown.result["text/html"] == "<i>last</i>"
+    png = base64.b64encode(b"\x89PNG").decode()
+    assert notebook.run("display(Image(b'\\x89PNG'))").displayed[0]["image/png"] == png
+    changed = notebook.run("h = display('a', display_id=True)\nh.update('b')\nclear_output()")
+    assert changed.order.count("display_data") == 1
+    assert changed.order.count("update_display_data") == 1
+    assert changed.order.count("clear_output") == 1
+    assert notebook.run("import IPython\nIPython.get_ipython() is not None").result == {"text/plain": "True"}
+
+
+def test_names_that_a_cell_replaced_do_not_reach_what_serves_it(notebook: Notebook) -> None:
+    notebook.run("import builtins\nkept = builtins.str\nbuiltins.str = None\nexec = globals = repr = None")
+    shown = notebook.run("class T:\n    def _repr_html_(self): return '<p>'\nT()")
+    assert shown.result.get("text/html") == "<p>", shown
+    assert "kept" in notebook.client.complete("kep", reply=True, timeout=_WAIT)["content"]["matches"]
+    assert notebook.run("builtins.str = kept\ndel exec, globals, repr").status == "ok"
+    assert notebook.run("'_holdfast_notebook' in globals()").result == {"text/plain": "False"}

@@ -83,7 +83,7 @@ class BoxesHost:
             return await self.boxes.open(row.id)
         return None
 
-    async def fork(self, box: Box, key: str) -> Box:
+    async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
         raise NotImplementedError
 
     async def delete(self, box: Box) -> None:
@@ -100,6 +100,9 @@ class BoxesHost:
         raise NotImplementedError
 
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
+        raise NotImplementedError
+
+    async def check_model(self, model: str) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -355,3 +355,28 @@ def test_settings_that_somebody_else_wrote_on_the_thread_give_nothing_more(api: 
     entry = {"payload": {"type": "interpreter.settings", "settings": forged}}
     assert api.post("/v1/stream/threads/t-i-forged", json=[entry]).status_code in (200, 204)
     assert api.post("/v1/interpreters/i-forged/execute", json={"code": "1"}).status_code == 404
+
+
+def test_a_reset_empties_the_memory_and_a_value_that_does_not_travel_is_said(api: httpx.Client, made: str) -> None:
+    execute(api, made, "kept = 1")
+    assert api.post(f"/v1/interpreters/{made}/reset").status_code == 204
+    assert execute(api, made, "'kept' in globals()")["value"] is False
+    missing = execute(api, made, "object()")
+    assert missing["value"] is None
+    assert "object" in missing["valueMissing"]
+
+
+def test_an_interpreter_is_restored_where_its_code_ends_its_process(api: httpx.Client) -> None:
+    assert api.post("/v1/interpreters", json={"restore": "spoon"}).status_code == 422
+    id = api.post("/v1/interpreters", json={"restore": "fork"}).json()["id"]
+    execute(api, id, "kept = 1")
+    ended = execute(api, id, "kept = 2; import os; os._exit(1)")
+    assert (ended["restored"], ended["stateLost"]) == (True, False)
+    assert execute(api, id, "kept")["value"] == 1
+    assert api.delete(f"/v1/interpreters/{id}").status_code == 204
+
+
+def test_a_model_that_there_is_not_is_refused_when_an_interpreter_is_made(api: httpx.Client) -> None:
+    refused = api.post("/v1/interpreters", json={"model": "nope"})
+    assert refused.status_code == 422
+    assert "nope" in refused.json()["error"]["message"]

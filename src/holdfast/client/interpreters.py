@@ -79,12 +79,16 @@ class RemoteExecution:
     value: Any
     """Of the last expression, as JSON; what JSON lacks is a document with `$`."""
     value_text: str | None
+    value_missing: str | None
+    """Why `value` is None although there was a value."""
     error: Mapping[str, Any] | None
     """kind, message, traceback, syntax."""
     submitted: Mapping[str, Any] | None
     artifacts: tuple[Mapping[str, Any], ...]
     seconds: float
     state_lost: bool
+    restored: bool
+    """Its Python was killed: what it had in memory is as it was before."""
     text: str
     """What a model reads of it."""
     document: Mapping[str, Any] = field(repr=False, compare=False)
@@ -98,11 +102,13 @@ class RemoteExecution:
             stderr=value["stderr"],
             value=value["value"],
             value_text=value["valueText"],
+            value_missing=value["valueMissing"],
             error=value["error"],
             submitted=value["submitted"],
             artifacts=tuple(value["artifacts"]),
             seconds=value["seconds"],
             state_lost=value["stateLost"],
+            restored=value["restored"],
             text=value["text"],
             document=value,
         )
@@ -129,10 +135,12 @@ class Interpreters:
         volume: str | None = None,
         output_fields: Sequence[Mapping[str, str]] | None = None,
         timeout: float | None = None,
+        restore: str | None = None,
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> InterpreterInfo:
-        """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…"""
+        """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…
+        `restore="fork"`: code that has to be killed costs no state."""
         wanted = {
             "template": template,
             "model": model,
@@ -142,6 +150,7 @@ class Interpreters:
             "volume": volume,
             "outputFields": None if output_fields is None else [dict(each) for each in output_fields],
             "timeoutSeconds": timeout,
+            "restore": restore,
             "title": title,
             "labels": None if labels is None else dict(labels),
         }
@@ -204,6 +213,10 @@ class Interpreters:
     async def interrupt(self, id: str) -> None:
         """KeyboardInterrupt in the code that runs, if any does."""
         await self._interpreters.below(id).ask("POST", "/interrupt")
+
+    async def reset(self, id: str) -> None:
+        """Empty its memory: a new Python in the same box. Code that runs is ended."""
+        await self._interpreters.below(id).ask("POST", "/reset", timeout=LONG_SECONDS)
 
     async def configure_workspace(
         self,
@@ -349,6 +362,9 @@ class SyncInterpreters:
 
     def interrupt(self, id: str) -> None:
         self._loop.run(self._interpreters.interrupt(id))
+
+    def reset(self, id: str) -> None:
+        self._loop.run(self._interpreters.reset(id))
 
     def configure_workspace(
         self,

@@ -15,13 +15,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from pydantic import BaseModel
-
 from holdfast.guest.kernel import shipping
 from holdfast.interpreter.annotations import name_of
 from holdfast.interpreter.batches import BatchFailed, all_or_nothing
 from holdfast.interpreter.budget import Budget
 from holdfast.interpreter.calls import Call, Submission, ToolName
+from holdfast.interpreter.checks import without_models
 from holdfast.interpreter.errors import BudgetExceeded, CallFailed, CallRefused, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.fields import Given, OutputField, check, fields_of
 from holdfast.interpreter.host import Completion, Record
@@ -47,8 +46,9 @@ _MOST_VALUES: Final = 1_000_000
 _DEEPEST: Final = 64
 _LONGEST_MESSAGE: Final = 8_000
 _NOTES_PENDING: Final = 256
-_PASSED_ON: Final = (LookupError, NotImplementedError, PermissionError, RuntimeError, TypeError, ValueError)
-"""Errors of a tool that are the same in the box. Others are told with the name of their class."""
+_TOLD_BY_TEXT: Final = (NotImplementedError, PermissionError, RuntimeError, TimeoutError, TypeError, ValueError)
+_KEPT_BACK: Final = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+"""Built-in errors that would mean something else in the box."""
 
 
 class Complete(Protocol):
@@ -308,7 +308,7 @@ class Bridge:
             return result
         except Exception as error:
             status, raised = _as_told(error)
-            told = str(raised)
+            told = _text_of(raised)
             raise raised from None
         finally:
             self._remember(called)
@@ -541,7 +541,7 @@ def _sendable(name: str, result: Any, called: _Called) -> Any:
     try:
         size = len(shipping.dump(result))
     except shipping.Unshippable:
-        result = _without_models(result)
+        result = without_models(result)
         try:
             size = len(shipping.dump(result))
         except shipping.Unshippable as error:
@@ -555,18 +555,6 @@ def _sendable(name: str, result: Any, called: _Called) -> Any:
     return result
 
 
-def _without_models(value: Any, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
-        return value  # which is too deep in any form
-    if isinstance(value, BaseModel):
-        return _without_models(value.model_dump(), depth + 1)
-    if isinstance(value, list | tuple):
-        return [_without_models(each, depth + 1) for each in value]
-    if isinstance(value, dict):
-        return {key: _without_models(each, depth + 1) for key, each in value.items()}
-    return value
-
-
 def _check_prompt(prompt: str, what: str) -> None:
     if not prompt.strip():
         raise ValueError(f"{what} is empty")
@@ -574,7 +562,7 @@ def _check_prompt(prompt: str, what: str) -> None:
 
 def _of_batch(what: str, failed: BatchFailed) -> Exception:
     _, raised = _as_told(failed.error)
-    message = f"{what} {failed.index + 1} of {failed.count}: {raised}; none of the batch has a result"
+    message = f"{what} {failed.index + 1} of {failed.count}: {_text_of(raised)}; none of the batch has a result"
     return TimeoutError(message) if isinstance(raised, TimeoutError) else CallFailed(message)
 
 
@@ -589,9 +577,32 @@ def _as_told(error: Exception) -> tuple[str, Exception]:
         return "timed_out", TimeoutError(message)
     if isinstance(error, InterpreterError):
         return ("failed" if isinstance(error, CallFailed) else "refused"), type(error)(message)
-    if type(error) in _PASSED_ON:
-        return "failed", type(error)(message)
-    return "failed", CallFailed(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    told = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    base = built_in_of(error)
+    if base is None:
+        return "failed", CallFailed(told)
+    if base is type(error):
+        return "failed", error if not hint else base(message)
+    try:
+        return "failed", base(told)
+    except TypeError:  # of the few that are made of something else than a text
+        return "failed", CallFailed(told)
+
+
+def _text_of(error: Exception) -> str:
+    """With its class, where the text alone does not say what is wrong: `KeyError: 'tea'`."""
+    if isinstance(error, InterpreterError) or type(error) in _TOLD_BY_TEXT:
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def built_in_of(error: Exception) -> type[Exception] | None:
+    """The class of Python's own that an error of a tool is of, or comes from, and as which code in a box can catch it;
+    None where that is no closer than `Exception`, or would mean something else there."""
+    if isinstance(error, _KEPT_BACK):
+        return None
+    found = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
+    return found if issubclass(found, Exception) and found is not Exception else None
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

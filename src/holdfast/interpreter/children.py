@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, Unsupported
-from holdfast.boxes.spec import BoxSpec, VolumeMount
+from holdfast.boxes.spec import BoxSpec, Lifetime, VolumeMount
 from holdfast.guest.kernel import shipping
 from holdfast.interpreter.errors import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.host import Host, Record
@@ -26,6 +26,8 @@ from holdfast.interpreter.volumes import MEMORY, make_folders, volume_of, with_v
 from holdfast.threads.ids import new_id
 
 CHILD: Final = "interpreter.child"
+ALONE_SECONDS: Final = 900
+"""Whose process was killed ends after so long, and its box after as long again, unless it was to be kept."""
 _FOLDER: Final = "children"
 _LARGEST_RESULT: Final = 64 << 20
 _LONGEST_MESSAGE: Final = 8_000
@@ -154,8 +156,21 @@ def child_mount(parent: VolumeMount, child: str) -> VolumeMount:
     return replace(parent, subpath="/".join(part for part in (parent.subpath, _FOLDER, child) if part))
 
 
+def collected(spec: BoxSpec) -> BoxSpec:
+    """The spec of a box that goes with its interpreter: where that cannot delete it, the server does once it is idle.
+
+    What was asked for by name stays.
+    """
+    if spec.lifetime is not Lifetime.SHARED or spec.on_idle is not None:
+        return spec
+    idle = ALONE_SECONDS if spec.idle_seconds is None else spec.idle_seconds
+    return replace(spec, lifetime=Lifetime.EPHEMERAL, idle_seconds=idle)
+
+
 def child_spec(parent: BoxSpec, child: str) -> BoxSpec:
-    """Of the same kind of machine as the parent's, with the child's part of the volume."""
+    """Of the same kind of machine as the parent's, with the child's part of the volume. Nobody finds it again when its
+    parent is gone, so it is reaped then, also where the parent's is kept."""
+    parent = replace(parent, lifetime=Lifetime.EPHEMERAL, idle_seconds=ALONE_SECONDS)
     mounted = volume_of(parent.volumes)
     if mounted is not None:
         own = child_mount(mounted, child)
@@ -253,7 +268,7 @@ class Children:
     async def _box(self, parent: Box, spec: BoxSpec, key: str) -> tuple[Box, Origin]:
         if volume_of(spec.volumes) is None:
             with contextlib.suppress(Unsupported):
-                return await self._host.fork(parent, key), Origin.FORK
+                return await self._host.fork(parent, key, idle_seconds=ALONE_SECONDS), Origin.FORK
             return (await self._host.acquire(key, spec, fresh=True)).box, Origin.CLEAN
         box = (await self._host.acquire(key, spec, fresh=True)).box
         try:

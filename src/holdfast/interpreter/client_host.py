@@ -22,9 +22,9 @@ from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box_models import BoxRecord
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
-from holdfast.client.errors import TooManyRequests, Unauthorized
+from holdfast.client.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.client.near_box import folder_of
-from holdfast.interpreter.errors import CompletionFailed, InterpreterError
+from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
@@ -97,9 +97,11 @@ class ClientHost:
             return self.client.boxes.handle(record)
         return None
 
-    async def fork(self, box: Box, key: str) -> Box:
-        """Another box with the same files, of that key."""
-        return self._open(await self.client.boxes.fork(box.id, key=key), box.spec)
+    async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
+        """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
+        long."""
+        forked = await self.client.boxes.fork(box.id, key=key, idle_seconds=idle_seconds)
+        return self._open(forked, box.spec)
 
     async def delete(self, box: Box) -> None:
         await self.client.boxes.delete(box.id)
@@ -143,6 +145,18 @@ class ClientHost:
         except HoldfastError as error:
             raise CompletionFailed(error.message, hint=error.hint) from error
         return Completion(said.text, said.model, said.input_tokens, said.output_tokens, said.cost)
+
+    async def check_model(self, model: str) -> None:
+        """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
+        name, _, id = model.partition("/")
+        try:
+            found = await self.client.models.get(name)
+        except NotFound as error:
+            raise InvalidInterpreter(error.message, hint=error.hint or "holdfast model list") from None
+        if not found.is_ready:
+            raise InvalidInterpreter(f"model {name} has no key", hint=f"holdfast model add {name} --key-stdin < FILE")
+        if not id and found.model is None:
+            raise InvalidInterpreter(f"{name} has no default model", hint=f"say which: {name}/MODEL")
 
     async def close(self) -> None:
         """Write what is left of the records. Closing twice does nothing."""

@@ -22,7 +22,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection, Stream
 from holdfast.guest.kernel import shipping
 from holdfast.guest.kernel.descriptors import CUT_OFF
-from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
+from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack, pack_head
 from holdfast.interpreter.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution, Saved
@@ -36,12 +36,19 @@ _LONGEST_BODY: Final = 64 << 20
 CONNECT_SECONDS: Final = 30.0
 GRACE_SECONDS: Final = 5.0
 """How long code that was interrupted may take to end before its context is killed."""
+_LONGEST_MESSAGE: Final = 32_000
 _RETRY_SECONDS: Final = 0.05
+_LARGE: Final = 1 << 18
+"""Bytes of a body that is written piece by piece."""
 _MOST_CALLS: Final = 256
 """Calls of one context that are carried out at once."""
 _MOST_ANSWERED: Final = 64 << 20
 """Bytes of answers that are kept for calls that come again."""
 _KILLED: Final = 128 + signal.SIGKILL.value
+
+
+class ContextReset(KernelLost):
+    """The context was emptied while it ran code. It is there."""
 
 
 class ContextRefused(KernelUnreachable):
@@ -65,6 +72,8 @@ class Context:
         """Makes a broken connection again."""
         self._ready: asyncio.Future[Mapping[str, Any]] | None = None
         self._turn = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        """Held while a message is written: a large one takes several goes, and no other may come in between."""
         self._running: Running | None = None
         self._waiting: dict[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
@@ -82,17 +91,20 @@ class Context:
         self._lost: KernelLost | None = None
         self.pid = 0
         self.python = ""
+        self.restored = ""
+        """The execution that it was restored from: its memory is as it was before that."""
 
     # --- the connection ---
 
-    async def connect(self, *, make: bool = False) -> None:
-        """Raises `KernelLost` where the context has ended, and is not to be made."""
+    async def connect(self, *, make: bool = False, restore: bool = False) -> None:
+        """Raises `KernelLost` where the context has ended, and is not to be made. `restore`: its restore point takes
+        its place, where it has one."""
         connection = await self.kernels.connect()
         self._ready = _future()
         self._connection = connection
         self._reader = asyncio.create_task(self._read(connection, self._ready), name=f"context {self.id}")
         try:
-            asked = {"t": "attach", "context": self.id, "make": make, "token": self.kernels.token}
+            asked = {"t": "attach", "context": self.id, "make": make, "token": self.kernels.token, "restore": restore}
             await connection.write(pack({**asked, "alone": self.kernels.alone}))
             async with asyncio.timeout(CONNECT_SECONDS):
                 greeting = await asyncio.shield(self._ready)
@@ -106,6 +118,12 @@ class Context:
             raise
         self.pid = int(greeting["pid"])
         self.python = str(greeting["python"])
+        self.restored = str(greeting.get("restored", ""))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs code for this process."""
+        return self._running is not None
 
     async def _hang_up(self) -> None:
         finder = self._finder
@@ -236,20 +254,24 @@ class Context:
     def _unconnected(self) -> KernelUnreachable:
         return KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
 
-    async def _send(self, document: dict[str, Any], body: bytes = b"") -> None:
+    async def _send(self, document: dict[str, Any], body: bytes | Sequence[bytes] = b"") -> None:
         if self._connection is None and self._lost is None and self._finder is not None:
             await asyncio.wait([self._finder])
-        connection = self._connection
-        if connection is None:
-            raise self._lost or (self._taken() if self._closed else self._unconnected())
-        message = pack(document, body)
-        if self._along:
-            message = b"".join([*self._along, message])
+        pieces = [body] if isinstance(body, bytes) else body
+        size = sum(map(len, pieces))
+        async with self._writing:
+            connection = self._connection
+            if connection is None:
+                raise self._lost or (self._taken() if self._closed else self._unconnected())
+            head = b"".join([*self._along, pack_head(document, size)])
             self._along.clear()
-        try:
-            await connection.write(message)
-        except (BoxError, OSError) as error:
-            raise KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} hung up: {error}") from None
+            try:
+                if size < _LARGE:
+                    await connection.write(b"".join([head, *pieces]))
+                else:
+                    await _write_all(connection, [head, *pieces])
+            except (BoxError, OSError) as error:
+                raise KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} hung up: {error}") from None
 
     # --- calls ---
 
@@ -304,7 +326,8 @@ class Context:
             raise
         except Exception as error:  # whatever a tool raises is for the code that called it
             kind = type(error).__name__
-            return {"ok": False, "kind": kind, "message": str(error)[:32_000] or kind}, b""
+            refusal = {"ok": False, "kind": kind, "message": str(error)[:_LONGEST_MESSAGE] or kind}
+            return refusal, _arguments_of(error)
 
     async def define(self, tools: Sequence[ToolName]) -> None:
         """The functions of the host's that code here can call. Told to the context where they have changed."""
@@ -329,21 +352,25 @@ class Context:
         code: str,
         *,
         variables: Mapping[str, Any] | None = None,
+        given: Sequence[bytes] = (),
         timeout: float | None = None,
         on_output: Printed | None = None,
         id: str | None = None,
         limit: int = OUTPUT_LIMIT,
         env: Mapping[str, str] | None = None,
         tools: Sequence[ToolName] | None = None,
+        restore: bool = False,
     ) -> Execution:
-        """Run code to its end. `timeout` counts while the code computes, not while the host works for it. `env` is
-        added to its environment for that time. `tools` are defined before, where they are others than now.
+        """Run code to its end. `given` are variables by `shipping.dump_parts` already. `timeout` counts while the code
+        computes, not while the host works for it. `env` is added to its environment for that time. `tools` are defined
+        before, where they are others than now. `restore`: where it has to be killed, `restart` can bring back what it
+        has in memory now.
 
         What the code does wrong is in the result. Raises `KernelLost`, `KernelUnreachable`, and `shipping.Unshippable`
         for variables that cannot be sent.
         """
         id = id or f"x-{secrets.token_hex(8)}"
-        body = shipping.dump(dict(variables)) if variables else b""
+        body = shipping.dump_parts(dict(variables)) if variables else given
         async with self._turn:
             done = _future()
             running = Running(id, time.monotonic(), limit, done, on_output)
@@ -352,15 +379,19 @@ class Context:
             before = self._tools
             defining = None if tools is None or tuple(tools) == before else self._define_along(tuple(tools))
             try:
-                asked = {"t": "execute", "id": id, "code": code, "limit": limit}
-                await self._send({**asked, "env": dict(env)} if env else asked, body)
+                asked: dict[str, Any] = {"t": "execute", "id": id, "code": code, "limit": limit}
+                if env:
+                    asked["env"] = dict(env)
+                if restore:
+                    asked["restore"] = True
+                await self._send(asked, body)
                 document, content = await self._watch(running, timeout)
                 if defining is not None and defining[1].done():
                     self._check("define", (await defining[1])[0])
             except BaseException as error:
                 self._tools = before  # so that they are told again
-                if isinstance(error, asyncio.CancelledError):
-                    await self._stop(running)
+                if isinstance(error, asyncio.CancelledError) and await self._stop(running) is None and restore:
+                    await self.restart()
                 raise
             finally:
                 self._waiting.pop(id, None)
@@ -472,17 +503,33 @@ class Context:
             await self.kill()
             return None
 
-    async def interrupt(self) -> None:
-        """KeyboardInterrupt in the code that runs."""
+    async def interrupt(self, *, grace: float | None = None) -> None:
+        """KeyboardInterrupt in the code that runs. With `grace`, code that has not ended so many seconds later is
+        killed."""
+        running = self._running
         await self.kernels.signal(self.id, signal.SIGINT.value)
+        if grace is not None and running is not None:
+            ended, _ = await asyncio.wait({running.done}, timeout=grace)
+            if not ended and self._running is running:
+                await self.kill()
 
     async def kill(self) -> None:
         """End it, with all that it has in memory."""
         with contextlib.suppress(KernelLost):
             await self.kernels.signal(self.id, signal.SIGKILL.value)
 
-    async def restart(self) -> None:
-        """A new, empty context in the place of one that has ended."""
+    async def reset(self) -> None:
+        """A new, empty context in the place of this one. What runs in it is ended, with `ContextReset`."""
+        await self.kill()
+        self._fail(ContextReset(f"context {self.id} was reset"))
+        self._lost = None
+        async with self._turn:
+            await self.kill()  # one that was in the queue may have begun another
+            await self.restart(restore=False)
+
+    async def restart(self, *, restore: bool = True) -> None:
+        """A new context in the place of one that has ended: from its restore point, where there is one and `restore`
+        says so; else empty."""
         await self._hang_up()
         self._fail(KernelLost(f"context {self.id} was started anew"))
         self._closed, self._lost = False, None
@@ -490,15 +537,16 @@ class Context:
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             try:
-                await self.connect(make=True)
+                await self.connect(make=True, restore=restore)
                 break
             except KernelUnreachable:  # the old one was dying
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
-        tools, self._tools = self._tools, ()
-        if tools:
-            await self.define(tools)
+        self._along.clear()
+        if self._tools:
+            _, defined = self._define_along(self._tools)
+            defined.add_done_callback(_take_note)
         self.kernels.adopt(self)
 
     # --- the rest ---
@@ -533,6 +581,10 @@ class Context:
         """Replace what there is by what a file has."""
         return _saved(await self._request("load", _library(), path=path))
 
+    async def serve_notebook(self, tool: str) -> None:
+        """Have what notebooks have: `display`, `get_ipython`, IPython's names. What is shown goes to that tool."""
+        await self._request("notebook", tool=tool)
+
     async def configure(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> None:
         await self._request("set", cwd=cwd, env=dict(env or {}))
 
@@ -556,6 +608,33 @@ class Context:
     def _check(self, kind: str, document: Mapping[str, Any]) -> None:
         if error := document.get("error"):
             raise ContextRefused(f"context {self.id} could not {kind}: {error.get('kind')}: {error.get('message')}")
+
+
+def _arguments_of(error: Exception) -> bytes:
+    """What an error of Python's own is made of, so that it is the same in the box; empty where that is much."""
+    if type(error).__module__ != "builtins" or not error.args:
+        return b""
+    given = [*error.args, error.filename] if isinstance(error, OSError) and error.filename else list(error.args)
+    try:
+        content = shipping.dump(given)
+    except shipping.Unshippable:
+        return b""
+    return content if len(content) <= _LONGEST_MESSAGE else b""
+
+
+async def _write_all(connection: Connection, pieces: Sequence[bytes]) -> None:
+    """To the end, also where whoever wanted it is cancelled: half a message would spoil all that follow."""
+
+    async def write() -> None:
+        for piece in pieces:
+            await connection.write(piece)
+
+    writing = asyncio.ensure_future(write())
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        raise
 
 
 def _told(tools: Sequence[ToolName]) -> list[dict[str, str]]:

@@ -28,16 +28,15 @@ from pydantic import BaseModel
 
 from holdfast.boxes.errors import BoxError
 from holdfast.client import HoldfastError
-from holdfast.guest.kernel.shipping import Unshippable
 from holdfast.interpreter.bridge import Delegation
 from holdfast.interpreter.budget import Budget, Limits
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import CallRefused, InterpreterError
+from holdfast.interpreter.errors import CallRefused, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.results import CodeError, Execution
-from holdfast.loop_thread import LoopThread
+from holdfast.loop_thread import LoopThread, at_the_end
 
 try:
     from dspy.primitives.facade import SHIM_SETUP as _SHIM  # looks at all names, and changes none but its own
@@ -82,6 +81,20 @@ class Boxes:
         return made
 
 
+class _Left:
+    """What is to be ended of an interpreter that nobody shuts down."""
+
+    def __init__(self) -> None:
+        self.interpreter: Interpreter | None = None
+        self.host: Host | None = None
+
+    async def end(self) -> None:
+        if self.interpreter is not None:
+            await self.interpreter.shutdown()
+        if self.host is not None:
+            await self.host.close()
+
+
 class BoxInterpreter:
     """A `dspy.CodeInterpreter`. Starts with its first execution; `shutdown` gives all of it back."""
 
@@ -121,6 +134,9 @@ class BoxInterpreter:
         self._bound: set[str] = set()
         """Names that the code so far may have changed."""
         self._busy = threading.Lock()
+        self._left = _Left()
+        if self._parent is None:
+            self._forgotten = at_the_end(self, self._loop, self._left.end)
         self._ended = False
         self._given_up = False
 
@@ -137,7 +153,8 @@ class BoxInterpreter:
             raise CodeInterpreterError("the interpreter has ended: make a new one")
         if self._interpreter is None:
             try:
-                self._interpreter = self._loop.run(self._start())
+                self._interpreter = self._left.interpreter = self._loop.run(self._start())
+                self._left.host = self._host
             except (InterpreterError, BoxError, HoldfastError) as error:
                 self._end()
                 raise CodeInterpreterError(_told(error)) from error
@@ -202,11 +219,11 @@ class BoxInterpreter:
             interpreter.tools.update(tools)
             # Types are dspy's to check: it knows them in full, and takes what can be converted.
             interpreter.output_fields = [field["name"] for field in self.output_fields or ()]
-            given = {name: _plain(value) for name, value in variables.items() if not self._is_there(name, value)}
+            given = {name: _sent(name, value) for name, value in variables.items() if not self._is_there(name, value)}
             there, self._there = self._there, {}  # unless this goes well
             done = self._loop.run(interpreter.execute(code, variables=given, timeout=self._timeout))
-        except Unshippable as error:
-            raise CodeInterpreterError(f"a variable cannot be sent to the box: {error}") from error
+        except InvalidInterpreter as error:  # nothing of it ran
+            raise CodeInterpreterError(_told(error)) from error
         except (InterpreterError, BoxError, HoldfastError) as error:
             self._end()
             raise CodeInterpreterError(_told(error)) from error
@@ -253,6 +270,7 @@ class BoxInterpreter:
                 self._loop.run(self._host.close())
         finally:
             if self._parent is None:
+                self._forgotten.detach()
                 self._loop.close()
 
     async def _give_up(self) -> None:
@@ -451,6 +469,13 @@ def _plain(value: Any) -> Any:
     if type(value) is dict:
         return {key: _plain(each) for key, each in value.items()}
     return value
+
+
+def _sent(name: str, value: Any) -> Any:
+    try:
+        return _plain(value)
+    except Exception as error:  # of a model that cannot be written as a document
+        raise InvalidInterpreter(f"variable {name} cannot be sent to the box: {error}") from error
 
 
 def _value(execution: Execution) -> Any:

@@ -69,8 +69,9 @@ class Host(Protocol):
         """The box of a key as it is, if there is one. Closed by who asked."""
         ...
 
-    async def fork(self, box: Box, key: str) -> Box:
-        """Another box with the same files, of that key."""
+    async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
+        """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
+        long."""
         ...
 
     async def delete(self, box: Box) -> None: ...
@@ -87,6 +88,10 @@ class Host(Protocol):
 
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
         """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
+        ...
+
+    async def check_model(self, model: str) -> None:
+        """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
         ...
 
     async def close(self) -> None: ...

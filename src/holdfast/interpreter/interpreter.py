@@ -21,12 +21,22 @@ from typing import Any, Final, Self
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter import state
 from holdfast.interpreter.bridge import Bridge, Delegate, Turn
 from holdfast.interpreter.budget import Budget, Limits
-from holdfast.interpreter.children import Child, ChildLimits, Children, Parent
-from holdfast.interpreter.context import Context
+from holdfast.interpreter.checks import (
+    Restore,
+    check_count,
+    check_execution_id,
+    check_id,
+    check_memory,
+    check_restore,
+    check_timeout,
+    ship_variables,
+)
+from holdfast.interpreter.children import ALONE_SECONDS, Child, ChildLimits, Children, Parent, collected
+from holdfast.interpreter.context import Context, ContextReset
 from holdfast.interpreter.errors import (
     InterpreterError,
     InvalidInterpreter,
@@ -39,6 +49,7 @@ from holdfast.interpreter.fields import Given as GivenField
 from holdfast.interpreter.fields import OutputField, check
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.outcomes import entry_of, read_value, with_images, with_outcome
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
 from holdfast.interpreter.running import Printed
@@ -52,10 +63,6 @@ from holdfast.interpreter.workspace import Kind, Transition, Workspace, Workspac
 from holdfast.threads.ids import new_id
 
 EXECUTION_SECONDS: Final = 900.0
-ALONE_SECONDS: Final = 900
-"""Whose process was killed ends after so long, and its box after as long again, unless it was to be kept."""
-_SHOWN_IMAGE: Final = 4 << 20
-"""Bytes of a figure that comes along with its result."""
 _CODE_NOTED: Final = 100_000
 RESULT_LOST: Final = "ResultLost"
 """The kind of error of an execution whose end nobody saw."""
@@ -97,28 +104,34 @@ class Interpreter:
         roots: Sequence[Path] | None = None,
         begun: Sequence[str] = (),
         durable: bool = False,
+        restore: Restore | None = None,
     ) -> None:
         """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
         where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
         bounds each context, in bytes. `keep`: the box outlives this; it does where an id was given. `workspace` names
         what several work on: its volume is theirs together, and each `user` has sessions on it. `begun` are executions
         that an earlier process began: each is to be resumed. `durable`: nothing runs before its beginning is on disk.
+        `restore="fork"`: a live fork is made before each execution; where code has to be killed, or kills its process,
+        what it had in memory before is there again.
         """
         if budget is not None and limits is not None:
             raise InvalidInterpreter("a budget has its limits", hint="give limits or a budget, not both")
-        self.id = id or new_id("i")
+        self.id = new_id("i") if id is None else check_id(id)
         self.template = template
         self.model = model
-        self.timeout = timeout
-        self.output_limit = output_limit
+        self.timeout = check_timeout(timeout)
+        self.output_limit = check_count("the output limit", output_limit) or 0
+        self._restore = check_restore(restore)
+        check_count("the depth", depth)
+        check_count("the number of iterations", iterations)
         self.keep = id is not None if keep is None else keep
         self.events = Events()
         self._host = host
         self._owns_host = host is None
         self._spec = spec or BoxSpec()
         if not self.keep:
-            self._spec = _collected(self._spec)
-        self._memory = memory
+            self._spec = collected(self._spec)
+        self._memory = check_memory(memory)
         self._python = python
         if workspace is not None and volume is None:
             volume = volume_name(tenant, workspace)
@@ -145,6 +158,10 @@ class Interpreter:
         self._context: Context | None = None
         self._transition: Transition | None = None
         self._parent: Interpreter | None = None
+        self._above: Interpreter | None = None
+        """Whose branch or child it is."""
+        self._below: list[Interpreter] = []
+        """Its branches and children: they end with it."""
         self._children: Children | None = None
         """Of the whole tree."""
         self._as_parent: Parent | None = None
@@ -153,6 +170,8 @@ class Interpreter:
         self._kept_by: Record | None = None
         self._submitted: Mapping[str, Any] | None = None
         self._starting = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that it was started in, and lives in."""
         self._closed = False
         self._executions = 0
         self._made_at = time.monotonic()
@@ -199,6 +218,11 @@ class Interpreter:
         """It was forked off another, and ends with that."""
         return self._parent is not None
 
+    @property
+    def is_executing(self) -> bool:
+        """Code of it runs now."""
+        return self._context is not None and self._context.is_running
+
     def runtime_metadata(self) -> dict[str, Any]:
         """Where it runs, on what, and what it has used so far."""
         box = self._workspace.box if self._workspace is not None else None
@@ -230,6 +254,7 @@ class Interpreter:
 
     async def start(self) -> Self:
         """Have a box with a Python in it. Starting one that is started does nothing."""
+        self._check_loop()
         async with self._starting:
             if self._closed:
                 raise InvalidInterpreter("this interpreter is shut down", hint="make a new one; with its id it goes on")
@@ -238,11 +263,16 @@ class Interpreter:
         return self
 
     async def shutdown(self, *, delete: bool | None = None) -> None:
-        """Let go of everything. The box is deleted unless it is to be kept. Doing it twice is fine."""
+        """Let go of everything, its branches and children first. The box is deleted unless it is to be kept. Doing it
+        twice is fine."""
+        self._check_loop()
         async with self._starting:
             if self._closed:
                 return
             self._closed = True
+            if self._above is not None and self in self._above._below:
+                self._above._below.remove(self)
+            await asyncio.gather(*(each.shutdown() for each in list(self._below)), return_exceptions=True)
             await self._bridge.close()
             if self._parent is not None:
                 await self._end_branch()
@@ -259,6 +289,17 @@ class Interpreter:
                 self.events.close()
                 if self._host is not None and self._owns_host:
                     await self._host.close()
+
+    def _check_loop(self) -> None:
+        """What it has open belongs to the event loop that it was started in."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise InvalidInterpreter(
+                f"interpreter {self.id} belongs to another event loop, the one that it was started in",
+                hint="use it within one asyncio.run, or use SyncInterpreter, which needs none",
+            )
 
     async def _let_go(self, *, delete: bool) -> None:
         workspace, self._workspace = self._workspace, None
@@ -291,6 +332,8 @@ class Interpreter:
 
     async def _open(self, wanted: WorkspaceConfig) -> Transition:
         host = await self._ready_host()
+        if self.model is not None and self._record is None:
+            await host.check_model(self.model)
         # Neither waits for the other: a box takes as long as a thread.
         opening = asyncio.create_task(self._open_box(host, wanted))
         preparing = asyncio.create_task(Kernels.prepare())
@@ -406,11 +449,14 @@ class Interpreter:
         """Run code to its end. `variables` become globals before. `timeout` (seconds) counts while the code computes,
         not while this process works for it; `on_output` is given what is printed as it comes.
 
-        What the code does wrong, a kill included, is in the result. Raises `KernelUnreachable` where nobody can say.
+        What the code does wrong, a kill included, is in the result. Raises `InvalidInterpreter` for what cannot be, and
+        `KernelUnreachable` where nobody can say.
         """
+        id = f"x-{secrets.token_hex(8)}" if id is None else check_execution_id(id)
+        timeout = self.timeout if timeout is None else check_timeout(timeout)
+        tools = self._bridge.names()
+        given = ship_variables(variables, {each.name for each in tools})
         await self.start()
-        id = id or f"x-{secrets.token_hex(8)}"
-        timeout = self.timeout if timeout is None else timeout
         self._note({"type": EXECUTION, "id": id, "code": code[:_CODE_NOTED], "variables": sorted(variables or ()),
                     "timeout": timeout})  # fmt: skip
         if self._durable:
@@ -419,13 +465,14 @@ class Interpreter:
         async def run(context: Context, turn: Turn, env: Mapping[str, str]) -> Execution:
             done = await context.execute(
                 code,
-                variables=variables,
+                given=given,
                 timeout=timeout,
                 on_output=self.events.listening(id, on_output),
                 id=id,
                 limit=self.output_limit,
                 env=env,
-                tools=self._bridge.names(),
+                tools=tools,
+                restore=self._restore is not None,
             )
             # As it was checked here: what the box says of it is anybody's.
             return replace(done, submitted=turn.submitted)
@@ -469,57 +516,73 @@ class Interpreter:
             async with self._bridge.turn(id) as turn:
                 try:
                     done = await run(context, turn, trace.environment)
+                except ContextReset as reset:
+                    done = replace(await self._lost(id, reset), submitted=turn.submitted)
                 except KernelLost as lost:
-                    done = replace(await self._lost(id, lost), submitted=turn.submitted)
-                if done.state_lost:
-                    await self._begin_anew(done)
+                    done = await self._begin_anew(replace(await self._lost(id, lost), submitted=turn.submitted))
+                else:
+                    done = await self._begin_anew(done) if done.state_lost else done
                 trace.ended(done)
         self._executions += 1
         self._submitted = done.submitted or self._submitted
-        done = await self._with_images(done)
-        self._note(_told(done, code))
+        done = await with_images(self.box.files, done)
+        self._note(entry_of(done, code[:_CODE_NOTED]))
         return done
 
-    async def interrupt(self) -> None:
-        """KeyboardInterrupt in the code that runs, if any does."""
+    async def interrupt(self, *, grace: float | None = None) -> None:
+        """KeyboardInterrupt in the code that runs, if any does. Code that goes on for `grace` seconds more is killed:
+        its result says so, and what it had in memory is lost, or restored."""
+        self._check_loop()
         if self._context is not None:
-            await self._context.interrupt()
+            await self._context.interrupt(grace=grace)
+
+    async def reset(self) -> None:
+        """Empty its memory: a new Python in the same box. Files, tools and the thread stay. Code that runs is ended."""
+        self._check_loop()
+        async with self._starting:
+            if self._closed:
+                raise InvalidInterpreter("this interpreter is shut down", hint="make a new one")
+            if self._context is None:
+                return
+            self._note({"type": STATE, "what": "reset"})
+            try:
+                await self._context.reset()
+            except (KernelLost, KernelUnreachable):
+                await self._find_context()
 
     async def _lost(self, id: str, lost: KernelLost) -> Execution:
         why = lost.message
         with suppress(BoxError):
             if self._workspace is not None and (await self.box.activity()).out_of_memory:
                 why = f"{why} (the box ran out of memory)"
-        told = f"{why}. What it had in memory is lost; a new one is there"
-        return Execution(id, error=CodeError("KernelKilled", told, told), state_lost=True)
+        return Execution(id, error=CodeError("KernelKilled", why, why), state_lost=True)
 
-    async def _begin_anew(self, done: Execution) -> None:
-        """A new context in the place of the lost one: in the same box, or in whatever box there is then."""
+    async def _begin_anew(self, done: Execution) -> Execution:
+        """A new context in the place of the lost one: in the same box, or in whatever box there is then. From its
+        restore point where it has one; the result says which."""
         assert done.error is not None
-        self._note({"type": STATE, "what": "lost", "execution": done.id, "reason": done.error.message})
         assert self._context is not None
         try:
             await self._context.restart()
         except (KernelLost, KernelUnreachable):
-            self._context, self._kernels = None, None
-            if self._parent is None:
-                await self._open(WorkspaceConfig())
+            await self._find_context()
+        restored = self._context is not None and bool(self._context.restored)
+        self._note({"type": STATE, "what": "restored" if restored else "lost", "execution": done.id,
+                    "reason": done.error.message})  # fmt: skip
+        return with_outcome(done, restored=restored)
 
-    async def _with_images(self, done: Execution) -> Execution:
-        """Figures come along; other files are read where somebody wants them."""
-        if not any(each.media_type == "image/png" for each in done.artifacts):
-            return done
-        found: list[Artifact] = []
-        for each in done.artifacts:
-            if each.media_type == "image/png" and each.size <= _SHOWN_IMAGE:
-                with suppress(BoxError):
-                    each = replace(each, data=await self.box.files.read(each.path))
-            found.append(each)
-        return replace(done, artifacts=tuple(found))
+    async def _find_context(self) -> None:
+        self._context, self._kernels = None, None
+        if self._parent is None:
+            await self._open(WorkspaceConfig())
 
     async def read_artifact(self, artifact: Artifact) -> bytes:
         """All of it."""
         return artifact.data if artifact.data is not None else await self.box.files.read(artifact.path)
+
+    async def read_value(self, execution: Execution) -> Any:
+        """The value of an execution, also where it was too large to come along. Raises `InvalidInterpreter`."""
+        return await read_value(self.box.files if execution.value_missing is not None else None, execution)
 
     # --- workspace ---
 
@@ -590,6 +653,10 @@ class Interpreter:
         self._note_state("loaded", loaded.names, loaded.unsaved, session=session)
         return loaded
 
+    async def serve_notebook(self, tool: str) -> None:
+        """Have what notebooks have, `display` first. What is shown goes to that tool."""
+        await (await self._ready_context()).serve_notebook(tool)
+
     async def _ready_context(self) -> Context:
         await self.start()
         assert self._context is not None
@@ -642,6 +709,7 @@ class Interpreter:
             iterations=iterations,
             keep=False,
             roots=self._roots,
+            restore=self._restore,
         )
         made._child, made._children, made._kept_by = child, self._children, self._record
         made._workspace = Workspace(
@@ -649,8 +717,13 @@ class Interpreter:
         )
         self._note({"type": STATE, "what": "child", "child": child.id, "box": child.box.id,
                     "origin": child.origin.value})  # fmt: skip
+        made._above = self
+        self._below.append(made)
         try:
-            return await made.start()
+            await made.start()
+            if self._closed:
+                raise InvalidInterpreter(f"interpreter {self.id} was shut down", hint="make children before that")
+            return made
         except BaseException:
             await made.shutdown()
             raise
@@ -694,8 +767,11 @@ class Interpreter:
             delegate=self._bridge.delegate,
             depth=self._bridge.depth,
             iterations=self._bridge.iterations,
+            restore=self._restore,
         )
-        made._parent = self
+        made._parent = made._above = self
+        made._loop = self._loop
+        self._below.append(made)
         made._record = made._bridge.record = self._record
         made._workspace, made._kernels, made._context = self._workspace, self._kernels, context
         made._transition = self._transition
@@ -733,42 +809,3 @@ class Interpreter:
 
     async def _complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Any:
         return await (await self._ready_host()).complete(model, messages, timeout=timeout)
-
-
-def _told(done: Execution, code: str) -> dict[str, Any]:
-    from holdfast.interpreter.showing import show
-
-    told: dict[str, Any] = {
-        "type": EXECUTION,
-        "id": done.id,
-        "code": code[:_CODE_NOTED],
-        "ok": done.ok,
-        "stdout": done.stdout,
-        "stderr": done.stderr,
-        "value_text": None if done.value_text is None else done.value_text[:OUTPUT_LIMIT],
-        "seconds": done.seconds,
-        "compute_seconds": done.compute_seconds,
-    }
-    if done.error is not None:
-        told["error"] = {"kind": done.error.kind, "message": done.error.message, "traceback": done.error.traceback}
-    if done.submitted is not None:
-        told["submitted"] = show(done.submitted)
-    if done.artifacts:
-        told["artifacts"] = [
-            {"name": each.name, "media_type": each.media_type, "path": each.path, "size": each.size}
-            for each in done.artifacts
-        ]
-    if done.state_lost:
-        told["state_lost"] = True
-    return told
-
-
-def _collected(spec: BoxSpec) -> BoxSpec:
-    """The spec of a box that goes with its interpreter: where that cannot delete it, the server does once it is idle.
-
-    What was asked for by name stays.
-    """
-    if spec.lifetime is not Lifetime.SHARED or spec.on_idle is not None:
-        return spec
-    idle = ALONE_SECONDS if spec.idle_seconds is None else spec.idle_seconds
-    return replace(spec, lifetime=Lifetime.EPHEMERAL, idle_seconds=idle)

@@ -11,7 +11,6 @@ import base64
 import codecs
 import contextlib
 import hashlib
-import inspect
 import json
 import re
 import sys
@@ -27,7 +26,6 @@ from holdfast import __version__
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Stream
 from holdfast.client import HoldfastError
-from holdfast.guest.kernel import notebook
 from holdfast.guest.kernel.shipping import MARK
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import Interpreter
@@ -35,18 +33,13 @@ from holdfast.interpreter.results import Artifact, CodeError, Execution
 
 _DISPLAY: Final = "_notebook_display"
 _MODULE: Final = "_holdfast_notebook"
+"""Its name while something is asked of it."""
 _GRACE_SECONDS: Final = 5.0
 """How long an interrupted cell may take to end, before it is killed."""
+_LONGEST_ID: Final = 200
 _PICTURES: Final = ("image/png", "image/jpeg")
 _SPECIAL: Final = re.compile(r"^\s*[!%?]|=\s*[!%]|\?\s*$", re.MULTILINE)
 _NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_SET_UP: Final = """\
-import sys, types
-module = types.ModuleType(name)
-exec(compile(source, "holdfast/guest/kernel/notebook.py", "exec"), module.__dict__)
-sys.modules[name] = module
-module.set_up(names, names[tool])
-"""
 
 
 class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
@@ -120,13 +113,13 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
             if text := decoders[stream].decode(data):
                 publish("stream", {"name": stream, "text": text})
 
-        interpreter.tools[_DISPLAY] = lambda forms: publish("display_data", {"data": _checked(forms), "metadata": {}})
+        interpreter.tools[_DISPLAY] = lambda message: publish(*_shown(message))
         done = await interpreter.execute(self._translated(code), timeout=self.timeout, on_output=on_output)
         for artifact in done.artifacts:
             if artifact.media_type in _PICTURES:
                 publish("display_data", {"data": await self._picture(interpreter, artifact), "metadata": {}})
         if done.error is None and done.value_text is not None:
-            shown = None if _is_plain(done.value) else await self._ask("show(names)")
+            shown = None if _is_plain(done.value) else await self._ask("show()")
             forms = shown or {"text/plain": done.value_text}
             result = {"execution_count": self.execution_count, "data": _checked(forms), "metadata": {}}
             publish("execute_result", result)
@@ -177,23 +170,19 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
             file = getattr(self.parent, "abs_connection_file", "")
             id = hashlib.sha256(str(file).encode()).hexdigest()[:14]
             interpreter = Interpreter(id=f"i-{id}", keep=False, **self.options())
-            interpreter.tools[_DISPLAY] = lambda forms: None
+            interpreter.tools[_DISPLAY] = lambda message: None
             self._interpreter = interpreter
             await interpreter.configure_workspace(force_new=True)
         await self._interpreter.start()
         if not self._is_set_up:
-            source = inspect.getsource(notebook)
-            given = f"{{'name': {_MODULE!r}, 'source': {source!r}, 'tool': {_DISPLAY!r}, 'names': globals()}}"
-            done = await self._interpreter.execute(f"exec({_SET_UP!r}, {given});")
-            if done.error is not None:
-                raise InterpreterError(f"the box cannot serve a notebook: {done.error.message}")
+            await self._interpreter.serve_notebook(_DISPLAY)
             self._is_set_up = True
         return self._interpreter
 
     # --- names ---
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
-        told = await self._ask(f"complete(names, {code[:cursor_pos].rpartition(chr(10))[2]!r})")
+        told = await self._ask(f"complete({code[:cursor_pos].rpartition(chr(10))[2]!r})")
         begun = told.get("begun", 0) if told else 0
         matches = told.get("matches", []) if told else []
         return {
@@ -208,7 +197,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
     ) -> dict[str, Any]:
         name = next((each.group() for each in _NAME.finditer(code) if each.start() <= cursor_pos <= each.end()), "")
-        told = await self._ask(f"explain(names, {name!r})") if name else None
+        told = await self._ask(f"explain({name!r})") if name else None
         text = told.get("text") if told else None
         data = {"text/plain": text} if isinstance(text, str) else {}
         return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
@@ -223,7 +212,8 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         if interpreter is None or not self._is_set_up:
             return None
         printed = bytearray()
-        code = f"exec({f'import {_MODULE}; {_MODULE}.{call}'!r}, {{'names': globals()}});"
+        # By statements alone: code may have given `exec` or `globals` another meaning. The name is gone after it.
+        code = f"import holdfast.guest.kernel.notebook as {_MODULE}\n{_MODULE}.{call}\ndel {_MODULE}"
         with contextlib.suppress(InterpreterError, BoxError, HoldfastError, ValueError):
             work = interpreter.execute(code, timeout=_GRACE_SECONDS, on_output=lambda _, data: printed.extend(data))
             done = await self._work(work)
@@ -246,10 +236,10 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         working, interpreter = self._working, self._interpreter
         if working is None:
             return
-        if interpreter is not None:
+        if interpreter is not None and interpreter.is_executing:
             with contextlib.suppress(InterpreterError, BoxError):
-                await interpreter.interrupt()
-                await asyncio.wait({working}, timeout=_GRACE_SECONDS)
+                await interpreter.interrupt(grace=_GRACE_SECONDS)
+                return  # the cell ends by itself, or is killed: either way, it says what came of it
         working.cancel()
 
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:
@@ -269,6 +259,17 @@ def _as_error(error: CodeError) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     """Whether its text is all that there is to be seen of it."""
     return isinstance(value, bool | int | float | str | list) or (isinstance(value, dict) and MARK not in value)
+
+
+def _shown(message: Any) -> tuple[str, dict[str, Any]]:
+    """What `display` and its kin ask for, as a box says it: a message of Jupyter's, and nothing else."""
+    told = message if isinstance(message, Mapping) else {}
+    if told.get("clear"):
+        return "clear_output", {"wait": bool(told.get("wait"))}
+    content: dict[str, Any] = {"data": _checked(told.get("forms", {})), "metadata": {}}
+    if isinstance(id := told.get("id"), str):
+        content["transient"] = {"display_id": id[:_LONGEST_ID]}
+    return ("update_display_data" if told.get("update") else "display_data"), content
 
 
 def _checked(forms: Any) -> dict[str, str]:

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+VALUE: Final = "value"
+"""The artifact that is the value, where that is too large to come along."""
+LARGEST_VALUE: Final = 1 << 30
+"""Bytes of a value that is read back, as JSON."""
 OUTPUT_LIMIT: Final = 8_000
 """Characters of output that a model is shown. The whole is kept as an artifact."""
 
@@ -56,6 +60,11 @@ class Execution:
     """Without the time that it waited for the host."""
     state_lost: bool = False
     """Its context was killed: what it had in memory is no more."""
+    restored: bool = False
+    """Its context was killed: what it had in memory is as it was before this execution."""
+    value_missing: str | None = None
+    """Why `value` is None although there was a value: it has no form that travels, or is large, and `read_value` has
+    it."""
 
     @property
     def ok(self) -> bool:

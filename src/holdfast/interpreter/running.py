@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.boxes.process import Stream
 from holdfast.guest.kernel import shipping
 from holdfast.interpreter.errors import KernelUnreachable
-from holdfast.interpreter.results import Artifact, CodeError, Execution
+from holdfast.interpreter.results import VALUE, Artifact, CodeError, Execution
 
 Printed = Callable[[Stream, bytes], None]
 
@@ -118,8 +118,12 @@ def result_of(running: Running, document: Mapping[str, Any], content: bytes, now
             )
         value = shipping.load(content) if content else None
         text = document.get("text")
-        if document.get("unshipped") and text is None:
-            text = f"<{document['unshipped']}>"
+        missing = None if document.get("unshipped") is None else str(document["unshipped"])
+        if missing is not None and text is None:
+            text = f"<{missing}>"
+        large = next((each for each in artifacts if each.name == VALUE), None)
+        if large is not None:
+            missing = f"it has {large.size:,} bytes: read_value gives it"
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as broken:
         raise KernelUnreachable(f"the kernel says what makes no sense: {broken}") from None
     files = {each.name: each for each in artifacts}
@@ -135,7 +139,8 @@ def result_of(running: Running, document: Mapping[str, Any], content: bytes, now
         artifacts,
         now - running.began,
         running.computed(now),
-        bool(document.get("lost")),
+        state_lost=bool(document.get("lost")),
+        value_missing=missing,
     )
 
 

@@ -17,7 +17,7 @@ from holdfast.interpreter.running import Printed
 from holdfast.interpreter.state import Checkpoint, State
 from holdfast.interpreter.tools import Tool, ToolSignature
 from holdfast.interpreter.workspace import Transition
-from holdfast.loop_thread import LoopThread
+from holdfast.loop_thread import LoopThread, at_the_end
 
 
 class SyncInterpreter:
@@ -25,15 +25,17 @@ class SyncInterpreter:
 
     def __init__(self, **options: Any) -> None:
         self._loop = LoopThread()
-        self._owns_loop = True
         self._interpreter = self._loop.run(_make(options))
+        self._above: SyncInterpreter | None = None
+        """Whose branch or child it is: that lives as long as this does."""
+        self._forgotten = at_the_end(self, self._loop, self._interpreter.shutdown)
 
     @classmethod
-    def _of(cls, loop: LoopThread, interpreter: Interpreter, *, owns_loop: bool) -> Self:
+    def _of(cls, above: SyncInterpreter, interpreter: Interpreter) -> Self:
         made = cls.__new__(cls)
-        made._loop = loop
-        made._owns_loop = owns_loop
+        made._loop = above._loop
         made._interpreter = interpreter
+        made._above = above
         return made
 
     @property
@@ -72,14 +74,15 @@ class SyncInterpreter:
         return self
 
     def shutdown(self, *, delete: bool | None = None) -> None:
-        """Doing it twice is fine."""
+        """Doing it twice is fine. A program that ends without it, or drops this, has it done all the same."""
         try:
             self._loop.run(self._interpreter.shutdown(delete=delete))
         except RuntimeError:
             if not self._loop.closed:
                 raise
         finally:
-            if self._owns_loop:
+            if self._above is None:
+                self._forgotten.detach()
                 self._loop.close()
 
     def execute(
@@ -100,8 +103,16 @@ class SyncInterpreter:
     ) -> Execution:
         return self._loop.run(self._interpreter.resume(id, code, timeout=timeout, on_output=on_output))
 
-    def interrupt(self) -> None:
-        self._loop.run(self._interpreter.interrupt())
+    def interrupt(self, *, grace: float | None = None) -> None:
+        self._loop.run(self._interpreter.interrupt(grace=grace))
+
+    def reset(self) -> None:
+        """Empty its memory: a new Python in the same box."""
+        self._loop.run(self._interpreter.reset())
+
+    def read_value(self, execution: Execution) -> Any:
+        """The value of an execution, also where it was too large to come along."""
+        return self._loop.run(self._interpreter.read_value(execution))
 
     def configure_workspace(
         self,
@@ -145,13 +156,16 @@ class SyncInterpreter:
         work = self._interpreter.build_child(
             tools=tools, output_fields=output_fields, delegate=delegate, iterations=iterations
         )
-        return self._of(self._loop, self._loop.run(work), owns_loop=False)
+        return self._of(self, self._loop.run(work))
 
     def fork(self, count: int = 1) -> list[SyncInterpreter]:
-        return [self._of(self._loop, each, owns_loop=False) for each in self._loop.run(self._interpreter.fork(count))]
+        return [self._of(self, each) for each in self._loop.run(self._interpreter.fork(count))]
 
     def read_artifact(self, artifact: Artifact) -> bytes:
         return self._loop.run(self._interpreter.read_artifact(artifact))
+
+    def serve_notebook(self, tool: str) -> None:
+        self._loop.run(self._interpreter.serve_notebook(tool))
 
     def flush(self) -> None:
         self._loop.run(self._interpreter.flush())

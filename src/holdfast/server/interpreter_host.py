@@ -12,7 +12,7 @@ from holdfast.boxes.network import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ModelError, ask
-from holdfast.interpreter.errors import CompletionFailed
+from holdfast.interpreter.errors import CompletionFailed, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamConflict, StreamError, StreamNotFound
@@ -67,10 +67,11 @@ class ServerHost:
             return await boxes.open(row.id)
         return None
 
-    async def fork(self, box: Box, key: str) -> Box:
-        """Another box with the same files, of that key."""
+    async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
+        """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
+        long."""
         boxes = await self._late_boxes.get()
-        return await boxes.open((await boxes.fork(box.id, key=key)).id)
+        return await boxes.open((await boxes.fork(box.id, key=key, idle_seconds=idle_seconds)).id)
 
     async def delete(self, box: Box) -> None:
         await (await self._late_boxes.get()).delete(box.id)
@@ -104,6 +105,13 @@ class ServerHost:
         except ModelError as error:
             raise CompletionFailed(error.message, hint=error.hint) from error
         return Completion(said.text, str(choice), said.input_tokens, said.output_tokens, said.cost)
+
+    async def check_model(self, model: str) -> None:
+        """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
+        try:
+            (await self._models.get()).resolve(model)
+        except ModelError as error:
+            raise InvalidInterpreter(error.message, hint=error.hint) from None
 
     async def close(self) -> None:
         """Write what is left of the records. Closing twice does nothing."""

@@ -117,6 +117,8 @@ class SettingsModel(Model):
     """Characters of each stream that a result has. The whole is in a file."""
     memory: Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)] | None = None
     """Bytes that its Python may take."""
+    restore: Literal["fork"] | None = None
+    """`fork`: a live fork is made before each execution, for the case that code has to be killed."""
     limits: LimitsModel = Field(default_factory=LimitsModel)
 
     def to_made(self) -> Made:
@@ -141,6 +143,7 @@ class SettingsModel(Model):
             timeout=self.timeout_seconds,
             output_limit=self.output_limit,
             memory=self.memory,
+            restore=self.restore,
             limits=Limits(
                 calls=self.limits.calls,
                 tokens=self.limits.tokens,
@@ -295,12 +298,16 @@ class ExecutionModel(Model):
     value: JsonValue
     """Of the last expression, where it has a form that travels."""
     value_text: str | None
+    value_missing: str | None
+    """Why `value` is null although there was a value."""
     error: CodeErrorModel | None
     submitted: dict[str, JsonValue] | None
     artifacts: list[ArtifactModel]
     seconds: float
     compute_seconds: float
     state_lost: bool
+    restored: bool
+    """Its Python was killed: what it had in memory is as it was before this execution."""
     text: str
     """What a model reads of it."""
 
@@ -335,7 +342,9 @@ class ExecutionModel(Model):
             ],
             seconds=done.seconds,
             compute_seconds=done.compute_seconds,
+            value_missing=None if done.value_missing is None else _sound(done.value_missing),
             state_lost=done.state_lost,
+            restored=done.restored,
             text=_sound(done.text),
         )
 
@@ -429,6 +438,12 @@ async def stream_code(id: InterpreterId, new: NewExecution, services: Use, inter
 async def interrupt_code(id: InterpreterId, interpreters: UseInterpreters) -> None:
     """KeyboardInterrupt in the code that runs, if any does."""
     await interpreters.interrupt(id, read_made)
+
+
+@router.post("/{id}/reset", status_code=204)
+async def reset_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> None:
+    """Empty its memory: a new Python in the same box. Files and thread stay; code that runs is ended."""
+    await interpreters.reset(id, read_made)
 
 
 @router.post("/{id}/workspace")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.boxes.process import Stream
 from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.budget import Limits
+from holdfast.interpreter.checks import Restore
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
 from holdfast.interpreter.record import (
@@ -101,6 +102,7 @@ class Made:
     timeout: float = EXECUTION_SECONDS
     output_limit: int = OUTPUT_LIMIT
     memory: int | None = None
+    restore: Restore | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -308,6 +310,10 @@ class LiveInterpreters:
     async def interrupt(self, id: str, read: ReadMade) -> None:
         await (await self.interpreter(id, read)).interrupt()
 
+    async def reset(self, id: str, read: ReadMade) -> None:
+        """Empty its memory. Files and thread stay."""
+        await (await self.interpreter(id, read)).reset()
+
     async def configure(
         self, id: str, made: Made, force_new: bool, changed: Mapping[str, Any], read: ReadMade
     ) -> Transition:
@@ -383,6 +389,7 @@ class LiveInterpreters:
             timeout=made.timeout,
             output_limit=made.output_limit,
             memory=made.memory,
+            restore=made.restore,
             keep=True,
             roots=(),
             begun=begun,

@@ -17,7 +17,7 @@ from os import environ as _environment
 from time import monotonic as _monotonic
 
 from holdfast.guest.kernel import shipping
-from holdfast.guest.kernel.descriptors import CUT_OFF, closed, raised
+from holdfast.guest.kernel.descriptors import CUT_OFF, closed, raised, wait_for
 from holdfast.guest.kernel.figures import take_figures
 from holdfast.guest.kernel.interrupts import Interrupts
 from holdfast.guest.kernel.line import Line
@@ -45,8 +45,9 @@ _TEXT = 64_000
 _ARGUMENTS = 64 << 20
 _fork, _pidfd_open = os.fork, os.pidfd_open
 _MARKS = dict.fromkeys(b"._-")
-_ERRORS = ("ArithmeticError", "KeyError", "LookupError", "NotImplementedError", "PermissionError", "RuntimeError",
-           "TimeoutError", "TypeError", "ValueError")  # fmt: skip
+_BUILT_IN = {
+    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
+}
 
 
 class HostError(RuntimeError):
@@ -102,6 +103,10 @@ class Context:
         self.submitted: tuple[Any] | None = None
         self.requests: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
         self.children: dict[int, int] = {}
+        self.point = 0
+        """The process of a fork that waits for the case that this one dies."""
+        self.restored = ""
+        """The execution that this one was restored from: it began as a fork that was made before that."""
         self.interrupts = Interrupts()
         self.interrupts.install()
         self.line = Line(control, self._greet)
@@ -117,6 +122,7 @@ class Context:
             "python": sys.version.split()[0],
             "running": self.execution,
             "dropped": self.line.dropped,
+            "restored": self.restored,
         }
 
     # --- the thread that reads ---
@@ -170,7 +176,10 @@ class Context:
             kind = document["t"]
             try:
                 if kind == "execute":
+                    if document.get("restore") and not self._keep_point(document["id"]):
+                        continue  # woken: what came of that execution is why
                     self._execute(document, body)
+                    self._drop_point()
                 elif kind == "fork":
                     self._fork(document)
                 else:
@@ -214,6 +223,15 @@ class Context:
             posix.chdir(document["cwd"])
         return {}
 
+    def _do_notebook(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
+        """Have what notebooks have, shown by a function of the host's."""
+        from holdfast.guest.kernel import notebook
+
+        tool = document["tool"]
+        with self._lent:
+            notebook.set_up(self.namespace, lambda message: self.call(tool, (message,), {}))
+        return {}
+
     def _do_save(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         from holdfast.guest.kernel import saving
 
@@ -251,6 +269,7 @@ class Context:
         self.count += 1
         folder = "%s/.holdfast/artifacts/%s/%s" % (self._home(), self.id, id)
         self.submitted = None
+        self.restored = ""
         self.execution = self.last = id
         self.output.begin(id, document.get("limit", 8000), folder)
         result: dict[str, Any] = {"t": "done", "id": id, "error": None, "text": None}
@@ -301,7 +320,7 @@ class Context:
         try:
             self._bind()
             if body:
-                self.namespace.update(shipping.load(body))
+                self.namespace.update(shipping.load_parts(body))
             compiled = self.runner.compile(code, "<execution %d>" % self.count)
         except Exception as error:
             result["error"] = self._describe(error, syntax=isinstance(error, SyntaxError))
@@ -391,7 +410,7 @@ class Context:
         assert waiting.answered is not None
         document, body = waiting.answered
         if not document.get("ok"):
-            raise _error_of(document)
+            raise _error_of(document, body)
         value = shipping.load(body) if body else None
         if document.get("submitted"):
             self.submitted = (value,)
@@ -431,6 +450,7 @@ class Context:
                 finally:
                     self._forking = False
             if pid == 0:
+                self._part()
                 self._reborn(id, theirs)
                 return 0
             theirs.close()
@@ -440,16 +460,59 @@ class Context:
             ours.close()
         return pid
 
-    def _reborn(self, id: str, control: _socket.socket) -> None:
-        """In the child: the same namespace, and nothing else of the parent's."""
+    def _part(self) -> None:
+        """In the child: what leads to the host and to other processes is the parent's."""
         self._graveyard.append((self.runner.forked(), self.output, self.line))
         self.line.let_go()
         self.output.let_go()
         for handle in self.children.values():
             posix.close(handle)
+
+    def _reborn(self, id: str, control: _socket.socket) -> None:
+        """In the child: the same namespace, and nothing else of the parent's."""
         self._settle(id, control)
         self.tools = {name: self._function(name, function.__doc__ or "") for name, function in self.tools.items()}
         self.namespace.update(self.tools)
+
+    # --- restore points ---
+
+    def _keep_point(self, execution: str) -> bool:
+        """Fork a process that has all that there is before an execution, and waits until the nursery wakes it in the
+        place of this one. False in that process, once it was woken."""
+        gc.freeze()
+        self.output.flush()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        try:
+            with self.output.lock, self.line.sending:
+                self._forking = True
+                try:
+                    pid = _fork()
+                finally:
+                    self._forking = False
+            if pid == 0:
+                ours.close()
+                self._part()
+                wait_for(theirs.fileno())
+                self._reborn(self.id, theirs)
+                self.restored = execution
+                return False
+            self.point = pid
+            self.children[pid] = _watch_child(pid)
+            self.line.tell_nursery({"t": "point", "id": self.id, "pid": pid}, [ours.fileno()])
+        finally:
+            ours.close()
+            theirs.close()
+        return True
+
+    def _drop_point(self) -> None:
+        """The execution has ended, and this process with it has not: nobody needs the point any more."""
+        if self.point:
+            pid, self.point = self.point, 0
+            try:
+                posix.kill(pid, _signal.SIGKILL)
+            except OSError:  # the user's code has seen it off
+                pass
+            self.output.nudge()  # the thread that reads is to watch it
 
     # --- forks of the user's code ---
 
@@ -507,10 +570,16 @@ def _is_name(id: str) -> bool:
     return len(id) <= 128 and id.isascii() and id[:1].isalnum() and id.translate(_MARKS).isalnum()
 
 
-def _error_of(document: "dict[str, Any]") -> Exception:
-    kind = document.get("kind", "")
-    made = getattr(builtins, kind) if kind in _ERRORS else HostError
-    return made(document.get("message", "the host refused"))
+def _error_of(document: "dict[str, Any]", body: bytes) -> Exception:
+    """What the host raised, where it is an error of Python's own; so code can catch it as what it is."""
+    message = document.get("message", "the host refused")
+    made = _BUILT_IN.get(document.get("kind", ""))
+    if made is None:
+        return HostError(message)
+    try:
+        return made(*shipping.load(body)) if body else made(message)
+    except Exception:  # this Python makes it of something else
+        return HostError(message)
 
 
 def _text_of(value: "Any") -> str:

@@ -18,7 +18,7 @@ _BELOW = 64
 _NUMBERS = 1024
 """Higher ones would make the table of descriptors large, which every fork copies."""
 
-_poll, _POLLNVAL = select.poll, select.POLLNVAL
+_poll, _POLLIN, _POLLNVAL = select.poll, select.POLLIN, select.POLLNVAL
 _fcntl, _DUP = fcntl.fcntl, fcntl.F_DUPFD_CLOEXEC
 
 
@@ -36,6 +36,13 @@ def raised(descriptor: int) -> int:
         return _fcntl(descriptor, _DUP, _LOWEST)
     except OSError:  # they are all taken: then wherever there is room
         return _fcntl(descriptor, _DUP, 3)
+
+
+def wait_for(descriptor: int) -> None:
+    """Until it can be read."""
+    poll = _poll()
+    poll.register(descriptor, _POLLIN)
+    poll.poll()
 
 
 def closed(descriptors: "Iterable[int]") -> "list[int]":

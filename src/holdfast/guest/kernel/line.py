@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _KEPT = 8 << 20
 """Bytes of output that wait for a connection."""
 _PACKET = 1 << 16
+_MOST_AT_ONCE = 8 << 20
 _poll, _POLLIN, _pack_integers, _unpack_integers = select.poll, select.POLLIN, struct.pack, struct.unpack
 """As they are before the user's code can replace them."""
 
@@ -138,7 +139,7 @@ class Line:
         connection = reader.connection
         assert connection is not None
         try:
-            data = connection.recv(PIECE)
+            data = connection.recv(min(max(PIECE, reader.unpacker.missing), _MOST_AT_ONCE))
             messages = reader.unpacker.take(data) if data else []
         except (OSError, Garbage):
             data, messages = b"", []

@@ -55,7 +55,7 @@ def dumps(value: "Any", *, allow_nan: bool = True) -> str:
     return "".join((_encode if allow_nan else _encode_finite)(value, 0))
 
 
-def loads(text: "str | bytes") -> "Any":
+def loads(text: "str | bytes | bytearray") -> "Any":
     """Raises `ValueError` for what is no JSON. Bytes are UTF-8."""
     if not isinstance(text, str):
         text = text.decode("utf-8", "surrogatepass")

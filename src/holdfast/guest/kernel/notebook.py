@@ -1,12 +1,13 @@
 """What a notebook wants of the Python in its box beside executions: how values look, which names there are, what they
-are. Brought into a context as source, by `holdfast.interpreter.jupyter`.
+are. Loaded where `holdfast.interpreter.jupyter` asks for it.
 """
 
 import builtins
-import json
 import keyword
 import re
 import sys
+
+from holdfast.guest.kernel import displays, notation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _WAYS = (
     ("text/markdown", "_repr_markdown_"),
     ("text/latex", "_repr_latex_"),
     ("image/svg+xml", "_repr_svg_"),
+    ("application/javascript", "_repr_javascript_"),
     ("image/png", "_repr_png_"),
     ("image/jpeg", "_repr_jpeg_"),
 )
@@ -49,48 +51,43 @@ def forms(value: "Any") -> "dict[str, str]":
     return {media: made for media, made in found.items() if len(made) <= _LONGEST}
 
 
-def show(names: "dict[str, Any]") -> None:
+def show() -> None:
     """The value of the last execution."""
-    _tell(forms(names.get("_")))
+    _tell(forms(_names.get("_")))
 
 
-def display_by(tell: "Callable[..., Any]") -> "Callable[..., None]":
-    """`display(...)`, which shows values in the middle of an execution."""
-
-    def display(*values: "Any", **_options: "Any") -> None:
-        """Show values in the notebook."""
-        for value in values:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            tell(forms(value))
-
-    return display
+_names: "dict[str, Any]" = {}
+"""The globals of the notebook."""
 
 
 def set_up(names: "dict[str, Any]", tell: "Callable[..., Any]") -> None:
-    """What every notebook has."""
+    """What every notebook has. Doing it again puts back what code has overwritten."""
+    global _names
+    _names = names
     shell = Shell(names)
-    names["display"] = display_by(tell)
+    shows = displays.Display(tell, forms)
+    names["display"] = shows.display
     names["get_ipython"] = lambda: shell
+    displays.install(shows, names["get_ipython"])
 
 
-def complete(names: "dict[str, Any]", code: str) -> None:
+def complete(code: str) -> None:
     """What could stand at the end of the code: `{"matches": [...], "begun": characters that are there already}`."""
     begun = _NAME.search(code).group()  # type: ignore[union-attr]
     base, dot, prefix = begun.rpartition(".")
     if dot:
-        found = _look_up(names, base)
+        found = _look_up(_names, base)
         matches = {base + dot + name for name in _attributes(found) if name.startswith(prefix)}
     else:
-        matches = {name for name in (*names, *dir(builtins), *keyword.kwlist) if name.startswith(prefix)}
+        matches = {name for name in (*_names, *dir(builtins), *keyword.kwlist) if name.startswith(prefix)}
     if not prefix.startswith("_"):
         matches = {name for name in matches if not name.rpartition(".")[2].startswith("_")}
     _tell({"matches": sorted(matches)[:_MOST], "begun": len(begun)})
 
 
-def explain(names: "dict[str, Any]", name: str) -> None:
+def explain(name: str) -> None:
     """What is known of the thing of that name: `{"text": ...}`, or `{}`."""
-    text = describe(names, name)
+    text = describe(_names, name)
     _tell({} if text is None else {"text": text})
 
 
@@ -116,11 +113,24 @@ def describe(names: "dict[str, Any]", name: str) -> "str | None":
     return "\n".join(lines)[:100_000] + "\n"
 
 
+class Events:
+    """Libraries ask to be told when a cell has ended. Nobody tells them: figures are looked for anyhow."""
+
+    def register(self, event: str, function: "Any") -> None:
+        pass
+
+    def unregister(self, event: str, function: "Any") -> None:
+        pass
+
+
 class Shell:
     """What `get_ipython()` gives: enough of IPython's for `!command`, and for the magics that notebooks use most."""
 
     def __init__(self, names: "dict[str, Any]") -> None:
         self._names = names
+        self.user_ns = names
+        self.config: dict[str, Any] = {}
+        self.events = Events()
 
     def system(self, command: str) -> None:
         """`!command`"""
@@ -214,7 +224,7 @@ class Shell:
 
 
 def _tell(document: "Any") -> None:
-    sys.stdout.write(json.dumps(document))
+    sys.stdout.write(notation.dumps(document))
     sys.stdout.flush()
 
 

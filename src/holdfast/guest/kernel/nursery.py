@@ -83,6 +83,8 @@ class Nursery:
         self._poll = select.epoll()
         self._living: dict[str, Born] = {}
         self._by_control: dict[int, Born] = {}
+        self._points: dict[str, Born] = {}
+        """Forks that wait for the case that the context of that name dies."""
         self._ended: dict[str, int] = {}
         """Codes of those that have ended: 128 + N where signal N ended them."""
         self._heard: dict[int, tuple[_socket.socket, Unpacker]] = {}
@@ -199,6 +201,8 @@ class Nursery:
             if id not in self._living:
                 self._catch_up()
             context = self._living.get(id)
+            if context is None and document.get("make"):
+                context = self._restore(id, bool(document.get("restore")))
             made = context is None
             if context is None:
                 if not document.get("make"):
@@ -218,9 +222,19 @@ class Nursery:
         else:
             raise ValueError("nobody knows %r" % kind)
 
+    def _restore(self, id: str, wanted: bool) -> "Born | None":
+        """The point of a context that has died takes its place; where nobody wants it, it ends."""
+        point = self._points.pop(id, None)
+        if point is None:
+            return None
+        if wanted:
+            return self._enter(point)
+        _end(point)
+        return None
+
     def _kill(self, context: Born) -> None:
         """With all that it has started, but for other contexts: those that were forked off it live on."""
-        others = [each.pid for each in self._living.values() if each is not context]
+        others = [each.pid for each in (*self._living.values(), *self._points.values()) if each is not context]
         doomed = lineage.find_descendants(context.pid, others)
         os.kill(context.pid, _signal.SIGKILL)
         lineage.send_to(doomed, lineage.SIGKILL)
@@ -279,7 +293,7 @@ class Nursery:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
         self._poll.close()
         self._listener.close()
-        for each in self._living.values():
+        for each in (*self._living.values(), *self._points.values()):
             each.control.close()
         for connection, _ in self._heard.values():
             connection.close()
@@ -326,6 +340,11 @@ class Nursery:
                 else:
                     self._ended.pop(document["id"], None)
                     self._enter(Born(document["id"], int(document["pid"]), control))
+            elif document["t"] == "point" and len(given) == 1 and document["id"] == context.id:
+                old = self._points.pop(context.id, None)
+                if old is not None:
+                    old.control.close()
+                self._points[context.id] = Born(context.id, int(document["pid"]), _socket.socket(fileno=given.pop()))
             elif document["t"] == "ended":
                 self._bury(int(document["pid"]), int(document["code"]))
         except (ValueError, KeyError, TypeError, OSError):
@@ -348,15 +367,29 @@ class Nursery:
     def _bury(self, pid: int, code: int) -> None:
         if self._broker is not None and self._broker[0] == pid:
             self._broker = None
+        for point in list(self._points.values()):
+            if point.pid == pid:
+                self._points.pop(point.id).control.close()
         for context in list(self._living.values()):
             if context.pid == pid:
-                del self._living[context.id]
+                while context.control.fileno() in self._by_control and self._hear_context(context):
+                    pass  # its last words may be of a fork
+                if self._living.pop(context.id, None) is not context:
+                    continue
                 if self._by_control.pop(context.control.fileno(), None) is not None:
                     self._poll.unregister(context.control.fileno())
                 context.control.close()
                 while len(self._ended) >= _REMEMBERED:
                     del self._ended[next(iter(self._ended))]
                 self._ended[context.id] = code
+
+
+def _end(context: Born) -> None:
+    context.control.close()
+    try:
+        os.kill(context.pid, _signal.SIGKILL)
+    except OSError:
+        pass  # it has ended
 
 
 def _say(connection: _socket.socket, document: "dict[str, Any]") -> None:

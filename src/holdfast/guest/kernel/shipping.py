@@ -6,6 +6,7 @@ value that has no such form is said to have none, and is never cut.
 """
 
 import binascii
+import struct
 
 from holdfast.guest.kernel import notation
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 64
+LARGE = 1 << 16
+"""Bytes of one text or array beyond which it goes beside the document, as it is."""
 OPENS_IMAGES = False
 """Of this process: a context makes images of what its host sends. Nobody else opens what comes from a box."""
 MARK = "$"
@@ -36,19 +39,77 @@ def dump(value: "Any") -> bytes:
         raise Unshippable(str(error)) from None
 
 
-def load(data: bytes) -> "Any":
+def load(data: "bytes | bytearray") -> "Any":
     return from_form(notation.loads(data))
+
+
+_HEAD = struct.Struct(">Q")
+
+
+class Parts:
+    """What goes beside a document: one after the other, and the document says where each begins."""
+
+    def __init__(self, held: "memoryview | None" = None) -> None:
+        self.pieces: list[bytes] = []
+        self._size = 0
+        self._held = held
+
+    def put(self, data: bytes) -> "dict[str, int]":
+        found = {"at": self._size, "size": len(data)}
+        self.pieces.append(data)
+        self._size += len(data)
+        return found
+
+    def get(self, form: "Any") -> memoryview:
+        assert self._held is not None
+        at, size = form["at"], form["size"]
+        if not 0 <= at <= at + size <= len(self._held):
+            raise ValueError("a part that is not there")
+        return self._held[at : at + size]
+
+
+def dump_parts(value: "Any") -> "list[bytes]":
+    """For a context, in pieces: the length of the document, the document, and what is large as it is, which takes a
+    tenth of the time that JSON takes. Raises `Unshippable`."""
+    parts = Parts()
+    try:
+        document = notation.dumps(to_form(value, 0, parts), allow_nan=False).encode()
+    except (RecursionError, ValueError) as error:
+        raise Unshippable(str(error)) from None
+    return [_HEAD.pack(len(document)), document, *parts.pieces]
+
+
+def load_parts(data: "bytes | bytearray") -> "Any":
+    """What `dump_parts` gave. Only for what comes from the host: a document may use a part many times."""
+    with memoryview(data) as held:
+        (size,) = _HEAD.unpack_from(held)
+        with held[_HEAD.size : _HEAD.size + size] as document, held[_HEAD.size + size :] as rest:
+            return from_form(notation.loads(bytes(document)), Parts(rest))
 
 
 def _text_of(data: "bytes | bytearray | memoryview") -> str:
     return binascii.b2a_base64(data, newline=False).decode()
 
 
-def to_form(value: "Any", depth: int = 0) -> "Any":
+def _data_of(data: "bytes | bytearray | memoryview", parts: "Parts | None") -> "dict[str, Any]":
+    if parts is None or len(data) < LARGE:
+        return {"base64": _text_of(data)}
+    return parts.put(bytes(data))
+
+
+def _bytes_of(form: "Any", parts: "Parts | None") -> "bytes | memoryview":
+    return binascii.a2b_base64(form["base64"]) if parts is None or "at" not in form else parts.get(form)
+
+
+def to_form(value: "Any", depth: int = 0, parts: "Parts | None" = None) -> "Any":
     if value is None or value is True or value is False:
         return value
     kind = type(value)
-    if kind is str or kind is int:
+    if kind is str:
+        if parts is None or len(value) < LARGE:
+            return value
+        return {MARK: "text", **parts.put(value.encode("utf-8", "surrogatepass"))}
+    if kind is int:
         return value
     if kind is float:
         return value if value - value == 0 else {MARK: "float", "text": repr(value)}
@@ -57,41 +118,47 @@ def to_form(value: "Any", depth: int = 0) -> "Any":
     if depth >= DEPTH:
         raise Unshippable("it is nested more than %d deep, or holds itself" % DEPTH)
     if kind is list:
-        return [to_form(each, depth + 1) for each in value]
+        return [to_form(each, depth + 1, parts) for each in value]
     if kind is dict:
         if MARK not in value and all(type(key) is str for key in value):
-            return {key: to_form(each, depth + 1) for key, each in value.items()}
-        items = [[to_form(key, depth + 1), to_form(each, depth + 1)] for key, each in value.items()]
+            return {key: to_form(each, depth + 1, parts) for key, each in value.items()}
+        items = [[to_form(key, depth + 1, parts), to_form(each, depth + 1, parts)] for key, each in value.items()]
         return {MARK: "dict", "items": items}
-    return _others(value, kind, depth)
+    return _others(value, kind, depth, parts)
 
 
-def _others(value: "Any", kind: type, depth: int) -> "Any":
+def _others(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any":
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {MARK: "bytes", "base64": _text_of(value)}
+        return {MARK: "bytes", **_data_of(value, parts)}
     if isinstance(value, (tuple, set, frozenset)):
         name = "tuple" if isinstance(value, tuple) else "set"
-        return {MARK: name, "items": [to_form(each, depth + 1) for each in value]}
+        return {MARK: name, "items": [to_form(each, depth + 1, parts) for each in value]}
     if kind.__name__ in ("NaTType", "NAType"):  # pandas has several ways to say that there is nothing
         return None
-    made = _dump_foreign(value, kind, depth)
+    made = _dump_foreign(value, kind, depth, parts)
     if made is not None:
         return made
     # Subclasses of what JSON has, such as an enum's members, go as what they are of.
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
-            return to_form(plain(value), depth)
+            return to_form(plain(value), depth, parts)
     if isinstance(value, dict):
-        return to_form(dict(value), depth)
+        return to_form(dict(value), depth, parts)
     if isinstance(value, list):
-        return to_form(list(value), depth)
+        return to_form(list(value), depth, parts)
+    if hasattr(kind, "model_fields") and hasattr(kind, "model_dump"):  # of pydantic: as the document that it is
+        try:
+            document = value.model_dump()
+        except Exception as error:  # of a model's own code
+            raise Unshippable("a %s cannot be written as a document: %s" % (kind.__name__, error)) from None
+        return to_form(document, depth + 1, parts)
     fields = getattr(kind, "__dataclass_fields__", None)
     if fields is not None:
-        return {name: to_form(getattr(value, name), depth + 1) for name in fields}
+        return {name: to_form(getattr(value, name), depth + 1, parts) for name in fields}
     raise Unshippable("a %s has no form that travels" % kind.__name__)
 
 
-def _dump_foreign(value: "Any", kind: type, depth: int) -> "Any":
+def _dump_foreign(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any":
     """By the module that it comes from: nothing is imported for it."""
     home = kind.__module__.partition(".")[0]
     if home == "datetime":
@@ -105,9 +172,9 @@ def _dump_foreign(value: "Any", kind: type, depth: int) -> "Any":
     if home == "uuid" and kind.__name__ == "UUID":
         return str(value)
     if home == "numpy":
-        return _dump_numpy(value, kind, depth)
+        return _dump_numpy(value, kind, depth, parts)
     if home == "pandas":
-        return _dump_pandas(value, kind, depth)
+        return _dump_pandas(value, kind, depth, parts)
     if home == "PIL" and hasattr(value, "save"):
         import io
 
@@ -117,94 +184,97 @@ def _dump_foreign(value: "Any", kind: type, depth: int) -> "Any":
     return None
 
 
-def _dump_numpy(value: "Any", kind: type, depth: int) -> "Any":
+def _dump_numpy(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any":
     if kind.__name__ == "ndarray":
         if value.dtype.kind in "biufcSUmM" and value.dtype.names is None:
-            data = _text_of(value.tobytes())
-            return {MARK: "array", "dtype": value.dtype.str, "shape": list(value.shape), "base64": data}
+            data = _data_of(value.tobytes(), parts)
+            return {MARK: "array", "dtype": value.dtype.str, "shape": list(value.shape), **data}
         return {
             MARK: "array",
             "dtype": "object",
             "shape": list(value.shape),
-            "items": to_form(value.tolist(), depth + 1),
+            "items": to_form(value.tolist(), depth + 1, parts),
         }
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         plain = value.item()
-        return to_form(plain, depth) if type(plain) is not kind else to_form(str(plain), depth)
+        return to_form(plain, depth, parts) if type(plain) is not kind else to_form(str(plain), depth, parts)
     return None
 
 
-def _dump_pandas(value: "Any", kind: type, depth: int) -> "Any":
+def _dump_pandas(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any":
     if kind.__name__ == "DataFrame":
-        columns = [to_form(each, depth + 1) for each in value.columns.tolist()]
+        columns = [to_form(each, depth + 1, parts) for each in value.columns.tolist()]
         return {
             MARK: "table",
             "columns": columns,
-            "index": _cells(value.index.tolist(), depth),
-            "data": [_cells(value.iloc[:, n].tolist(), depth) for n in range(len(columns))],
+            "index": _cells(value.index.tolist(), depth, parts),
+            "data": [_cells(value.iloc[:, n].tolist(), depth, parts) for n in range(len(columns))],
             "dtypes": [str(each) for each in value.dtypes],
         }
     if kind.__name__ == "Series":
-        name = to_form(value.name, depth + 1)
-        return {MARK: "series", "name": name, "index": _cells(value.index.tolist(), depth),
-                "data": _cells(value.tolist(), depth), "dtype": str(value.dtype)}  # fmt: skip
+        name = to_form(value.name, depth + 1, parts)
+        return {MARK: "series", "name": name, "index": _cells(value.index.tolist(), depth, parts),
+                "data": _cells(value.tolist(), depth, parts), "dtype": str(value.dtype)}  # fmt: skip
     if kind.__name__ in ("Index", "RangeIndex", "DatetimeIndex", "MultiIndex"):
-        return _cells(value.tolist(), depth)
+        return _cells(value.tolist(), depth, parts)
     if kind.__name__ in ("Timestamp", "Timedelta", "Period", "Interval"):
         return {MARK: "datetime", "iso": value.isoformat()} if kind.__name__ == "Timestamp" else str(value)
     return None
 
 
-def _cells(values: "list[Any]", depth: int) -> "list[Any]":
-    return [to_form(each, depth + 2) for each in values]
+def _cells(values: "list[Any]", depth: int, parts: "Parts | None") -> "list[Any]":
+    return [to_form(each, depth + 2, parts) for each in values]
 
 
-def from_form(form: "Any") -> "Any":
+def from_form(form: "Any", parts: "Parts | None" = None) -> "Any":
     kind = type(form)
     if kind is list:
-        return [from_form(each) for each in form]
+        return [from_form(each, parts) for each in form]
     if kind is not dict:
         return form
     name = form.get(MARK)
     if name is None:
-        return {key: from_form(each) for key, each in form.items()}
+        return {key: from_form(each, parts) for key, each in form.items()}
     make = _MAKERS.get(name) if type(name) is str else None
     if make is None:
         return form
     try:
-        return make(form)
-    except ImportError:
-        return Form(form)  # this side has no such thing
+        return make(form, parts)
+    except ImportError:  # this side has no such thing
+        if "at" not in form or parts is None:
+            return Form(form)
+        kept = {key: each for key, each in form.items() if key not in ("at", "size")}
+        return Form({**kept, "base64": _text_of(parts.get(form))})
 
 
-def _make_array(form: "Any") -> "Any":
+def _make_array(form: "Any", parts: "Parts | None") -> "Any":
     import numpy  # type: ignore[import-not-found,unused-ignore]
 
     if "items" in form:
-        return numpy.array(from_form(form["items"]), dtype=object).reshape(form["shape"])
+        return numpy.array(from_form(form["items"], parts), dtype=object).reshape(form["shape"])
     # Copied: what `frombuffer` gives cannot be written to.
-    data = numpy.frombuffer(binascii.a2b_base64(form["base64"]), dtype=numpy.dtype(form["dtype"]))
+    data = numpy.frombuffer(_bytes_of(form, parts), dtype=numpy.dtype(form["dtype"]))
     return data.reshape(form["shape"]).copy()
 
 
-def _make_table(form: "Any") -> "Any":
+def _make_table(form: "Any", parts: "Parts | None") -> "Any":
     import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    index = from_form(form["index"])
-    columns = from_form(form["columns"])
-    series = [pandas.Series(from_form(each), index=index, dtype=_dtype(kind))
+    index = from_form(form["index"], parts)
+    columns = from_form(form["columns"], parts)
+    series = [pandas.Series(from_form(each, parts), index=index, dtype=_dtype(kind))
               for each, kind in zip(form["data"], form["dtypes"])]  # fmt: skip
     table = pandas.concat(series, axis=1) if series else pandas.DataFrame(index=index)
     table.columns = columns
     return table
 
 
-def _make_series(form: "Any") -> "Any":
+def _make_series(form: "Any", parts: "Parts | None") -> "Any":
     import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    index = from_form(form["index"])
+    index = from_form(form["index"], parts)
     return pandas.Series(
-        from_form(form["data"]), index=index, dtype=_dtype(form["dtype"]), name=from_form(form["name"])
+        from_form(form["data"], parts), index=index, dtype=_dtype(form["dtype"]), name=from_form(form["name"], parts)
     )
 
 
@@ -215,7 +285,7 @@ def _dtype(name: str) -> "str | None":
     )
 
 
-def _make_image(form: "Any") -> "Any":
+def _make_image(form: "Any", parts: "Parts | None") -> "Any":
     if not OPENS_IMAGES:
         return Form(form)
     import io
@@ -225,8 +295,8 @@ def _make_image(form: "Any") -> "Any":
     return Image.open(io.BytesIO(binascii.a2b_base64(form["base64"])))
 
 
-def _make_time(name: str) -> "Callable[[Any], Any]":
-    def make(form: "Any") -> "Any":
+def _make_time(name: str) -> "Callable[[Any, Any], Any]":
+    def make(form: "Any", parts: "Parts | None") -> "Any":
         import datetime
 
         return getattr(datetime, name).fromisoformat(form["iso"])
@@ -234,24 +304,25 @@ def _make_time(name: str) -> "Callable[[Any], Any]":
     return make
 
 
-def _make_timedelta(form: "Any") -> "Any":
+def _make_timedelta(form: "Any", parts: "Parts | None") -> "Any":
     import datetime
 
     return datetime.timedelta(seconds=form["seconds"])
 
 
-def _make_decimal(form: "Any") -> "Any":
+def _make_decimal(form: "Any", parts: "Parts | None") -> "Any":
     import decimal
 
     return decimal.Decimal(form["text"])
 
 
-_MAKERS: "dict[str, Callable[[Any], Any]]" = {
-    "float": lambda form: float(form["text"]),
-    "bytes": lambda form: binascii.a2b_base64(form["base64"]),
-    "tuple": lambda form: tuple(from_form(each) for each in form["items"]),
-    "set": lambda form: {from_form(each) for each in form["items"]},
-    "dict": lambda form: {from_form(key): from_form(each) for key, each in form["items"]},
+_MAKERS: "dict[str, Callable[[Any, Parts | None], Any]]" = {
+    "float": lambda form, parts: float(form["text"]),
+    "bytes": lambda form, parts: bytes(_bytes_of(form, parts)),
+    "text": lambda form, parts: str(_bytes_of(form, parts), "utf-8", "surrogatepass"),
+    "tuple": lambda form, parts: tuple(from_form(each, parts) for each in form["items"]),
+    "set": lambda form, parts: {from_form(each, parts) for each in form["items"]},
+    "dict": lambda form, parts: {from_form(key, parts): from_form(each, parts) for key, each in form["items"]},
     "datetime": _make_time("datetime"),
     "date": _make_time("date"),
     "time": _make_time("time"),

@@ -16,6 +16,7 @@ HEAD = struct.Struct(">II")
 LONGEST_DOCUMENT = 1 << 20
 LONGEST_BODY = 1 << 30
 """Towards a context: variables may be large, and it is theirs to have room for them."""
+_LARGE = 1 << 20
 PIECE = 1 << 18
 """Bytes of output in one message, at most; and what is read at once."""
 
@@ -25,14 +26,20 @@ class Garbage(Exception):
 
 
 def pack(document: "dict[str, Any]", body: bytes = b"") -> bytes:
+    return pack_head(document, len(body)) + body
+
+
+def pack_head(document: "dict[str, Any]", size: int) -> bytes:
+    """A message without its body, which has that size and follows."""
     told = notation.dumps(document).encode()
     if len(told) > LONGEST_DOCUMENT:
         raise Garbage("a message of %d bytes" % len(told))
-    return HEAD.pack(len(told), len(body)) + told + body
+    return HEAD.pack(len(told), size) + told
 
 
 class Unpacker:
-    """Takes bytes as they come and gives whole messages."""
+    """Takes bytes as they come and gives whole messages. A large body is a bytearray, and whoever gets it has it to
+    himself."""
 
     def __init__(self, longest_body: int = LONGEST_BODY) -> None:
         self._longest = longest_body
@@ -68,8 +75,21 @@ class Unpacker:
                 document = notation.loads(bytes(held[start : start + told]))
             except (ValueError, RecursionError):
                 raise Garbage("a message that is no JSON") from None
-            content = bytes(held[start + told : end])
+            is_large = body >= _LARGE and end == len(self._held)
+            content = b"" if is_large else bytes(held[start + told : end])
         if not isinstance(document, dict) or not isinstance(document.get("t"), str):
             raise Garbage("a message that says nothing")
+        if is_large:  # nothing follows it: it is handed over as it is, and not copied
+            taken, self._held, end = self._held, bytearray(), 0
+            del taken[: start + told]
+            content = taken  # type: ignore[assignment] # bytes to whoever reads them
         self._start = end
         return document, content
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the message is short of which has begun to come, as far as that can be told."""
+        if len(self._held) < HEAD.size:
+            return 0
+        told, body = HEAD.unpack_from(self._held)
+        return max(0, HEAD.size + int(told) + int(body) - len(self._held))
