@@ -1,8 +1,8 @@
 """Which web pages may talk to this server. Matters most where no key is asked for: a page must not reach a laptop.
 
-The API takes no credentials from cookies, so with keys required any origin is harmless. Without keys, only pages and
-names of this very machine are answered, which also defeats names that are made to point here. Pages that a box serves
-are of this machine by name only: they are strangers.
+The API takes no credentials from cookies, so with keys required any origin is harmless. Without keys, only the pages of
+this very server are answered: by a name of this machine, which defeats names that are made to point here, and from the
+port that the request went to. Other ports of this machine may be forwarded from a box: their pages are strangers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ _EXPOSED: Final = (
     b" stream-sse-data-encoding, producer-epoch, producer-seq, producer-expected-seq, producer-received-seq,"
     b" etag, location, x-request-id"
 )
+
+_STRANGER: Final = "this server runs without keys and answers only its own pages: start it with keys for others"
+_ELSEWHERE: Final = (b"cross-site", b"same-site")
 
 
 def is_loopback(host: str) -> bool:
@@ -47,19 +50,22 @@ class OriginPolicy:
             name = host.decode("latin-1")
             raise Forbidden(f"this server runs without keys and answers to localhost only, not to {name!r}")
         origin = headers.get(b"origin")
-        if origin is not None and not _is_local(origin):
-            raise Forbidden("this server runs without keys and answers no page of another site")
+        if origin is not None and not is_same_site(origin, host):
+            raise Forbidden(_STRANGER)
+        # What a page loads without asking (an image, a script) has no Origin, but browsers say where it comes from.
+        if headers.get(b"sec-fetch-site") in _ELSEWHERE and headers.get(b"sec-fetch-mode") != b"navigate":
+            raise Forbidden(_STRANGER)
 
     def check_port(self, host: bytes | None, origin: bytes | None) -> None:
         """For what is proxied to a port of a box: its own page may ask, and so may those that may use the API."""
         if not self._open or origin is None or is_same_site(origin, host):
             return
-        if not _is_local(origin):
-            raise Forbidden("this server runs without keys and answers no page of another site")
+        if not _is_local(origin) or _port_of(origin) != _port_of(b"//" + (host or b"")):
+            raise Forbidden(_STRANGER)
 
     def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
-        if origin is None or (self._open and not _is_local(origin)):
-            return []
+        if origin is None or self._open:
+            return []  # the server's own pages need none
         return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
 
 
@@ -75,3 +81,11 @@ def _is_local(url: bytes) -> bool:
         return is_loopback(parts.hostname or "") and not is_box_host(parts.netloc.encode("latin-1"))
     except ValueError:  # no URL at all, an unfinished IPv6 address, say
         return False
+
+
+def _port_of(url: bytes) -> int | None:
+    """None for what has none, or is no URL. Without a port, http means 80."""
+    try:
+        return urlsplit(url.decode("latin-1")).port or 80
+    except ValueError:
+        return None
