@@ -17,6 +17,7 @@ from holdfast.harnesses import registry
 from holdfast.harnesses.acp import Acp
 from holdfast.harnesses.acp.outcome import Seen, decide_outcome
 from holdfast.harnesses.acp.reader import Reader
+from holdfast.harnesses.acp.transcript import MAX_TRANSCRIPT, Transcript
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import AbortByLine, Api, ModelAccess, Place, Task
 
@@ -321,3 +322,18 @@ def test_what_is_no_command_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnknownAgent) as caught:
         registry.find(name)
     assert caught.value.hint is not None
+
+
+def test_a_long_transcript_keeps_the_task_that_it_began_with(tmp_path: Path) -> None:
+    told = Transcript(str(tmp_path))
+    assert told.read() == ""
+    told.user("The task.")
+    assert "left out" not in told.read()
+    for number in range(400):
+        told.user(f"step {number} " + "w" * 1000)
+    text = told.read()
+    assert "<transcript>\nUser: The task." in text
+    assert "step 399 " in text
+    assert "step 200 " not in text
+    assert f"bytes are left out here; the whole transcript is in {tmp_path}/transcript.txt" in text
+    assert len(text) < MAX_TRANSCRIPT + 1000

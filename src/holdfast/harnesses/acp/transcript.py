@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 NAME = "transcript.txt"
 MAX_TRANSCRIPT = 192 << 10
-"""Bytes that an agent is told. The beginning of a longer one is left out."""
+"""Bytes that an agent is told. Of a longer one the middle is left out, never the task that it begins with."""
+_HEAD = 16 << 10
 _MAX_RESULT = 2000
 _INTRODUCTION = (
     "You have been working on this before, and do not remember it. This is what was said and done so far."
@@ -21,15 +22,13 @@ _INTRODUCTION = (
 )
 
 
-def introduced(transcript: str) -> str:
-    """The end of a transcript, as an agent is given it; nothing where there is none."""
-    data = transcript.strip().encode("utf-8", "replace")
-    if not data:
-        return ""
-    kept = data[-MAX_TRANSCRIPT:].decode("utf-8", "ignore")
-    if len(data) > MAX_TRANSCRIPT:
-        kept = f"[… the beginning is left out …]\n{kept}"
-    return f"{_INTRODUCTION}<transcript>\n{kept}\n</transcript>"
+def introduced(head: bytes, tail: bytes = b"", left_out: int = 0, path: str = "") -> str:
+    """A transcript as an agent is given it: all of it, or how it began and its end. Nothing where there is none."""
+    kept = head.decode("utf-8", "ignore").strip()
+    if left_out:
+        kept += f"\n\n[… {left_out} bytes are left out here; the whole transcript is in {path} …]\n\n"
+        kept += tail.decode("utf-8", "ignore").strip()
+    return f"{_INTRODUCTION}<transcript>\n{kept}\n</transcript>" if kept else ""
 
 
 def said(who: str, text: str) -> str:
@@ -56,8 +55,12 @@ class Transcript:
         try:
             with open(self._path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - 2 * MAX_TRANSCRIPT))
-                return introduced(file.read().decode("utf-8", "replace"))
+                file.seek(0)
+                if size <= MAX_TRANSCRIPT:
+                    return introduced(file.read(MAX_TRANSCRIPT))
+                head = file.read(_HEAD)
+                file.seek(size - (MAX_TRANSCRIPT - _HEAD))
+                return introduced(head, file.read(MAX_TRANSCRIPT - _HEAD), size - MAX_TRANSCRIPT, self._path)
         except OSError:
             return ""
 
