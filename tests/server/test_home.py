@@ -31,7 +31,7 @@ def test_a_home_is_free_again_after_its_server_died(tmp_path: Path) -> None:
         server.kill()
         assert read_running(tmp_path / "home") is not None, "the dead leave their note"
         server.start()
-        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
     assert read_running(tmp_path / "home") is None, "the living take it back"
 
 
