@@ -78,6 +78,8 @@ ROWS: Final = (
         "fork", "live fork of a 1 GB context, 8 ways, until each has answered", "ms", Goal("under", 100, "under 100 ms")
     ),
     Row("fork-memory", "what all eight take beside it", "MB", Goal("under", 50.0, "under 50 MB")),
+    Row("restore", "execute 1+1: without, with a restore point", "ms", Goal("under", 5.0, "under 5 ms")),
+    Row("variables", "100 MB of text in: files.write, a variable", "s", Goal("at most", 2.0, "at most twice")),
 )
 
 
@@ -154,6 +156,29 @@ class Bench:
         for row, reference in (("execute", "ipykernel"), ("execute-local", "local")):
             samples.add_median(row, "reference", took[reference])
             samples.add_median(row, "holdfast", took["ours"])
+
+    async def restore(self, samples: Samples) -> None:
+        """A live fork before each execution: what it costs."""
+        plain, kept = [], []
+        async with self._interpreter(self._cold) as py, self._interpreter(self._cold, restore="fork") as forking:
+            for _ in range(self._size.executions):
+                plain.append(await _timed(py, "1+1"))
+                kept.append(await _timed(forking, "1+1"))
+        samples.add_median("restore", "reference", plain)
+        samples.add_median("restore", "holdfast", kept)
+
+    async def variables(self, samples: Samples) -> None:
+        text = "0123456789" * (self._size.megabytes * 100_000)
+        async with self._interpreter(self._cold) as py:
+            await py.execute("1")
+            began = time.perf_counter()
+            await py.box.files.write("/tmp/text", text.encode())
+            written = time.perf_counter()
+            done = await py.execute("len(text)", {"text": text})
+            sent = time.perf_counter()
+        assert done.value == len(text), done.text
+        samples.add_median("variables", "reference", [written - began])
+        samples.add_median("variables", "holdfast", [sent - written])
 
     # --- starts ---
 
@@ -331,6 +356,7 @@ async def measure(size: Size, only: Sequence[str], folder: Path) -> list[Result]
             work = {
                 "execute": bench.execute, "start-cold": bench.start_cold, "start-pooled": bench.start_pooled,
                 "callback": bench.callback, "batched": bench.batched, "output": bench.output, "fork": bench.fork,
+                "restore": bench.restore, "variables": bench.variables,
             }  # fmt: skip
             also = {"execute-local": "execute", "output-memory": "output", "fork-memory": "fork"}
             for name in in_rounds(chosen(only, list(work), also), size.rounds):
