@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.threads.errors import InvalidRequest
+from holdfast.threads.errors import BodyTooLarge, InvalidRequest
 
 SEPARATOR: Final = b",\n"
+MOST_MESSAGES: Final = 20_000
+"""In one append. Each is checked while nobody else is served."""
 _scan = json.JSONDecoder().raw_decode
 _WHITESPACE: Final = " \t\n\r"
 
@@ -37,6 +39,8 @@ def parse_messages(body: bytes) -> tuple[list[Any], list[bytes]]:
     value = parse_json(body)
     if type(value) is not list:
         return [value], [_one_line(body)]
+    if len(value) > MOST_MESSAGES:
+        raise BodyTooLarge(f"{len(value)} messages in one append: at most {MOST_MESSAGES}, so send them in several")
     inside = body.strip()[1:-1]
     if len(value) == 1:
         return value, [_one_line(inside)]
