@@ -28,6 +28,8 @@ else:
 LISTENER = 3
 _MAX_DESCRIPTORS = 8
 _PIECE = 65536
+_GROUND_SECONDS = 5.0
+"""How often a guest looks whether the folder of its box is still there."""
 _PTY_PAUSE = 1 << 20
 """Bytes copied from one terminal before others get their turn."""
 
@@ -137,14 +139,33 @@ def serve() -> None:
 
     watch(wake_read, select.EPOLLIN, on_wake)
     watch(LISTENER, select.EPOLLIN, on_connect)
+    looked = monotonic()
     while True:
-        for descriptor, events in _epoll.poll():
+        ready = _epoll.poll(_GROUND_SECONDS)
+        if monotonic() - looked >= _GROUND_SECONDS:
+            looked = monotonic()
+            if ground_is_gone():
+                send_all(_signal.SIGKILL)
+                return
+        for descriptor, events in ready:
             react = _watched.get(descriptor)
             if react is not None:
                 try:
                     react(events)
                 except Exception as error:  # out of memory, say: the box is worth more than one request
                     complain(error)
+
+
+def ground_is_gone() -> bool:
+    """Whether the folder of this box was deleted behind our back: then nobody can ever reach the box again.
+
+    Standard error is the box's start log, a file in that folder. A guest far away has a stream there, which has a name
+    as long as it is open.
+    """
+    try:
+        return posix.fstat(2).st_nlink == 0
+    except OSError:
+        return False
 
 
 def complain(error: BaseException) -> None:

@@ -1,0 +1,33 @@
+"""A box whose folder was deleted ends by itself: nobody could reach it any more, and it would run for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.local import LocalProvider
+from holdfast.providers.local.link import Link
+from holdfast.providers.pipes import readable
+
+pytestmark = pytest.mark.anyio
+
+_SECONDS = 60.0
+
+
+async def test_a_box_ends_when_its_home_is_deleted(tmp_path: Path) -> None:
+    async with LocalProvider(tmp_path / "home") as provider:
+        box = await provider.create(BoxSpec(), id="lost")
+        await box.spawn(["sleep", "1000"])
+        pid = Link(box.id, provider.ground.box(box.id)).pid()
+        assert pid is not None
+        guest = os.pidfd_open(pid)
+    try:
+        shutil.rmtree(tmp_path / "home")
+        await asyncio.wait_for(readable(guest), _SECONDS)
+    finally:
+        os.close(guest)
