@@ -40,6 +40,21 @@ async def test_a_finished_thread_reads_like_its_story(page: Page, api: httpx.Cli
     assert told.complaints == []
 
 
+async def test_a_page_that_is_opened_in_the_middle_of_a_message_shows_its_beginning(
+    page: Page, api: httpx.Client, told: Told
+) -> None:
+    thread = make_thread(api)
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/m", provider="local")
+    thread.say("pi.delta", message="1", text="From the ")
+    thread.say("pi.delta", message="1", text="beginning ")
+    await page.goto(thread.link)
+    await expect(page.locator(".prose.live .body")).to_have_text("From the beginning")
+    await expect(page.locator("#link")).to_have_text("live")
+    thread.say("pi.delta", message="1", text="on.")
+    await expect(page.locator(".prose.live .body")).to_have_text("From the beginning on.")
+    assert told.complaints == []
+
+
 async def test_words_stream_in_place_and_tools_end_where_they_began(page: Page, api: httpx.Client, told: Told) -> None:
     thread = make_thread(api)
     await page.goto(thread.link)

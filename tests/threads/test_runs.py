@@ -355,6 +355,46 @@ async def test_history_leaves_out_text_that_came_in_pieces(tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("limit", range(1, 9))
+async def test_who_joins_in_the_middle_of_a_message_gets_its_beginning(tmp_path: Path, limit: int) -> None:
+    """Also where pages end anywhere in it."""
+    under_way = [
+        entry("p-1", 1, type="pi.delta", message="o", text="from "),
+        entry("p-2", 1, **runs.heartbeat("r-2")),
+        entry("p-3", 1, type="pi.delta", message="o", text="the "),
+        entry("p-4", 1, type="chat", role="user", text="and this"),
+        entry("p-5", 1, type="pi.delta", message="o", text="start"),
+        entry("p-6", 1, **runs.heartbeat("r-2")),
+    ]
+    async with Opened(tmp_path / "holdfast.db") as opened:
+        id = (await opened.threads.create()).id
+        await opened.tell(id, [*STORY, started("r-2", 2), *under_way])
+        found: list[dict[str, Any]] = []
+        since = 0
+        while True:
+            page = await opened.threads.entries(id, types=(), since=since, limit=limit, live=False, unfinished=True)
+            found += page.entries
+            assert page.up_to_date or page.position > since
+            since = page.position
+            if page.up_to_date:
+                break
+        plain = await opened.threads.entries(id, types=(), since=0, limit=100, live=False)
+        assert [each for each in found if not each["payload"]["type"].endswith(".delta")] == plain.entries
+        assert [each["id"] for each in found][-6:] == [each["id"] for each in under_way]
+
+
+@pytest.mark.anyio
+async def test_who_joins_gets_no_piece_of_a_message_that_is_whole_or_was_cut_off(tmp_path: Path) -> None:
+    cut_off = [*STORY[:7], entry("r-1-2", 1, type="pi.delta", message="m", text="cut"), STORY[-1]]
+    for story in (STORY, cut_off):
+        async with Opened(tmp_path / f"{len(story)}.db") as opened:
+            id = (await opened.threads.create()).id
+            await opened.tell(id, story)
+            page = await opened.threads.entries(id, types=(), since=0, limit=100, live=False, unfinished=True)
+            assert not any(each["payload"]["type"].endswith(".delta") for each in page.entries)
+
+
+@pytest.mark.anyio
 async def test_a_claim_that_cannot_be_proven_takes_no_run_from_its_thread(tmp_path: Path) -> None:
     async with Opened(tmp_path / "holdfast.db") as opened:
         mine, theirs = [(await opened.threads.create(id=id)).id for id in ("t-mine", "t-theirs")]

@@ -250,7 +250,7 @@ async def show_history(client: Client, thread: str, shown: Shown) -> str | None:
     """Show what is on a thread; says where it ends."""
     since: str | None = None
     while True:
-        page = await client.thread(thread).page(since=since, limit=_HISTORY_PAGE)
+        page = await client.thread(thread).page(since=since, limit=_HISTORY_PAGE, unfinished=True)
         for entry in page.entries:
             shown.take(entry, page.next_offset)
         since = page.next_offset

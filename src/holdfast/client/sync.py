@@ -218,10 +218,17 @@ class SyncThread:
         return SyncIterator(self._thread.entries(types=types, since=since, limit=limit, live=live), self._loop)
 
     def page(
-        self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int = 100, live: bool = False
+        self,
+        *,
+        types: str | Sequence[str] = (),
+        since: str | None = None,
+        limit: int = 100,
+        live: bool = False,
+        unfinished: bool = False,
     ) -> EntryPage:
         """Up to `limit` entries at once (1000 at most), and where the next ones are."""
-        return self._loop.run(self._thread.page(types=types, since=since, limit=limit, live=live))
+        page = self._thread.page(types=types, since=since, limit=limit, live=live, unfinished=unfinished)
+        return self._loop.run(page)
 
     def tail(self, *, since: str | None = None, patience: float | None = None) -> SyncTail:
         """Follow the thread from an offset on (the beginning, unless told), as entries come."""

@@ -100,11 +100,17 @@ class Thread:
         since: str | None = None,
         limit: int = 100,
         live: bool = False,
+        unfinished: bool = False,
     ) -> EntryPage:
-        """Up to `limit` entries at once (1000 at most), and where the next ones are."""
+        """Up to `limit` entries at once (1000 at most), and where the next ones are.
+
+        `unfinished`: the last page also has the pieces of a message that is not whole yet. A tail from there goes on
+        with the next piece.
+        """
         offset = await self._resolve(parse_position(since))
         parameters = [("type", each) for each in ((types,) if isinstance(types, str) else types)]
         parameters += [("since", offset), ("limit", str(limit)), *([("live", "true")] if live else [])]
+        parameters += [("unfinished", "true")] if unfinished else []
         answer = await self._connection.ask("GET", f"{self._path}/entries", parameters=parameters)
         return answer.read(EntryPage.from_json)
 

@@ -161,10 +161,15 @@ async def read_entries(
     since: Annotated[str, Query(description="An offset that was given out, or `-1` for the beginning.")] = "-1",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     live: Annotated[bool, Query(description="With text as it came, piece by piece, before its whole message.")] = False,
+    unfinished: Annotated[
+        bool, Query(description="With the pieces of a message that is not whole yet: to follow the thread from there.")
+    ] = False,
 ) -> EntryList:
     """Read entries, the oldest first. Live reading is the stream's business."""
     grant.check_thread(id, Scope.READ)
-    page = await services.threads.entries(id, types=tuple(type or ()), since=start_of(since), limit=limit, live=live)
+    page = await services.threads.entries(
+        id, types=tuple(type or ()), since=start_of(since), limit=limit, live=live, unfinished=unfinished
+    )
     return EntryList(
         entries=[EntryModel.model_validate(entry) for entry in page.entries],
         next_offset=format_offset_text(page.position),

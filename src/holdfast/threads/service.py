@@ -12,7 +12,8 @@ from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFou
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
-from holdfast.threads.selection import Selection
+from holdfast.threads.runs import DELTA
+from holdfast.threads.selection import Selection, Unfinished
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.surface import THREADS, stream_path
@@ -97,27 +98,46 @@ class Threads:
         position = await self._append(id, entry)
         return entry, position
 
-    async def entries(self, id: str, *, types: tuple[str, ...], since: int, limit: int, live: bool = True) -> EntryPage:
+    async def entries(
+        self,
+        id: str,
+        *,
+        types: tuple[str, ...],
+        since: int,
+        limit: int,
+        live: bool = True,
+        unfinished: bool = False,
+    ) -> EntryPage:
         """Up to `limit` entries of these types, from a position on. Not `live`: without text that came in pieces.
+
+        `unfinished`: with the pieces of messages that are not whole by the end of the page, for readers that go on to
+        follow the thread. They do not count for `limit`.
 
         A page is bounded in bytes and in what is searched for it: it may have fewer entries, or none, and not be the
         last.
         """
         path = _path(id)
-        selection = Selection(types, live=live)
+        joins = unfinished and not live
+        selection = Selection(types, live=live or joins)
+        pieces = Unfinished(_PAGE_BYTES)
         found: list[dict[str, Any]] = []
         begin, size = since, 0
         while True:
-            piece = await self._store.read(path, begin, _READ_BYTES)
-            for each in selection.take(piece.data):
+            read = await self._store.read(path, begin, _READ_BYTES)
+            for each in selection.take(read.data):
+                kind: str = each.entry["payload"]["type"]
+                if joins and kind.endswith(DELTA):
+                    pieces.add(len(found), each)
+                    continue
+                pieces.settle(kind)
                 found.append(each.entry)
                 size += each.size
                 if len(found) == limit or size >= _PAGE_BYTES:
                     end = begin + each.end
-                    return EntryPage(found, end, up_to_date=end == piece.tail)
-            begin = piece.end
-            if piece.up_to_date or begin - since >= _SEARCH_BYTES:
-                return EntryPage(found, begin, up_to_date=piece.up_to_date)
+                    return EntryPage(pieces.merge(found), end, up_to_date=end == read.tail)
+            begin = read.end
+            if read.up_to_date or begin - since >= _SEARCH_BYTES:
+                return EntryPage(pieces.merge(found), begin, up_to_date=read.up_to_date)
             await asyncio.sleep(0)  # what is in memory is read without a pause, and others want to go on
 
     async def _signal(self, id: str, name: str, **fields: Any) -> None:

@@ -27,7 +27,7 @@ export class Reader {
   async history(take, tell) {
     for (let failures = 0; ;) {
       try {
-        const answer = await this.#ask(`/v1/threads/${encodeURIComponent(this.thread)}/entries?limit=${PAGE}&since=${encodeURIComponent(this.offset)}`);
+        const answer = await this.#ask(`/v1/threads/${encodeURIComponent(this.thread)}/entries?unfinished=true&limit=${PAGE}&since=${encodeURIComponent(this.offset)}`);
         const page = await answer.json();
         failures = 0;
         this.offset = page.nextOffset;
