@@ -102,7 +102,6 @@ async def test_a_box_of_before_goes_on_and_becomes_another_user_when_it_starts_a
     async with LocalProvider(tmp_path / "home") as provider:
         await able(provider)
         assert provider._launcher is not None
-        provider._launcher.maps = False  # as before
         box = await provider.create(BoxSpec(), id="older")
         await box.files.write("file", b"text")
         assert await user_of(provider, box) == provider.ground.uid
@@ -128,3 +127,20 @@ def test_the_user_of_a_box_is_the_same_each_time_and_another_in_another_home() -
     users = {runtime.box_user(folder, id) for folder in (home, other) for id in ("first", "second")}
     assert len(users) == 4
     assert runtime.box_user(home, "first") in users
+
+
+async def test_a_box_that_takes_all_inotify_instances_leaves_its_neighbour_some(tmp_path: Path) -> None:
+    """The kernel counts them by user."""
+    take_all = (
+        "import ctypes, sys\nlibc, taken = ctypes.CDLL(None), 0\n"
+        "while libc.inotify_init1(0) >= 0: taken += 1\nprint(taken, flush=True)\nsys.stdin.read()\n"
+    )
+    async with LocalProvider(tmp_path / "home") as provider:
+        await able(provider)
+        greedy, neighbour = [await provider.create(BoxSpec(), id=id) for id in ("greedy", "neighbour")]
+        async with await greedy.channel(["python3", "-c", take_all]) as channel:
+            assert int(await channel.read()) > 0
+            got = await neighbour.exec(["python3", "-c", "import ctypes; print(ctypes.CDLL(None).inotify_init1(0))"])
+            assert int(got.text) >= 0
+        for box in (greedy, neighbour):
+            await box.delete()
