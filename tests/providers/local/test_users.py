@@ -102,6 +102,7 @@ async def test_a_box_of_before_goes_on_and_becomes_another_user_when_it_starts_a
     async with LocalProvider(tmp_path / "home") as provider:
         await able(provider)
         assert provider._launcher is not None
+        provider._launcher.maps = False  # as before
         box = await provider.create(BoxSpec(), id="older")
         await box.files.write("file", b"text")
         assert await user_of(provider, box) == provider.ground.uid
