@@ -10,7 +10,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from tests.server.box_providers import dummies
 
 from holdfast.server.app import create_app
@@ -55,10 +55,12 @@ class Key:
 def test_every_operation_keeps_its_word(case: schemathesis.Case[Any], server: ServerProcess) -> None:
     Key.value = server.api_key
     # Offsets and cursors are opaque: the schema cannot say which of them were given out.
-    case.call_and_validate(
-        base_url=server.url,
-        excluded_checks=[positive_data_acceptance],
-    )
+    excluded: list[Any] = [positive_data_acceptance]
+    query: dict[str, Any] = case.query or {}
+    if any(isinstance(value, list) for value in query.values()):
+        # Meant as a wrong type, but all of a query is text: a list of one true is the word "true".
+        excluded.append(negative_data_rejection)
+    case.call_and_validate(base_url=server.url, excluded_checks=excluded)
 
 
 def test_every_route_is_documented_with_its_errors(server: ServerProcess) -> None:
