@@ -242,7 +242,7 @@ async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watche
             write_line("    ", *line)
     write_line("")
     write_next([f"holdfast diff {thread}", f"holdfast attach {thread}", "holdfast model add --help"])
-    write_line(hint('         then, in a project of yours: holdfast run "what to do" --agent pi'))
+    write_line(hint('         then: holdfast run "what to do" --agent pi --dir ~/my-project'))
 
 
 @contextlib.contextmanager
