@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -47,6 +48,18 @@ def test_the_secret_is_made_once(tmp_path: Path) -> None:
     with Home(tmp_path) as home:
         assert home.secret() == first
     assert len(first) == 32
+
+
+def test_a_process_has_its_own_umask_again_after_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with Home(tmp_path):
+            (tmp_path / "private").touch()
+        (tmp_path / "public").touch()
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "public")]
+    assert modes == [0o600, 0o644]
 
 
 def test_a_note_that_cannot_be_read_says_so(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class Home:
         self.database = path / "holdfast.db"
         self._note = path / "server.json"
         self._lock: int | None = None
+        self._umask = 0
 
     def __enter__(self) -> Home:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -48,7 +49,7 @@ class Home:
             self._lock = None
             where = f" at {running.url} (pid {running.pid})" if running else ""
             raise HomeInUse(f"a server already runs on {self.path}{where}")
-        os.umask(0o077)
+        self._umask = os.umask(0o077)
         self._note.unlink(missing_ok=True)
         return self
 
@@ -65,6 +66,7 @@ class Home:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+            os.umask(self._umask)
 
     def secret(self) -> bytes:
         """The root secret of this home, made on first use. Keys for each purpose are derived from it."""
