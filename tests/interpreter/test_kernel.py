@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.wire import pack
@@ -395,6 +396,18 @@ async def test_an_execution_outlives_its_connection_and_its_call_is_carried_out_
     assert (done.value, done.stdout, done.error) == (42, "before\nafter waited\n", None)
     assert len(host.calls) == 1
     assert (await context.execute("got")).value == "waited"
+
+
+async def test_a_connection_is_closed_also_by_who_is_cancelled_while_doing_it(context: Context) -> None:
+    connection = context._connection
+    assert connection is not None
+    closing = asyncio.create_task(context._hang_up())
+    await asyncio.sleep(0)  # now it waits for its reader
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises((OSError, BoxError)):
+        await connection.write(b"more")
 
 
 async def test_another_process_finds_the_contexts_with_all_that_they_have(kernels: Kernels, context: Context) -> None:

@@ -133,12 +133,14 @@ class Context:
             await asyncio.gather(finder, return_exceptions=True)
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-        if connection is not None:
-            with contextlib.suppress(BoxError, OSError):
-                await connection.close()
+        try:
+            if reader is not None:
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+        finally:  # also where this itself is cancelled: nobody else knows of the connection any more
+            if connection is not None:
+                with contextlib.suppress(BoxError, OSError):
+                    await connection.close()
 
     async def close(self) -> None:
         """Let go of it: it lives on. What it runs goes on, and what comes of that waits for the next connection."""
