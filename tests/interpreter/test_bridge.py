@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from holdfast.guest.kernel import shipping
 from holdfast.interpreter import bridge as bridges
 from holdfast.interpreter.bridge import Bridge, Delegation
 from holdfast.interpreter.budget import Budget, Limits
@@ -319,7 +320,8 @@ async def test_results_have_a_form_that_travels() -> None:
 
     given: Any = [Report(title="t", parts=[1]), {"a": (1, 2)}]
     bridge = Bridge(tools={"get": lambda: given})
-    assert await bridge.handle(call("get")) == [{"title": "t", "parts": [1]}, {"a": (1, 2)}]
+    sent = shipping.load(shipping.dump(await bridge.handle(call("get"))))
+    assert sent == [{"title": "t", "parts": [1]}, {"a": (1, 2)}]
     given = {"a": [Odd()]}
     with pytest.raises(CallFailed, match="get gave something that cannot be sent to a box: a Odd has no form"):
         await bridge.handle(call("get"))

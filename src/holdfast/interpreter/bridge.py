@@ -20,7 +20,6 @@ from holdfast.interpreter.annotations import name_of
 from holdfast.interpreter.batches import BatchFailed, all_or_nothing
 from holdfast.interpreter.budget import Budget
 from holdfast.interpreter.calls import Call, Submission, ToolName
-from holdfast.interpreter.checks import without_models
 from holdfast.interpreter.errors import BudgetExceeded, CallFailed, CallRefused, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.fields import Given, OutputField, check, fields_of
 from holdfast.interpreter.host import Completion, Record
@@ -537,15 +536,11 @@ def _check_bounds(args: Any, kwargs: Any) -> None:
 
 
 def _sendable(name: str, result: Any, called: _Called) -> Any:
-    """The result in a form that travels. Raises `CallFailed` for what has none, or is too large."""
+    """The result, which has a form that travels. Raises `CallFailed` for what has none, or is too large."""
     try:
         size = len(shipping.dump(result))
-    except shipping.Unshippable:
-        result = without_models(result)
-        try:
-            size = len(shipping.dump(result))
-        except shipping.Unshippable as error:
-            raise CallFailed(f"{name} gave something that cannot be sent to a box: {error}") from None
+    except shipping.Unshippable as error:
+        raise CallFailed(f"{name} gave something that cannot be sent to a box: {error}") from None
     if size > _LARGEST_RESULT:
         raise CallFailed(
             f"{name} gave {size} bytes, and at most {_LARGEST_RESULT} can be sent to a box", hint="ask for less"

@@ -7,8 +7,6 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel
-
 from holdfast.guest.kernel import shipping
 from holdfast.interpreter.errors import InvalidInterpreter
 
@@ -19,7 +17,6 @@ SMALLEST_MEMORY: Final = 16 << 20
 """Bytes below which a Python can barely start."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,120}\Z")
 _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-_DEEPEST: Final = 64
 
 
 def check_id(id: str) -> str:
@@ -85,33 +82,19 @@ def ship_variables(variables: Mapping[str, Any] | None, taken: Collection[str]) 
     try:
         return shipping.dump_parts(dict(variables))
     except shipping.Unshippable:
-        return shipping.dump_parts({name: _shippable(name, value) for name, value in variables.items()})
+        for name, value in variables.items():
+            _check_shippable(name, value)
+        raise
 
 
-def _shippable(name: str, value: Any) -> Any:
+def _check_shippable(name: str, value: Any) -> None:
     try:
-        plain = without_models(value)
-        shipping.dump_parts(plain)
-    except (shipping.Unshippable, ValueError, TypeError) as error:
+        shipping.dump_parts({name: value})
+    except shipping.Unshippable as error:
         raise InvalidInterpreter(
             f"variable {name} cannot be sent to a box: {error}",
             hint="send plain values, arrays, tables or texts, or write a file to the box",
         ) from None
-    return plain
-
-
-def without_models(value: Any, depth: int = 0) -> Any:
-    """With models of pydantic, wherever they are, as the documents that they are."""
-    if depth > _DEEPEST:
-        return value  # which is too deep in any form
-    if isinstance(value, BaseModel):
-        return without_models(value.model_dump(), depth + 1)
-    if isinstance(value, list | tuple):
-        made = [without_models(each, depth + 1) for each in value]
-        return tuple(made) if isinstance(value, tuple) else made
-    if isinstance(value, dict):
-        return {key: without_models(each, depth + 1) for key, each in value.items()}
-    return value
 
 
 def _shown(value: object) -> str:
