@@ -109,17 +109,19 @@ async def test_a_download_takes_files_and_leaves_pipes_and_sockets(scene: Scene,
 
 
 async def test_a_huge_file_with_holes_is_refused_before_a_byte_is_taken(scene: Scene, tmp_path: Path) -> None:
-    place = new_id("out")
-    await sh(scene, f"mkdir {place}; truncate -s 10T {place}/huge")
-    async with asyncio.timeout(PATIENCE):
-        with pytest.raises(BoxError):
-            await scene.box.files.download(place, tmp_path / "got")
-        with pytest.raises(BoxError):
-            await scene.box.files.read(f"{place}/huge")
-        assert await scene.box.files.read(f"{place}/huge", offset=1 << 40, length=10) == bytes(10)
-    assert list(tmp_path.iterdir()) == []
-    assert MAX_READ < 1 << 30
-    await sh(scene, f"rm -r {place}")
+    box = await scene.provider.create(BoxSpec(disk=20 << 40), id=new_id("b"))  # or the limit would refuse the file
+    try:
+        assert (await box.exec(["sh", "-ec", "mkdir out; truncate -s 10T out/huge"])).ok
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(BoxError):
+                await box.files.download("out", tmp_path / "got")
+            with pytest.raises(BoxError):
+                await box.files.read("out/huge")
+            assert await box.files.read("out/huge", offset=1 << 40, length=10) == bytes(10)
+        assert list(tmp_path.iterdir()) == []
+        assert MAX_READ < 1 << 30
+    finally:
+        await box.delete()
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------
