@@ -12,6 +12,7 @@ from tests.guest.running import alive, appears, start
 from tests.providers.stream.test_guest import pythons
 
 from holdfast.testing.runner_door import RunnerDoor
+from holdfast.threads.messages import Request, Response
 
 pytestmark = pytest.mark.anyio
 
@@ -84,6 +85,42 @@ async def test_an_agent_killed_at_any_stage_leaves_whole_entries_and_one_end(
         assert (others[-1]["text"], others[-1]["partial"]) == ("half of it", True)
     if "tool" in kinds:
         assert others[-1]["status"] == "interrupted"
+
+
+LIMIT = {"code": "memory_limit", "message": "the box ran out of memory", "hint": "give it more"}
+
+
+async def test_an_agent_that_a_limit_of_its_box_killed_says_which(door: RunnerDoor, tmp_path: Path) -> None:
+    door.limit = LIMIT
+    script = "say(call='c', name='sh'); sys.stderr.write('last words'); sys.stderr.flush(); os.kill(os.getpid(), 9)"
+    assert await (await start(door, script, tmp_path)).wait() == 0
+    *_, tool, end = await door.payloads()
+    assert (tool["status"], end["status"], end["exit_code"]) == ("interrupted", "failed", 137)
+    assert end["error"] == {**LIMIT, "stderr": "last words"}
+
+
+@pytest.mark.parametrize(
+    "script", ["sys.exit(3)", "os.kill(os.getpid(), 15)", "say(failed='it failed'); sys.exit(137)"]
+)
+async def test_of_an_agent_that_was_not_killed_no_limit_is_asked(door: RunnerDoor, tmp_path: Path, script: str) -> None:
+    door.limit = LIMIT
+    assert await (await start(door, script, tmp_path)).wait() == 0
+    assert (await door.payloads())[-1]["error"]["code"] in ("agent_failed", "agent_killed", "scripted")
+    assert [path for path, _ in door.requests if path.endswith("/limit")] == []
+
+
+@pytest.mark.parametrize("status", [401, 404, 503])
+async def test_a_server_that_does_not_answer_about_limits_at_once_is_asked_again_or_not_at_all(
+    door: RunnerDoor, tmp_path: Path, status: int
+) -> None:
+    async def refuse(request: Request) -> Response | None:
+        asked = [path for path, _ in door.requests if path.endswith("/limit")]
+        return Response(status, []) if request.path.endswith("/limit") and not asked else None
+
+    door.limit, door.fault = LIMIT, refuse
+    assert await (await start(door, "os.kill(os.getpid(), 9)", tmp_path)).wait() == 0
+    expected = "agent_killed" if status == 404 else "memory_limit"
+    assert [each["error"]["code"] for each in await door.payloads("finished")] == [expected]
 
 
 async def test_an_agent_that_says_it_is_done_and_stays_is_ended(door: RunnerDoor, tmp_path: Path) -> None:
@@ -199,7 +236,6 @@ async def test_of_two_runners_of_a_run_the_later_one_has_it(door: RunnerDoor, tm
 
 
 async def test_a_run_that_the_server_calls_over_is_over(door: RunnerDoor, tmp_path: Path) -> None:
-    from holdfast.threads.messages import Request, Response
 
     async def over(request: Request) -> Response | None:
         return Response(409, []) if request.path.endswith("/beat") else None

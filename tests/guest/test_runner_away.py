@@ -200,10 +200,12 @@ async def test_an_agent_killed_while_the_server_is_away_is_told_of_afterwards(do
     await appears(tmp_path / "done")
     (session,) = (each for each in await door.payloads("session"))
     os.kill(int(session["session"]), signal.SIGKILL)
+    door.limit = {"code": "memory_limit", "message": "the box ran out of memory", "hint": "give it more"}
     await door.come_back()
     assert await running.wait() == 0
     assert await said(door) == list(range(100))
-    assert (await door.payloads())[-1]["exit_code"] == 137
+    end = (await door.payloads())[-1]
+    assert (end["exit_code"], end["error"]["code"]) == (137, "memory_limit")
 
 
 async def test_a_server_that_goes_in_the_middle_of_a_request_gets_it_again(door: RunnerDoor, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class Runs:
     run: str = "r-1"
     epoch: int = 2
     cancel: str | None = None
+    hit: dict[str, str] | None = None
     beats: list[str] = field(default_factory=list)
 
     async def beat(self, run: str, epoch: int) -> str | None:
@@ -49,6 +50,11 @@ class Runs:
             raise StreamConflict(f"run {run} is over")
         self.beats.append(run)
         return self.cancel
+
+    async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
+        if not await self.lives("t-1", run, epoch):
+            raise StreamConflict(f"run {run} is over")
+        return self.hit
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         return (run, epoch) == (self.run, self.epoch)
@@ -203,7 +209,7 @@ async def test_a_token_is_good_in_its_own_box_alone(world: World) -> None:
 @pytest.mark.parametrize("credential", [None, "nonsense", "hf_key"])
 async def test_without_a_runs_token_nothing_is_answered(world: World, credential: str | None) -> None:
     async with world.client(credential) as client:
-        for path in ("/v1/runs/r-1/beat", "/v1/tokens/renew", "/v1/stream/threads/t-1"):
+        for path in ("/v1/runs/r-1/beat", "/v1/runs/r-1/limit", "/v1/tokens/renew", "/v1/stream/threads/t-1"):
             assert (await client.post(path, json={})).status_code == 401
         assert (await client.get("/model/v1/models")).status_code == 401
 
@@ -231,6 +237,17 @@ async def test_a_beat_says_how_the_run_is_to_end(world: World) -> None:
         assert (await client.post("/v1/runs/r-2/beat", json={})).status_code == 403
         world.runs.epoch = 5
         assert (await client.post("/v1/runs/r-1/beat", json={})).status_code == 409
+
+
+async def test_a_runner_may_ask_which_limit_its_agent_was_killed_by(world: World) -> None:
+    async with world.client(world.token()) as client:
+        assert (await client.post("/v1/runs/r-1/limit", json={})).json() == {"limit": None}
+        world.runs.hit = {"code": "memory_limit", "message": "the box ran out of memory", "hint": "give it more"}
+        assert (await client.post("/v1/runs/r-1/limit", json={})).json() == {"limit": world.runs.hit}
+        assert (await client.post("/v1/runs/r-2/limit", json={})).status_code == 403
+        assert (await client.post("/v1/runs/r-1/x/limit", json={})).status_code == 403
+        world.runs.epoch = 5
+        assert (await client.post("/v1/runs/r-1/limit", json={})).status_code == 409
 
 
 async def test_a_token_that_expired_is_renewed_while_its_run_lives(world: World) -> None:

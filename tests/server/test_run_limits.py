@@ -76,9 +76,12 @@ def test_an_agent_that_was_killed_for_its_memory_is_told_from_others(client: Syn
     model.script([text("Never said.")])
     thread = client.runs.launch("think", agent="pi", model="scripted", box={"memory": 48 * MEGABYTE}).thread
     run = client.runs.wait(thread)
-    assert run.status in ("failed", "orphaned")
+    assert run.status in ("failed", "orphaned")  # the kernel chooses whom it kills: the agent, or its runner
     assert run.error is not None
-    assert thread in run.error["hint"]
+    assert run.error["code"] == "memory_limit"
+    assert "the box ran out of memory" in run.error["message"]
+    assert "its limit is 48 MB" in run.error["message"]
+    assert run.error["hint"] == f"give it more: holdfast resume {thread} --memory SIZE; its files are kept"
     found = client.runs.diagnose(thread)
     assert found.wrong is not None
     assert found.wrong.startswith("memory limit: the box ran out of memory")

@@ -154,7 +154,7 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return _lost(runs, "box_gone", f"box {run.box} is gone, and the agent with it", hint=_NEW_BOX)
     if look.is_over and (hit := limit_that_ended(look)) is not None:
         message = f"what ran in box {run.box} was ended by its {hit.name} limit: {hit.detail}"
-        return _lost(runs, f"{hit.name}_limit", message, hint=limit_hint(hit), exit_code=look.exit_code)
+        return _lost(runs, limit_code(hit), message, hint=limit_hint(hit), exit_code=look.exit_code)
     if look.runner is RunnerState.STOPPED:
         message = f"box {run.box} was stopped or killed while the agent was at work, and that ended with it"
         return _lost(runs, "box_stopped", message, hint=_SAME_BOX)
@@ -194,6 +194,19 @@ def limit_that_ended(look: Look) -> LimitHit | None:
         if hit.name == "disk" or look.runner is RunnerState.STOPPED or look.exit_code == _KILLED:
             return hit
     return None
+
+
+def limit_code(hit: LimitHit) -> str:
+    return f"{hit.name}_limit"
+
+
+def limit_error(hit: LimitHit, thread: str) -> dict[str, str]:
+    """The error of a run whose agent was killed while its runner lived, in a box that ran into this limit."""
+    return {
+        "code": limit_code(hit),
+        "message": f"the agent was killed by the {hit.name} limit of its box: {hit.detail}",
+        "hint": limit_hint(hit).replace("THREAD", thread),
+    }
 
 
 def limit_hint(hit: LimitHit) -> str:

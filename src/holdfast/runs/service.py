@@ -45,6 +45,7 @@ from holdfast.runs.reconcile import (
     Thresholds,
     decide,
     is_due,
+    limit_error,
     timed_out,
 )
 from holdfast.runs.request import Options, Prompt, check_prompt, default_spec, options_of, timeout_in
@@ -621,6 +622,19 @@ class Runs:
 
     async def beat(self, run: str, epoch: int) -> str | None:
         """The runner lives: write that down. Says how it is to end, if so. Raises `RunOver`."""
+        thread, live = await self._living(run, epoch)
+        await self.log.append(thread, self.log.entry(heartbeat(run)))
+        self._live[run] = (thread, epoch)
+        return None if live.cancel is None else live.cancel.value
+
+    async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
+        """The error of a run whose agent was killed, where its box ran into a limit. Raises `RunOver`."""
+        thread, live = await self._living(run, epoch)
+        hits = () if live.box is None else await self.looking.limits(live.box)
+        return next((limit_error(hit, thread) for hit in hits), None)
+
+    async def _living(self, run: str, epoch: int) -> tuple[str, Run]:
+        """The thread of a run, and the run, if it is the thread's run now, in that epoch."""
         known = self._live.get(run)
         if known is None:
             row = await self._projection.run(run)
@@ -632,9 +646,7 @@ class Runs:
         live = (await self.log.runs(thread)).live
         if live is None or not live.is_ours or live.run != run or live.epoch != epoch:
             raise RunOver(f"run {run} is over, or another runner's")
-        await self.log.append(thread, self.log.entry(heartbeat(run)))
-        self._live[run] = (thread, epoch)
-        return None if live.cancel is None else live.cancel.value
+        return thread, live
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         """Whether it is the thread's run now, in that epoch."""

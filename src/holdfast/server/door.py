@@ -56,6 +56,10 @@ class RunsAtTheDoor(Protocol):
         """It lives: write that down. Says how it is to end, if so. Raises where the run is over, or another's."""
         ...
 
+    async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
+        """The error of a run whose agent was killed by a limit of its box; None where it was not. Raises as `beat`."""
+        ...
+
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         """Whether it is the thread's run now, in that epoch."""
         ...
@@ -155,11 +159,14 @@ class Door:
         await self._body(receive)
         if path == "/v1/tokens/renew":
             return await self._renew(credential, box)
-        if path.startswith(_RUNS) and path.endswith("/beat"):
+        if path.startswith(_RUNS) and path.endswith(("/beat", "/limit")):
             grant = self._runner(credential, box)
-            if path != f"{_RUNS}{grant.run}/beat":
+            asked, _, what = path.removeprefix(_RUNS).rpartition("/")
+            if asked != grant.run:
                 raise Forbidden(f"this token is for run {grant.run}")
-            return _json({"cancel": await self._open_runs().beat(grant.run, grant.epoch)})
+            if what == "beat":
+                return _json({"cancel": await self._open_runs().beat(grant.run, grant.epoch)})
+            return _json({"limit": await self._open_runs().limit(grant.run, grant.epoch)})
         raise StreamNotFound(f"there is nothing at {path} for a box")
 
     def _runner(self, credential: str | None, box: str) -> RunGrant:

@@ -48,6 +48,8 @@ class RunnerDoor:
         self.run = run
         self.agent = agent
         self.cancel: str | None = None
+        self.limit: dict[str, str] | None = None
+        """The error that names the limit of its box by which the agent was killed."""
         self.fault: Fault | None = None
         self.after: Fault | None = None
         """Asked after a request was carried out."""
@@ -195,6 +197,8 @@ class RunnerDoor:
             raise Unauthorized("this token is not good")
         if request.path.endswith("/beat"):
             return _json({"cancel": self.cancel})
+        if request.path.endswith("/limit"):
+            return _json({"limit": self.limit})
         assert self._surface is not None
         request.path = stream_path(request.path.removeprefix(PREFIX))
         author = Author(Writer.RUNNER, self.run, int(request.headers[b"producer-epoch"]), self.agent)

@@ -3,6 +3,8 @@
     working ──(exits · says it is done · cancel · runaway)──▶ ending ──(no process left)──▶ posting ──▶ done
        └────────────────────(the run is another's now)────────────────▶ fenced
 
+Before the end of an agent that was killed is posted, the server is asked whether a limit of the box killed it.
+
 Everything that has to do with time, pipes or the server is done by the parts; here it is decided when.
 """
 
@@ -19,6 +21,7 @@ from holdfast.guest.runner.door import Door
 from holdfast.guest.runner.ending import Ending
 from holdfast.guest.runner.entries import Entries
 from holdfast.guest.runner.journal import Journal
+from holdfast.guest.runner.limits import LimitQuestion
 from holdfast.guest.runner.producer import Producer
 from holdfast.guest.runner.pulse import Pulse
 from holdfast.guest.runner.token import Token
@@ -52,6 +55,7 @@ _DRAIN = 2.0
 """Seconds that output may still come after every process has ended."""
 _SHOWN_STDERR = 8 << 10
 _MAX_FAILURES = 3
+_KILLED = 137
 
 
 class Run:
@@ -89,6 +93,8 @@ class Run:
         self._problem: dict[str, Any] | None = None
         """Why the run failed, where the agent itself is not the one to tell."""
         self._fenced = False
+        self._question: LimitQuestion | None = None
+        """Asked once the agent has ended, where it was killed."""
         self._posting = False
         self._waiting = False
         """The agent waits for the server to take what it said."""
@@ -250,16 +256,34 @@ class Run:
     # --- the end ---
 
     def _post_end(self) -> None:
-        if self._posting:
+        if self._posting or self._question is not None:
             return
-        self._posting = True
         self._agent.end_errors()
         for pid, code in lineage.reap():
             if pid == self._agent.pid and self._agent_exit is None:
                 self._agent_exit = code
         for payload in self._leftovers():
             self._entries.add(payload)
-        self._entries.finish(self._finished())
+        payload = self._finished()
+        if was_killed(payload):
+            self._settle()
+            self._question = LimitQuestion(
+                self._loop,
+                self._make_door(),
+                self._token,
+                self._config.run,
+                lambda limit: self._post(
+                    payload if limit is None else {**payload, "error": {**payload["error"], **limit}}
+                ),
+            )
+        else:
+            self._post(payload)
+
+    def _post(self, end: dict[str, Any]) -> None:
+        if self._posting or self._fenced:
+            return
+        self._posting = True
+        self._entries.finish(end)
         self._producer.wake()
 
     def _leftovers(self) -> list[dict[str, Any]]:
@@ -323,6 +347,8 @@ class Run:
         self._fenced = True
         self._producer.close()
         self._pulse.close()
+        if self._question is not None:
+            self._question.close()
         if self._ending is None:
             self._ending = Ending(self._loop, 0.0, self._all_ended)
         elif self._tree_ended:
@@ -355,7 +381,10 @@ class Run:
             return
         if self._problem is None:
             self._problem = {"code": "runner_failed", "message": "the runner failed: %r" % error}
-        if self._tree_ended:
+        if self._question is not None:
+            self._question.close()
+            self._post(self._finished())
+        elif self._tree_ended:
             self._loop.after(_DRAIN, self._post_end)
         else:
             self._end_tree(0.0)
@@ -366,3 +395,8 @@ class Run:
             os.write(2, b"runner: %s\n" % text.encode("utf-8", "replace"))
         except OSError:
             pass  # a full disk: nobody will miss it
+
+
+def was_killed(end: dict[str, Any]) -> bool:
+    """Whether a run failed because its agent was killed, by nobody that is known here."""
+    return end.get("exit_code") == _KILLED and (end.get("error") or {}).get("code") == "agent_killed"

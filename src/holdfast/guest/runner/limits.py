@@ -1,0 +1,73 @@
+"""Asks the server which limit of its box an agent was killed by. The box itself cannot see that: the kernel tells who
+made the box."""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.guest.runner.door import Answer, Door
+    from holdfast.guest.runner.loop import Loop, Timer
+    from holdfast.guest.runner.token import Token
+
+_AGAIN = 1.0
+"""Seconds until it is asked again, while the server is away: without it the end cannot be posted either."""
+_PATIENCE = 60.0
+"""Seconds after which the run ends without the answer."""
+_LONGEST = 2000
+"""Characters of each text that is taken from an answer."""
+
+
+class LimitQuestion:
+    """Asked once. `then` gets the error that names the limit, or None, and is always told."""
+
+    def __init__(self, loop: Loop, door: Door, token: Token, run: str, then: Callable[[dict[str, str] | None], None]):
+        self._loop = loop
+        self._door = door
+        self._token = token
+        self._path = "/v1/runs/%s/limit" % run
+        self._then: Callable[[dict[str, str] | None], None] | None = then
+        self._again: Timer | None = None
+        self._given_up = loop.after(_PATIENCE, lambda: self._finish(None))
+        self._ask()
+
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        self._then = None
+        self._loop.cancel(self._again)
+        self._loop.cancel(self._given_up)
+        self._door.close()
+
+    def _ask(self) -> None:
+        self._door.post(self._path, "", b"{}", self._answered)
+
+    def _answered(self, answer: Answer | None) -> None:
+        if self._then is None:
+            return
+        if answer is not None and answer.status == 401:
+            self._token.refused()
+        if answer is None or answer.status >= 500 or answer.status in (401, 408, 425, 429):
+            self._again = self._loop.after(_AGAIN, self._ask)
+            return
+        self._finish(limit_in(answer.body) if answer.status == 200 else None)
+
+    def _finish(self, limit: dict[str, str] | None) -> None:
+        then = self._then
+        self.close()
+        if then is not None:
+            then(limit)
+
+
+def limit_in(body: bytes) -> dict[str, str] | None:
+    """The error in an answer: code, message and hint."""
+    try:
+        found = json.loads(body)["limit"]
+        texts = {name: found[name] for name in ("code", "message", "hint")}
+    except (ValueError, LookupError, TypeError):
+        return None
+    if not all(isinstance(text, str) for text in texts.values()):
+        return None
+    return {name: text[:_LONGEST] for name, text in texts.items()}
