@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.stores import Reopen, StoreContract, read_all
+from holdfast.testing.stores import Reopen, StoreContract, append_many, read_all
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
@@ -360,4 +360,43 @@ async def test_the_room_of_deleted_streams_is_given_back(tmp_path: Path) -> None
     assert path.stat().st_size < 12 * 1024 * 1024
     store = await SqliteStore.open(path)
     assert await read_all(store, "b") == b"kept"
+    await store.close()
+
+
+@pytest.mark.parametrize("filings", [1, 100])
+async def test_a_key_that_is_filed_while_keys_are_looked_up_is_not_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filings: int
+) -> None:
+    """It is in the table too late for the look-up, and not in memory any more when the append is decided."""
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", StreamConfig(content_type="application/json"), keyed=(Keyed("z", b"0,\n"),))
+    find = store._reader.find_keys
+    numbers = iter(range(filings))
+
+    async def find_keys(stream: int, keys: list[str], *, up_to: int) -> list[str]:
+        found = await find(stream, keys, up_to=up_to)
+        if (number := next(numbers, None)) is not None:
+            await store.append("a", AppendRequest(keyed=(Keyed(f"k{number}", b"1,\n"),)))
+            await store._file()
+        return found
+
+    monkeypatch.setattr(store._reader, "find_keys", find_keys)
+    many = tuple(Keyed(f"k{number}", b"1,\n") for number in range(5))
+    await append_many(store, "a", AppendRequest(keyed=many))
+    assert await read_all(store, "a") == b"0,\n" + b"1,\n" * 5
+    await store.close()
+
+
+async def test_keys_of_many_messages_are_not_looked_up_on_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    store = await SqliteStore.open(tmp_path / "db")
+    await store.create("a", StreamConfig(content_type="application/json"), keyed=(Keyed("z", b"0,\n"),))
+    await append_many(store, "a", AppendRequest(keyed=(Keyed("b", b"1,\n"),)))
+    asked: list[str] = []
+    store._lookup.set_trace_callback(asked.append)
+    many = tuple(Keyed(key, b"2,\n") for key in ("a", "b", "c"))
+    await append_many(store, "a", AppendRequest(keyed=many))
+    assert not asked
+    assert await read_all(store, "a") == b"0,\n1,\n2,\n2,\n"
     await store.close()

@@ -188,7 +188,7 @@ class Door:
             raise Forbidden("a run cannot close its thread")
         request = Request("POST", path, b"", headers, body, request_id)
         author = Author(Writer.RUNNER, grant.run, grant.epoch, grant.agent)
-        return self._surface.appended(request, await self._surface.append(request, author))
+        return await self._surface.respond(request, author)
 
     async def _renew(self, credential: str | None, box: str) -> Response:
         issued = self._access.renew_run(credential, box)

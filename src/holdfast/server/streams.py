@@ -14,6 +14,7 @@ from holdfast.threads.access import Access
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.authority import KEY, TOKEN, Author
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
+from holdfast.threads.framing import WHOLE_BYTES
 from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.streams import Appended
 from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
@@ -74,8 +75,12 @@ class StreamService:
     def open_tails(self) -> int:
         return self._tails.open_count
 
+    def takes_at_once(self, request: Request) -> bool:
+        """Whether an append may go by `append`; all others go by `respond`."""
+        return len(request.body) <= WHOLE_BYTES and self._surface.takes_at_once
+
     def append(self, raw_path: str, request: Request) -> Acknowledgement:
-        """The hot path: no task, no second look at the bytes."""
+        """The hot path: no task, no second look at the bytes. For what it `takes_at_once`."""
         request.path = path = stream_path(raw_path)
         return self._surface.append(request, self._authorize(request, path))
 

@@ -424,7 +424,7 @@ class StreamWire(HttpToolsProtocol):
             if request.method != "OPTIONS":
                 service.origins.check(request.headers)
             # A quoted spelling of what is reserved is refused as a stream.
-            if request.method == "POST" and not is_control(exchange.target):
+            if request.method == "POST" and service.takes_at_once(request) and not is_control(exchange.target):
                 self._append(exchange)
                 return
         except Exception as error:

@@ -202,7 +202,7 @@ class RunnerDoor:
         assert self._surface is not None
         request.path = stream_path(request.path.removeprefix(PREFIX))
         author = Author(Writer.RUNNER, self.run, int(request.headers[b"producer-epoch"]), self.agent)
-        return self._surface.appended(request, await self._surface.append(request, author))
+        return await self._surface.respond(request, author)
 
 
 def _json(document: dict[str, Any]) -> Response:

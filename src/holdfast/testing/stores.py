@@ -28,7 +28,7 @@ from holdfast.threads.errors import (
 )
 from holdfast.threads.framing import SEPARATOR, frame_json
 from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import AppendRequest, Change, ForkPoint, Keyed, Producer, StreamConfig
+from holdfast.threads.streams import Appended, AppendRequest, Change, ForkPoint, Keyed, Producer, StreamConfig
 
 JSON = StreamConfig(content_type="application/json")
 TEXT = StreamConfig(content_type="text/plain")
@@ -49,6 +49,10 @@ async def read_all(store: StreamStore, path: str, start: int = 0, limit: int = 1
             return b"".join(pieces)
         assert piece.data, "a read that is not up to date must make progress"
         start = piece.end
+
+
+async def append_many(store: StreamStore, path: str, request: AppendRequest) -> Appended:
+    return await (await store.append_many(path, request))
 
 
 @pytest.mark.anyio
@@ -266,6 +270,37 @@ class StoreContract:
         await store.append("a", AppendRequest(keyed=(Keyed("k1", b"1,\n"),)))
         await store.append("b", AppendRequest(keyed=(Keyed("k0", b"0,\n"), Keyed("k1", b"1,\n"))))
         assert await read_all(store, "b") == b"0,\n1,\n"
+
+    async def test_many_messages_are_deduplicated_as_one_is(
+        self, store: StreamStore, reopen: Reopen, clock: ManualClock
+    ) -> None:
+        await store.create("a", JSON, keyed=(Keyed("k05", b"05,\n"),))
+        await store.append("a", AppendRequest(keyed=(Keyed("k03", b"03,\n"),)))
+        await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))
+        await store.append("a", AppendRequest(keyed=(Keyed("k01", b"01,\n"),)))
+        many = tuple(Keyed(f"k{number:02}", b"%02d,\n" % number) for number in (*range(10), 0, 9))
+        both = await asyncio.gather(*(append_many(store, "b", AppendRequest(keyed=many)) for _ in range(2)))
+        assert sorted(each.duplicate for each in both) == [False, True]
+        expected = b"05,\n03,\n" + b"".join(b"%02d,\n" % number for number in (0, 1, 2, 4, 6, 7, 8, 9))
+        assert await read_all(store, "b") == expected
+        await store.close()
+        again = await reopen(clock.now)
+        assert (await append_many(again, "b", AppendRequest(keyed=many))).duplicate
+        more = (Keyed("k045", b"45,\n"), *many, Keyed("k99", b"99,\n"))
+        assert not (await append_many(again, "b", AppendRequest(keyed=more))).duplicate
+        assert await read_all(again, "b") == expected + b"45,\n99,\n"
+        assert (await append_many(again, "b", AppendRequest(b"1,\n"))).tail == len(expected) + 11
+        await again.close()
+
+    async def test_many_messages_of_a_producer_are_written_once(self, store: StreamStore) -> None:
+        await store.create("a", JSON)
+        many = AppendRequest(
+            keyed=tuple(Keyed(str(number), b"1,\n", fresh=True) for number in range(3)), producer=Producer("p", 0, 0)
+        )
+        assert [(await append_many(store, "a", many)).duplicate for _ in range(2)] == [False, True]
+        assert await read_all(store, "a") == b"1,\n1,\n1,\n"
+        with pytest.raises(StreamNotFound):
+            await append_many(store, "nowhere", many)
 
     # Forks
 

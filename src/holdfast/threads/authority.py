@@ -6,12 +6,12 @@ later carries its seal as well (`seals`), so an entry that slipped in by any way
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.threads.entries import Entry, keyed, keyed_entries
+from holdfast.threads.entries import Admit, Entry, keyed, keyed_entries, keyed_slices
 from holdfast.threads.errors import Forbidden, InvalidEntry
 from holdfast.threads.runs import FINISHED, PREFIX, PRODUCER, RunStatus, end_id
 from holdfast.threads.seals import Seals
@@ -139,7 +139,13 @@ class Authority:
 
     def entries(self, body: bytes, now: int, thread: str, author: Author) -> tuple[Keyed, ...]:
         """Ready to append; all of them or none. Raises `InvalidEntry` and `Forbidden`."""
+        return keyed_entries(body, now, self._admit(now, thread, author))
 
+    def slices(self, body: bytes, now: int, thread: str, author: Author) -> Iterator[tuple[Keyed, ...]]:
+        """The same for a large body, a slice at a time."""
+        return keyed_slices(body, now, self._admit(now, thread, author))
+
+    def _admit(self, now: int, thread: str, author: Author) -> Admit:
         def admit(value: dict[str, Any]) -> Keyed | None:
             payload = value["payload"]
             if (reason := may_append(author, value.get("id"), payload, self._agents)) is not None:
@@ -153,7 +159,7 @@ class Authority:
                     raise InvalidEntry(str(error)) from None
             return None
 
-        return keyed_entries(body, now, admit)
+        return admit
 
 
 def check_chosen_id(id: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from holdfast.threads.errors import InvalidEntry
-from holdfast.threads.framing import SEPARATOR, parse_messages
+from holdfast.threads.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.ids import new_entry_id
 from holdfast.threads.streams import Keyed
 
@@ -52,8 +52,17 @@ Admit = Callable[[dict[str, Any]], Keyed | None]
 
 def keyed_entries(body: bytes, now: int, admit: Admit | None = None) -> tuple[Keyed, ...]:
     """The entries of a request body, ready to append. Those that lack an id or a time get one."""
-    values, messages = parse_messages(body)
-    return tuple(_keyed(value, message, now, admit) for value, message in zip(values, messages, strict=True))
+    return _keyed_messages(parse_messages(body), now, admit)
+
+
+def keyed_slices(body: bytes, now: int, admit: Admit | None = None) -> Iterator[tuple[Keyed, ...]]:
+    """The same for a large body, a slice at a time."""
+    for messages in parse_slices(body):
+        yield _keyed_messages(messages, now, admit)
+
+
+def _keyed_messages(messages: Messages, now: int, admit: Admit | None) -> tuple[Keyed, ...]:
+    return tuple(_keyed(value, message, now, admit) for value, message in zip(*messages, strict=True))
 
 
 def keyed(entry: Entry) -> Keyed:

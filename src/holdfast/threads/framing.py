@@ -8,6 +8,7 @@ no parsing and no copying of messages one by one.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -16,9 +17,19 @@ from holdfast.threads.errors import BodyTooLarge, InvalidRequest
 
 SEPARATOR: Final = b",\n"
 MOST_MESSAGES: Final = 20_000
-"""In one append. Each is checked while nobody else is served."""
-_scan = json.JSONDecoder().raw_decode
+"""In one append."""
+WHOLE_BYTES: Final = 16 * 1024
+"""A body up to this size is taken whole. A larger one is taken in slices, and the event loop serves others between."""
+SLICE_MESSAGES: Final = 256
+SLICE_BYTES: Final = 64 * 1024
+"""A slice ends with the message that makes it this long."""
+_scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+"""Finds where a value ends. Numbers are not converted: those that are too long for Python are for orjson to judge."""
 _WHITESPACE: Final = " \t\n\r"
+_skip_whitespace = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
+
+Messages = tuple[list[Any], list[bytes]]
+"""Messages, parsed, and each as it was written, on one line."""
 
 
 def parse_json(body: bytes) -> Any:
@@ -31,20 +42,89 @@ def parse_json(body: bytes) -> Any:
 def frame_json(body: bytes) -> bytes:
     """The framed messages of a request body, one level of array flattened; empty for an empty array."""
     _, messages = parse_messages(body)
+    return frame(messages)
+
+
+def frame_slices(body: bytes) -> Iterator[bytes]:
+    """The same for a large body, a slice at a time."""
+    for _, messages in parse_slices(body):
+        yield frame(messages)
+
+
+def frame(messages: list[bytes]) -> bytes:
     return SEPARATOR.join(messages) + SEPARATOR if messages else b""
 
 
-def parse_messages(body: bytes) -> tuple[list[Any], list[bytes]]:
-    """The messages of a request body, parsed, and each as it was written, on one line."""
+def parse_messages(body: bytes) -> Messages:
+    """The messages of a request body."""
     value = parse_json(body)
     if type(value) is not list:
         return [value], [_one_line(body)]
     if len(value) > MOST_MESSAGES:
-        raise BodyTooLarge(f"{len(value)} messages in one append: at most {MOST_MESSAGES}, so send them in several")
+        raise _too_many()
     inside = body.strip()[1:-1]
     if len(value) == 1:
         return value, [_one_line(inside)]
     return value, _elements(value, inside)
+
+
+def parse_slices(body: bytes) -> Iterator[Messages]:
+    """The messages of a large body, a slice at a time: the same messages, and the same refusals.
+
+    A slice has at least one message, so it takes as long as its longest message.
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: it is not UTF-8 ({error.reason})") from None
+    position = _skip_whitespace(text, 0).end()
+    if not text.startswith("[", position):
+        yield parse_messages(body)
+        return
+    position = _skip_whitespace(text, position + 1).end()
+    if text.startswith("]", position):
+        _check_end(text, position + 1)
+        return
+    count, more = 0, True
+    while more:
+        messages: list[bytes] = []
+        begin = position
+        while more and len(messages) < SLICE_MESSAGES and position - begin < SLICE_BYTES:
+            end = _end_of_value(text, position)
+            messages.append(_one_line(text[position:end].encode()))
+            position = _skip_whitespace(text, end).end()
+            more = text.startswith(",", position)
+            if more:
+                position = _skip_whitespace(text, position + 1).end()
+        count += len(messages)
+        if count > MOST_MESSAGES:
+            raise _too_many()
+        # The scan above takes more than JSON allows (NaN, half a surrogate pair); this takes what parse_messages does.
+        yield parse_json(b"[%b]" % b",".join(messages)), messages
+    if not text.startswith("]", position):
+        raise InvalidRequest(f"the body is not valid JSON: no comma or end of the array at character {position}")
+    _check_end(text, position + 1)
+
+
+def _end_of_value(text: str, position: int) -> int:
+    try:
+        return _scan(text, position)[1]
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+
+
+def _check_end(text: str, position: int) -> None:
+    if (end := _skip_whitespace(text, position).end()) != len(text):
+        raise InvalidRequest(f"the body is not valid JSON: more after its end, at character {end}")
+
+
+def _too_many() -> BodyTooLarge:
+    return BodyTooLarge(
+        f"more than {MOST_MESSAGES} messages in one append",
+        hint=f"send them in several requests of at most {MOST_MESSAGES} messages each",
+    )
 
 
 def _elements(values: list[Any], inside: bytes) -> list[bytes]:

@@ -43,6 +43,13 @@ class StreamStore(Protocol):
         """
         ...
 
+    async def append_many(self, path: str, request: AppendRequest) -> Acknowledgement:
+        """The same for many messages, where what takes long does not hold the event loop up.
+
+        The append has its place in the stream when this returns, and is durable when that is acknowledged.
+        """
+        ...
+
     async def head(self, path: str) -> StreamInfo:
         """The stream as it stands; does not count as an access."""
         ...

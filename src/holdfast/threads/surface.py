@@ -7,6 +7,7 @@ a thread is asked of `authority` here.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -17,10 +18,12 @@ from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.authority import Author, Authority, check_producer
 from holdfast.threads.cursor import next_cursor
 from holdfast.threads.errors import InvalidRequest, MethodNotAllowed, StreamGone
-from holdfast.threads.framing import as_array, frame_json
+from holdfast.threads.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
 from holdfast.threads.ids import now_ms
+from holdfast.threads.lines import Lines
 from holdfast.threads.messages import Headers, Request, Response, Rest
 from holdfast.threads.offsets import BEGINNING, NOW, format_offset, parse_offset
+from holdfast.threads.slices import Slices
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import (
     MAX_SAFE_INTEGER,
@@ -86,34 +89,57 @@ class StreamSurface:
         self._authority = authority
         self._long_poll_timeout = long_poll_timeout
         self._clock = clock
+        self._slices = Slices()
+        self._producers = Lines()
         self._waiting: set[asyncio.Future[Change | None]] = set()
 
     def append(self, request: Request, author: Author) -> Acknowledgement:
-        """Begin an append. Raises what can be refused at once; the rest comes with the awaitable."""
-        headers, body, path = request.headers, request.body, request.path
-        close = _is_true(headers.get(b"stream-closed"))
-        producer = _producer(headers) if not headers.keys().isdisjoint(_PRODUCER_HEADERS) else None
-        if producer is not None and path.startswith(THREADS):
-            check_producer(author, producer.id)
-        data = b""
-        keyed: tuple[Keyed, ...] = ()
-        content_type = None
+        """Begin an append. Raises what can be refused at once; the rest comes with the awaitable.
+
+        For bodies up to `WHOLE_BYTES`. A larger one would hold the event loop up for too long: it is for `respond`.
+        """
+        append = _append_request(request, author)
+        body, path = request.body, request.path
         if body:
-            content_type = request.header(b"content-type")
-            if not content_type:
-                raise InvalidRequest("an append needs a Content-Type header, that of the stream")
             if path.startswith(THREADS):
-                keyed = self._authority.entries(body, self._clock(), path[len(THREADS) :], author)
+                append.keyed = self._authority.entries(body, self._clock(), path[len(THREADS) :], author)
             else:
-                data = frame_json(body) if is_json(content_type) else body
-            if not data and not keyed:
-                raise InvalidRequest("an empty array appends nothing")
-        elif not close:
-            raise InvalidRequest("an empty body appends nothing")
-        return self._store.append(
-            path,
-            AppendRequest(data, content_type, producer, request.header(b"stream-seq"), close, keyed),
-        )
+                append.data = frame_json(body) if is_json(append.content_type or "") else body
+            _check_contents(append)
+        return self._store.append(path, append)
+
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether small appends may go by `append`: there is no producer's large one that they could overtake."""
+        return not self._producers
+
+    async def _post(self, request: Request, author: Author) -> Response:
+        """An append of any size. Those of one producer keep the order in which they came."""
+        append = _append_request(request, author)
+        if append.producer is None:
+            acknowledgement = await self._begin(request, author, append)
+        else:
+            async with self._producers.turn((request.path, append.producer.id)):
+                acknowledgement = await self._begin(request, author, append)
+        return self.appended(request, await acknowledgement)
+
+    async def _begin(self, request: Request, author: Author, append: AppendRequest) -> Acknowledgement:
+        if len(request.body) <= WHOLE_BYTES:
+            return self.append(request, author)
+        append.data, append.keyed = await self._contents(request, author, append.content_type or "")
+        _check_contents(append)
+        return await self._store.append_many(request.path, append)
+
+    async def _contents(self, request: Request, author: Author, content_type: str) -> tuple[bytes, tuple[Keyed, ...]]:
+        """What a body appends: bytes, or entries where it is a thread's. A large body does not hold others up."""
+        body, path = request.body, request.path
+        if path.startswith(THREADS):
+            now, thread = self._clock(), path[len(THREADS) :]
+            slices = await self._slices.gather(self._authority.slices(body, now, thread, author))
+            return b"", tuple(itertools.chain.from_iterable(slices))
+        if is_json(content_type):
+            return b"".join(await self._slices.gather(frame_slices(body))), ()
+        return body, ()
 
     @staticmethod
     def appended(request: Request, appended: Appended) -> Response:
@@ -128,8 +154,10 @@ class StreamSurface:
         return Response(200 if request.body and not appended.duplicate else 204, headers)
 
     async def respond(self, request: Request, author: Author) -> Response:
-        """Everything but appends and SSE."""
+        """Everything but SSE."""
         match request.method:
+            case "POST":
+                return await self._post(request, author)
             case "GET":
                 return await self._get(request)
             case "HEAD":
@@ -146,15 +174,11 @@ class StreamSurface:
         path = request.path
         data = b""
         keyed: tuple[Keyed, ...] = ()
-        if path.startswith(THREADS):
-            if not is_json(config.content_type or ("application/json" if config.fork else "")):
-                raise InvalidRequest("a thread holds application/json: create it with that Content-Type")
-            if request.body:
-                keyed = self._authority.entries(request.body, self._clock(), path[len(THREADS) :], author)
-        elif request.body and is_json(await self._content_type(config)):
-            data = frame_json(request.body)
-        else:
-            data = request.body
+        holds_json = is_json(config.content_type or ("application/json" if config.fork else ""))
+        if path.startswith(THREADS) and not holds_json:
+            raise InvalidRequest("a thread holds application/json: create it with that Content-Type")
+        if request.body:
+            data, keyed = await self._contents(request, author, await self._content_type(config))
         created = await self._store.create(path, config, data, keyed)
         info = created.info
         headers: Headers = [
@@ -269,6 +293,28 @@ class StreamSurface:
         """The answer to a client that has these very bytes already."""
         etag = dict(headers)[b"etag"]
         return Response(304, [(b"etag", etag)]) if _matches(request.headers.get(b"if-none-match"), etag) else None
+
+
+def _append_request(request: Request, author: Author) -> AppendRequest:
+    """What the headers of an append say; its contents are for later."""
+    headers = request.headers
+    close = _is_true(headers.get(b"stream-closed"))
+    producer = _producer(headers) if not headers.keys().isdisjoint(_PRODUCER_HEADERS) else None
+    if producer is not None and request.path.startswith(THREADS):
+        check_producer(author, producer.id)
+    content_type = None
+    if request.body:
+        content_type = request.header(b"content-type")
+        if not content_type:
+            raise InvalidRequest("an append needs a Content-Type header, that of the stream")
+    elif not close:
+        raise InvalidRequest("an empty body appends nothing")
+    return AppendRequest(b"", content_type, producer, request.header(b"stream-seq"), close)
+
+
+def _check_contents(append: AppendRequest) -> None:
+    if not append.data and not append.keyed:
+        raise InvalidRequest("an empty array appends nothing")
 
 
 def _headers_of(info: StreamInfo, offset: str, end: int, *, closed: bool, up_to_date: bool) -> Headers:

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import orjson
+
 from holdfast.threads.errors import InvalidRequest, StreamDamaged
 from holdfast.threads.sqlite.chunks import is_damaged
 from holdfast.threads.sqlite.schema import connect, is_corruption
@@ -88,6 +90,24 @@ class Reader:
         if size < limit and position < high:
             raise StreamDamaged(f"the bytes of this stream from {position} on are missing")
         return size
+
+    async def find_keys(self, stream: int, keys: Sequence[str], *, up_to: int) -> list[str]:
+        """Those of these dedup keys that the table has, of messages that end at `up_to` or before."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._find_keys, stream, keys, up_to)
+
+    def _find_keys(self, stream: int, keys: Sequence[str], up_to: int) -> list[str]:
+        try:
+            rows = self._connection().execute(
+                'SELECT key FROM message_keys WHERE stream = ? AND "end" <= ?'
+                " AND key IN (SELECT value FROM json_each(?))",
+                (stream, up_to, orjson.dumps(keys).decode()),
+            )
+            return [key for (key,) in rows]
+        except sqlite3.DatabaseError as error:
+            if not is_corruption(error):
+                raise
+            raise StreamDamaged(f"the keys of this stream cannot be read: {error}") from error
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)

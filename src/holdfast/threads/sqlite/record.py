@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import orjson
@@ -165,10 +166,11 @@ class StreamRecord:
             self.closed_by = filing.closed_by
         self.last_seq = filing.last_seq or self.last_seq
 
-    def accept_key(self, key: str) -> None:
-        self.keys.add(key)
-        if self.greatest_key is not None and key > self.greatest_key:
-            self.greatest_key = key
+    def accept_keys(self, keys: Sequence[tuple[str, int]]) -> None:
+        names = [key for key, _ in keys]
+        self.keys.update(names)
+        if self.greatest_key is not None and names:
+            self.greatest_key = max(self.greatest_key, *names)
 
     def settle(self, entry: JournalEntry) -> None:
         """Take over what is durable now, in the journal."""

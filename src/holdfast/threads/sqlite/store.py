@@ -26,6 +26,7 @@ from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide
 from holdfast.threads.sqlite import journal, reserve
 from holdfast.threads.sqlite.chunks import checksum, insert_chunks
 from holdfast.threads.sqlite.journal import JournalEntry, Loaded, StreamFiling
+from holdfast.threads.sqlite.message_keys import LookedUp, MessageKeys
 from holdfast.threads.sqlite.purge import Purger
 from holdfast.threads.sqlite.reader import Reader, Span, spans_of
 from holdfast.threads.sqlite.record import StreamRecord, load_record, load_record_by_id
@@ -87,6 +88,7 @@ class SqliteStore:
         self._purger = Purger(path, self._lookup, self._writer, self._write, self._file)
         self._records: dict[str, StreamRecord] = {}
         self._by_id: dict[int, StreamRecord] = {}
+        self._keys = MessageKeys(self._lookup, self._reader, self._by_id)
         self._doomed: set[int] = set()
         """Streams that are deleted, though their rows go only with the next commit."""
         self._touched: set[StreamRecord] = set()
@@ -221,6 +223,13 @@ class SqliteStore:
         return Created(record.info(), new=True)
 
     def append(self, path: str, request: AppendRequest) -> Acknowledgement:
+        return self._append(path, request, None)
+
+    async def append_many(self, path: str, request: AppendRequest) -> Acknowledgement:
+        looked_up = await self._keys.look_up(self._live(path), request.keyed) if request.keyed else None
+        return self._append(path, request, looked_up)
+
+    def _append(self, path: str, request: AppendRequest, looked_up: LookedUp | None) -> Acknowledgement:
         if self._closing:
             raise StoreUnavailable("the server is shutting down")
         record = self._live(path)
@@ -234,7 +243,7 @@ class SqliteStore:
         self._touch(record)
         if isinstance(decision, Duplicate):
             return self._repeat(record, decision)
-        data, keys = self._unseen(record, request.keyed) if request.keyed else (request.data, [])
+        data, keys = self._keys.unseen(record, request.keyed, looked_up) if request.keyed else (request.data, [])
         if not data and not request.close and request.producer is None:
             return self._repeat(record, Duplicate(None, closed=record.closed))
         end = record.tail = record.tail + len(data)
@@ -246,8 +255,8 @@ class SqliteStore:
         if request.close:
             record.closed = True
             record.closed_by = producer
-        for key, _ in keys:
-            record.accept_key(key)
+        if keys:
+            record.accept_keys(keys)
         record.pending += 1
         operation = AppendOperation(
             record,
@@ -358,54 +367,6 @@ class SqliteStore:
                 record.producers[id] = known
         return known
 
-    def _unseen(self, record: StreamRecord, keyed: tuple[Keyed, ...]) -> tuple[bytes, list[tuple[str, int]]]:
-        """The keyed messages that the stream does not have yet, and where each will end."""
-        end = record.tail
-        taken: set[str] = set()
-        pieces, keys = [], []
-        for key, data, fresh in keyed:
-            if not fresh and (key in taken or key in record.keys or self._has_key(record, key)):
-                continue
-            taken.add(key)
-            end += len(data)
-            pieces.append(data)
-            keys.append((key, end))
-        return b"".join(pieces), keys
-
-    def _has_key(self, record: StreamRecord, key: str) -> bool:
-        """Whether the stream has a message with this key that is durable.
-
-        Keys are mostly made out of the time, so that a new one is greater than all before it; that costs no look-up.
-        """
-        greatest = record.greatest_key
-        if greatest is None:
-            greatest = record.greatest_key = self._find_greatest_key(record)
-        if key > greatest:
-            return False
-        high = record.tail
-        for stream, begins in record.lineage:
-            owner = self._by_id.get(stream)
-            end = None if owner is None else owner.unfiled.keys.get(key)
-            if end is None:
-                row = self._lookup.execute(
-                    'SELECT "end" FROM message_keys WHERE stream = ? AND key = ?', (stream, key)
-                ).fetchone()
-                end = None if row is None else row[0]
-            if end is not None and end <= high:
-                return True
-            high = min(high, begins)
-        return False
-
-    def _find_greatest_key(self, record: StreamRecord) -> str:
-        """No key of the stream or of its ancestors is greater; empty where they have none."""
-        greatest = max(record.keys, default="")
-        for stream, _ in record.lineage:
-            owner = self._by_id.get(stream)
-            unfiled = "" if owner is None else max(owner.unfiled.keys, default="")
-            ((filed,),) = self._lookup.execute("SELECT max(key) FROM message_keys WHERE stream = ?", (stream,))
-            greatest = max(greatest, unfiled, filed or "")
-        return greatest
-
     # Operations
 
     async def _barrier(self, record: StreamRecord) -> None:
@@ -493,7 +454,7 @@ class SqliteStore:
     def _submit_create(self, record: StreamRecord, data: bytes, keyed: tuple[Keyed, ...]) -> Awaitable[None]:
         keys: list[tuple[str, int]] = []
         if keyed:
-            data, keys = self._unseen(record, keyed)
+            data, keys = self._keys.unseen(record, keyed)
         record.closed = record.config.closed
         record.tail += len(data)
         record.pending += 1

@@ -1,0 +1,32 @@
+"""Waiting lines: those who wait for the same thing go one after another, in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+
+class Lines:
+    """One line for each name. A line is there only while somebody is in it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._waiting: Counter[Hashable] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def turn(self, name: Hashable) -> AsyncIterator[None]:
+        """Wait for those who came before."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        self._waiting[name] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name], self._locks[name]

@@ -1,0 +1,124 @@
+"""Which messages a stream has already, by their dedup keys: those in memory, and those in the table of keys."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
+from typing import Final, NamedTuple
+
+from holdfast.threads.sqlite.reader import Reader
+from holdfast.threads.sqlite.record import StreamRecord
+from holdfast.threads.streams import MAX_SAFE_INTEGER, Keyed
+
+_LOOK_UPS: Final = 3
+"""How often keys are looked up again because some were filed meanwhile, before they are looked up one by one."""
+
+Filed = tuple[tuple[int, int | None], ...]
+"""A stream and its ancestors, each with the position up to which it is filed; None where it is not in memory."""
+
+
+class LookedUp(NamedTuple):
+    """What the table of keys held of some keys. True for as long as nothing more of the stream is filed."""
+
+    keys: frozenset[str]
+    filed: Filed
+
+
+class MessageKeys:
+    """Owned by the store, on its event loop. Decides which messages of an append are new."""
+
+    def __init__(self, lookup: sqlite3.Connection, reader: Reader, records: Mapping[int, StreamRecord]) -> None:
+        self._lookup = lookup
+        self._reader = reader
+        self._records = records
+
+    async def look_up(self, record: StreamRecord, keyed: Sequence[Keyed]) -> LookedUp:
+        """Find out what the table has of these keys, before they are decided on and not on the event loop."""
+        looked_up = await self._look_up_once(record, keyed)
+        for _ in range(_LOOK_UPS - 1):
+            if looked_up.filed == self._filed(record):
+                break
+            looked_up = await self._look_up_once(record, keyed)
+        return looked_up
+
+    async def _look_up_once(self, record: StreamRecord, keyed: Sequence[Keyed]) -> LookedUp:
+        filed, greatest = self._filed(record), self._greatest(record)
+        keys = [key for key, _, fresh in keyed if not fresh and key <= greatest]
+        found: set[str] = set()
+        if keys:
+            high = MAX_SAFE_INTEGER
+            for stream, begins in record.lineage:
+                found.update(await self._reader.find_keys(stream, keys, up_to=high))
+                high = min(high, begins)
+        return LookedUp(frozenset(found), filed)
+
+    def unseen(
+        self, record: StreamRecord, keyed: Sequence[Keyed], looked_up: LookedUp | None = None
+    ) -> tuple[bytes, list[tuple[str, int]]]:
+        """The messages that the stream does not have yet, and where each will end."""
+        if looked_up is not None and looked_up.filed != self._filed(record):
+            looked_up = None
+        if looked_up is not None and self._are_new(record, keyed, looked_up):
+            ends = accumulate((len(each.data) for each in keyed), initial=record.tail)
+            keys = list(zip((each.key for each in keyed), islice(ends, 1, None), strict=True))
+            return b"".join([each.data for each in keyed]), keys
+        end = record.tail
+        taken: set[str] = set()
+        pieces, keys = [], []
+        for key, data, fresh in keyed:
+            if not fresh and (key in taken or key in record.keys or self._has(record, key, looked_up)):
+                continue
+            taken.add(key)
+            end += len(data)
+            pieces.append(data)
+            keys.append((key, end))
+        return b"".join(pieces), keys
+
+    def _are_new(self, record: StreamRecord, keyed: Sequence[Keyed], looked_up: LookedUp) -> bool:
+        """Whether nothing has any of these keys. For many messages, the fastest way to know."""
+        names = {each.key for each in keyed}
+        if len(names) < len(keyed) or not record.keys.isdisjoint(names) or not looked_up.keys.isdisjoint(names):
+            return False
+        owners = (self._records.get(stream) for stream, _ in record.lineage)
+        return all(owner is None or owner.unfiled.keys.keys().isdisjoint(names) for owner in owners)
+
+    def _has(self, record: StreamRecord, key: str, looked_up: LookedUp | None) -> bool:
+        """Whether the stream has a message with this key that is durable.
+
+        Keys are mostly made out of the time, so that a new one is greater than all before it; that costs no look-up.
+        """
+        if key > self._greatest(record):
+            return False
+        if looked_up is not None and key in looked_up.keys:
+            return True
+        high = record.tail
+        for stream, begins in record.lineage:
+            owner = self._records.get(stream)
+            end = None if owner is None else owner.unfiled.keys.get(key)
+            if end is None and looked_up is None:
+                row = self._lookup.execute(
+                    'SELECT "end" FROM message_keys WHERE stream = ? AND key = ?', (stream, key)
+                ).fetchone()
+                end = None if row is None else row[0]
+            if end is not None and end <= high:
+                return True
+            high = min(high, begins)
+        return False
+
+    def _greatest(self, record: StreamRecord) -> str:
+        """No key of the stream or of its ancestors is greater; empty where they have none."""
+        if record.greatest_key is not None:
+            return record.greatest_key
+        greatest = max(record.keys, default="")
+        for stream, _ in record.lineage:
+            owner = self._records.get(stream)
+            unfiled = "" if owner is None else max(owner.unfiled.keys, default="")
+            ((filed,),) = self._lookup.execute("SELECT max(key) FROM message_keys WHERE stream = ?", (stream,))
+            greatest = max(greatest, unfiled, filed or "")
+        record.greatest_key = greatest
+        return greatest
+
+    def _filed(self, record: StreamRecord) -> Filed:
+        owners = ((stream, self._records.get(stream)) for stream, _ in record.lineage)
+        return tuple((stream, None if owner is None else owner.unfiled.start) for stream, owner in owners)
