@@ -264,6 +264,16 @@ class StoreContract:
         assert repeated.duplicate
         assert await read_all(store, "a") == b"0,\n1,\n2,\n3,\n"
 
+    async def test_a_message_of_the_creation_is_not_appended_again(self, store: StreamStore) -> None:
+        for path, appends in (("a", 0), ("b", 3)):
+            first = AppendRequest(keyed=(Keyed("k0", b"0,\n"), Keyed("k1", b"1,\n")))
+            creating = asyncio.ensure_future(store.create(path, JSON, keyed=(Keyed("k0", b"0,\n"),)))
+            await asyncio.sleep(0)
+            early = [store.append(path, first) for _ in range(appends)]
+            await asyncio.gather(creating, *early)
+            await store.append(path, first)
+            assert await read_all(store, path) == b"0,\n1,\n"
+
     async def test_a_fork_knows_the_keys_it_shares_and_only_those(self, store: StreamStore) -> None:
         await store.create("a", JSON, keyed=(Keyed("k0", b"0,\n"),))
         await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))

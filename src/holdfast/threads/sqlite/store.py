@@ -455,6 +455,7 @@ class SqliteStore:
         keys: list[tuple[str, int]] = []
         if keyed:
             data, keys = self._keys.unseen(record, keyed)
+            record.accept_keys(keys)
         record.closed = record.config.closed
         record.tail += len(data)
         record.pending += 1
@@ -472,6 +473,7 @@ class SqliteStore:
 
         def settle(error: StreamError | None) -> None:
             record.pending -= 1
+            record.keys.difference_update([key for key, _ in keys])
             if error is None:
                 record.durable_tail = record.unfiled.start = record.fork_offset + len(data)
                 record.durable_closed = record.config.closed
