@@ -70,7 +70,8 @@ async def crash(boxes: Boxes, clock: ManualClock) -> None:
         await asyncio.gather(boxes.pool._worker, return_exceptions=True)
     for shelf in boxes.pool._shelves.values():
         shelf.ready.clear()
-    await boxes.close()
+    await boxes.uses.close()
+    await boxes.turns.close()
     clock.advance(MINUTE)
 
 
@@ -415,6 +416,27 @@ async def test_a_server_without_a_pool_and_one_with_another_edition_remove_what_
         report = await serve(count).sweep()
         assert len(report.leftovers) == 2
         assert await provider.find() == []
+
+
+async def test_a_server_that_ends_removes_what_one_that_died_left_and_no_sweep_has_seen(
+    serve: Serve, provider: DummyProvider, clock: ManualClock
+) -> None:
+    first = serve()
+    await fill(first, SPEC_A, 2)
+    await crash(first, clock)
+    second = serve()
+    await second.join()
+    await second.close()
+    assert await provider.find() == []
+
+
+async def test_a_server_that_ends_leaves_the_pool_of_one_that_lives(serve: Serve, provider: DummyProvider) -> None:
+    first, second = serve(), serve()
+    await fill(first, SPEC_A, 2)
+    left = await ahead(provider)
+    await second.join()
+    await second.close()
+    assert await ahead(provider) == left
 
 
 async def test_the_pool_of_a_process_that_lives_is_left_alone(serve: Serve, provider: DummyProvider) -> None:

@@ -50,3 +50,29 @@ def test_a_server_can_do_without_a_pool(tmp_path: Path) -> None:
             create(api)
         assert counted(api)["wanted"] == 0
         assert len(list((tmp_path / "home" / "dummy" / "boxes").iterdir())) == 4
+
+
+def test_the_end_of_a_server_is_the_end_of_the_pool_that_a_killed_one_left(tmp_path: Path) -> None:
+    """At once, and not only when the leases of the dead have expired."""
+    with ServerProcess(tmp_path / "home", providers=dummies, pool=2) as server:
+        with api_of(server) as api:
+            kept = {create(api), create(api)}
+            wait_for(api, "boxes", 2)
+        server.kill()
+        server.start()
+        with api_of(server) as api:
+            assert {each["id"] for each in api.get("/v1/boxes").json()["boxes"]} == kept
+    assert {path.name for path in (tmp_path / "home" / "dummy" / "boxes").iterdir()} == kept
+
+
+def test_the_next_server_takes_the_pool_of_a_killed_one_up_at_once(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home", providers=dummies, pool=2) as server:
+        with api_of(server) as api:
+            kept = {create(api), create(api)}
+            wait_for(api, "boxes", 2)
+        ahead = {path.name for path in (tmp_path / "home" / "dummy" / "boxes").iterdir()} - kept
+        server.kill()
+        server.start()
+        with api_of(server) as api:
+            wait_for(api, "boxes", 2)
+            assert create(api) in ahead

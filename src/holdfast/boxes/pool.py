@@ -475,6 +475,21 @@ class Pool:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.drain()
+                await self._drain_the_dead()
+
+    async def _drain_the_dead(self) -> None:
+        """Remove what processes that were killed left, and no sweep has taken up: nobody else could stop it."""
+        boxes = self._boxes
+        if not boxes.joined:
+            return
+        for name, provider in boxes.providers.items():
+            try:
+                found = await provider.find({TENANT: boxes.tenant, NODE: boxes.node})
+                if ahead := [info for info in found if POOL in info.labels]:
+                    rows = {row.id: row for row in await boxes.rows.live(boxes.tenant, boxes.node)}
+                    await self.tend(provider, ahead, rows)
+            except Exception as error:  # the provider or the store fails: the next server's sweep sees to it
+                log.warning("what is left of a pool at %s stays for now: %s", name, error)
 
     # --- what a sweep finds ---
 

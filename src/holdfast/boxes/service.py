@@ -112,6 +112,11 @@ class Boxes:
             self._since = await self.rows.join(self.tenant, self.node, self.clock())
         return self._since
 
+    @property
+    def joined(self) -> bool:
+        """Whether this service was ever used."""
+        return self._since is not None
+
     def provider(self, name: str) -> Provider:
         """Raises `Unsupported` where there is none of that name."""
         try:

@@ -224,6 +224,10 @@ class SqliteBoxes:
         statement = "DELETE FROM box_leases WHERE tenant = ? AND name = ? AND holder = ?"
         await self._lease(lambda leases: leases.execute(statement, (tenant, name, holder)))
 
+    async def release_all(self) -> None:
+        """For who has this store alone: whoever else holds a lease is dead, and nobody has to wait until it expires."""
+        await self._lease(lambda leases: leases.execute("DELETE FROM box_leases"))
+
     async def held(self, tenant: str, prefix: str, now: int) -> set[str]:
         statement = "SELECT name FROM box_leases WHERE tenant = ? AND substr(name, 1, ?) = ? AND expires_at > ?"
         values = (tenant, len(prefix), prefix, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sqlite3
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -145,6 +146,7 @@ class LateBoxes:
         await self._way_out.open()
         self._providers = await self._open_providers(self._way_out.proxy)
         self._rows = rows(self._database)
+        await self._forget_the_dead(self._rows)
         boxes = service(
             self._rows, self._providers, node=self._node, pool=pool(boxes=self._pool, furnishings=_FURNISHINGS)
         )
@@ -152,6 +154,13 @@ class LateBoxes:
         self._sweeping = asyncio.create_task(boxes.start())
         self._sweeping.add_done_callback(_note_failure)
         return boxes
+
+    async def _forget_the_dead(self, rows: SqliteBoxes) -> None:
+        """The home is ours, so whoever has a lease in it was killed. What they were at is ours to finish, at once."""
+        try:
+            await rows.release_all()
+        except sqlite3.Error as error:  # a full disk, say: then the leases expire by themselves
+            log.warning("the leases of the last server are left to expire: %s", error)
 
 
 async def _start_interpreter(box: Box) -> None:
