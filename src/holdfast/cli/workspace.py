@@ -20,6 +20,8 @@ from typing import IO, Final
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.guest.tree import HostileArchive, Walker, open_folder
+from holdfast.host_git import READ_ONLY, read_environment
 
 MOST_BYTES: Final = 1024 * 1024 * 1024
 """What a server takes."""
@@ -27,12 +29,7 @@ _MOST_FILES: Final = 500_000
 _MOST_FILES_UNNAMED: Final = 10_000
 _MOST_BYTES_UNNAMED: Final = 256 * 1024 * 1024
 _GIT_SECONDS: Final = 60.0
-_GIT: Final = (
-    "git",
-    # A repository's own settings must not start programs only because somebody looks at its files.
-    "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false",
-)  # fmt: skip
-_LIST: Final = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+_LIST: Final = (*READ_ONLY, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 _CONFIGURATION: Final = frozenset({"config", "config.worktree"})
 _USER_IN_URL: Final = re.compile(rb"(https?://)[^/@\s\"]*@", re.IGNORECASE)
 _SECRET_SETTING: Final = re.compile(
@@ -90,9 +87,12 @@ def pack(folder: Folder, into: IO[bytes], *, moved: Callable[[int], None] = lamb
     """Write the archive. The same files make the same archive."""
     files = size = 0
     left_out: list[str] = []
-    with tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    with (
+        tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        _open_folders(folder.path) as folders,
+    ):
         for name in sorted(set(_names(folder, left_out))):
-            if _add(archive, folder.path, name):
+            if _add(archive, folders, folder.path, name):
                 files += 1
             if not folder.named and (files > _MOST_FILES_UNNAMED or into.tell() > _MOST_BYTES_UNNAMED):
                 raise CommandError(
@@ -119,12 +119,16 @@ def _names(folder: Folder, left_out: list[str]) -> Iterator[str]:
         yield from _walk(folder.path, "")
         return
     for name in listed:
-        if (folder.path / name).is_dir() and not (folder.path / name).is_symlink():
-            # A repository within: git names it and does not look inside.
-            inner = Folder(folder.path / name, repository=True)
-            yield from (f"{name.rstrip('/')}/{each}" for each in _names(inner, []))
-        else:
+        inner = folder.path / name
+        if not _is_folder(folder.path, name):
             yield name
+        elif os.path.lexists(inner / ".git"):
+            # A repository within: git names it and does not look inside.
+            yield from (f"{name.rstrip('/')}/{each}" for each in _names(Folder(inner, repository=True), []))
+        else:
+            # A submodule that was never fetched.
+            yield name.rstrip("/")
+            yield from _walk(inner, f"{name.rstrip('/')}/")
     if not folder.repository:
         return
     history = folder.path / ".git"
@@ -148,8 +152,9 @@ def _listed(folder: Path) -> list[str] | None:
     """What git tracks, or would; None where there is no git, or it does not want to say."""
     try:
         done = subprocess.run(
-            [*_GIT, *_LIST],
+            _LIST,
             cwd=folder,
+            env=read_environment(os.environ),
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_GIT_SECONDS,
@@ -179,18 +184,45 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
             yield base.rstrip("/")
 
 
-def _add(archive: tarfile.TarFile, top: Path, name: str) -> bool:
-    """Add one file, link or empty folder; what vanished meanwhile, sockets and devices are not there."""
-    path = top / name
+def _parts(name: str) -> tuple[bytes, ...]:
+    return tuple(part for part in os.fsencode(name).split(b"/") if part)
+
+
+def _is_folder(top: Path, name: str) -> bool:
+    """Whether a name is that of a folder, through folders alone."""
+    if not (top / name).is_dir():
+        return False
+    with _open_folders(top) as folders, contextlib.suppress(OSError, HostileArchive):
+        folders.to(_parts(name))
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _open_folders(top: Path) -> Iterator[Walker]:
+    """Opens folders step by step, through no link: git tracks names whose folders became links, which lead anywhere."""
+    root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folders = Walker(root, open_folder)
     try:
-        found = path.lstat()
-    except OSError:
+        yield folders
+    finally:
+        folders.close()
+        os.close(root)
+
+
+def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> bool:
+    """Add one file, link or empty folder. What vanished meanwhile, what is behind a link, sockets and devices are left
+    out."""
+    *above, last = _parts(name)
+    try:
+        folder = folders.to(tuple(above))
+        found = os.lstat(last, dir_fd=folder)
+    except (OSError, HostileArchive):
         return False
     info = tarfile.TarInfo(name)
     info.mtime, info.mode = int(found.st_mtime), stat.S_IMODE(found.st_mode) & 0o755 | 0o600
     if stat.S_ISLNK(found.st_mode):
-        # Not by `Path`, which would leave out a slash at the end.
-        info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.readlink(path), 0o777  # noqa: PTH115
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, _target(folder, last), 0o777
         archive.addfile(info)
         return True
     if stat.S_ISDIR(found.st_mode):
@@ -200,10 +232,12 @@ def _add(archive: tarfile.TarFile, top: Path, name: str) -> bool:
     if not stat.S_ISREG(found.st_mode) or (name.startswith(".git/") and name.endswith(".lock")):
         return False
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except PermissionError:
         raise CommandError(
-            f"{path} cannot be read", next_step="make it readable, ignore it, or begin with --empty", exit=Exit.FAILURE
+            f"{top / name} cannot be read",
+            next_step="make it readable, ignore it, or begin with --empty",
+            exit=Exit.FAILURE,
         ) from None
     except OSError:
         return False
@@ -220,6 +254,10 @@ def _add(archive: tarfile.TarFile, top: Path, name: str) -> bool:
         # A file that is written to meanwhile has as many bytes here as its head says.
         archive.addfile(info, _Exactly(file, info.size))  # type: ignore[arg-type]
     return True
+
+
+def _target(folder: int, name: bytes) -> str:
+    return os.fsdecode(os.readlink(name, dir_fd=folder))
 
 
 class _Exactly:

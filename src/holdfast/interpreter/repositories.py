@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from holdfast.host_git import READ_ONLY, read_environment
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -28,10 +29,8 @@ _MOST_OUTPUT: Final = 1 << 20
 _LONGEST: Final = 2048
 _ABBREVIATED: Final = re.compile(r"[0-9a-f]{7,64}")
 _OTHER_MACHINE: Final = re.compile(r"[^/\s:]+@?[^/\s:]*:(?!//).+")
-_SETTINGS: Final = (
-    # What a repository says in its own settings must start no program only because somebody reads it.
-    "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*",
-)  # fmt: skip
+_PARTIAL: Final = r"^(extensions\.partialclone|remote\..*\.promisor)$"
+_HISTORY: Final = ("objects", "refs", "packed-refs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +147,7 @@ class HostGit:
     async def tip(self, ref: str | None) -> Tip:
         if await self._maybe("rev-parse", "--git-dir") is None:
             raise WorkspaceFailed(f"{self._folder} is no git repository", hint="git init there, or give another folder")
+        await self._check_history()
         if ref is None:
             commit = await self._commit("HEAD")
             if commit is None:
@@ -183,7 +183,15 @@ class HostGit:
             raise WorkspaceFailed(
                 f"commit {tip.commit} of {self._folder} is on no branch or tag", hint="git branch NAME COMMIT there"
             )
-        await self._run("bundle", "create", "-q", str(target), "HEAD", *what, *have, seconds=_BUNDLE_SECONDS)
+        try:
+            await self._run("bundle", "create", "-q", str(target), "HEAD", *what, *have, seconds=_BUNDLE_SECONDS)
+        except WorkspaceFailed as error:
+            if await self._maybe("config", "--get-regexp", _PARTIAL) is None:
+                raise
+            raise WorkspaceFailed(
+                f"{self._folder} is a partial clone, and some of its objects are not on this machine: {error.message}",
+                hint=f"bring them here first: git -C {self._folder} fetch --refetch --no-filter",
+            ) from None
         if (size := (await asyncio.to_thread(target.stat)).st_size) > MOST_BYTES:
             raise WorkspaceFailed(
                 f"the history of {self._folder} has {size >> 20:,} MB, and {MOST_BYTES >> 20:,} at most",
@@ -200,6 +208,23 @@ class HostGit:
             return await asyncio.to_thread((self._folder / path).read_bytes)
         return None
 
+    async def _check_history(self) -> None:
+        """Refuse a folder that only says where a history is: another repository's would go into the box.
+
+        The history is in the folder, or the repository that has it knows the folder as its own: as a working tree of
+        `git worktree`, or as a submodule.
+        """
+        own = await self._maybe("rev-parse", "--absolute-git-dir")
+        common = await self._maybe("rev-parse", "--path-format=absolute", "--git-common-dir")
+        if own is None or common is None:
+            raise WorkspaceFailed(f"git does not say where the history of {self._folder} is")
+        worktree = await self._maybe("config", "--file", f"{common}/config", "--get", "core.worktree")
+        if not await asyncio.to_thread(_is_own_history, self._folder, Path(own), Path(common), worktree):
+            raise WorkspaceFailed(
+                f"the history of {self._folder} is in {common}, and that repository does not know of this folder",
+                hint="give the repository itself, or git clone it to a folder of its own",
+            )
+
     async def _commit(self, name: str) -> str | None:
         found = await self._maybe("rev-parse", "-q", "--verify", f"{name}^{{commit}}")
         return found if found and COMMIT.fullmatch(found) else None
@@ -215,14 +240,12 @@ class HostGit:
         return out.decode("utf-8", "replace").strip()
 
     async def _git(self, arguments: Sequence[str], seconds: float) -> tuple[int, bytes, bytes]:
-        # Variables that a hook or an editor set would lead git to another repository.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
-                "git", *_SETTINGS, *arguments,
-                cwd=self._folder, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+                *READ_ONLY, "-c", "safe.directory=*", *arguments,
+                cwd=self._folder, env=read_environment(os.environ),
+                stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
                 start_new_session=True, limit=_MOST_OUTPUT,
             )  # fmt: skip
         except FileNotFoundError:
@@ -240,6 +263,27 @@ class HostGit:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         return process.returncode or 0, out, said
+
+
+def _is_own_history(folder: Path, own: Path, common: Path, worktree: str | None) -> bool:
+    """Whether the history in `common` is that of a folder. `own` is what git found there, `worktree` the folder that
+    the settings in `common` name. What the folder says of itself does not count."""
+    top = next((each for each in (folder, *folder.parents) if _begins_repository(each)), folder).resolve()
+    own, common = own.resolve(), common.resolve()
+    places = [(common / name).resolve() for name in _HISTORY]
+    if all(each.is_relative_to(top) for each in (common, *places)):
+        return True
+    if not all(each.is_relative_to(common) for each in places):
+        return False
+    if own.parent == common / "worktrees":
+        with contextlib.suppress(OSError, ValueError):
+            return Path((own / "gitdir").read_text().strip()).parent.resolve() == top
+    return own == common and worktree is not None and (common / worktree).resolve() == top
+
+
+def _begins_repository(folder: Path) -> bool:
+    """Whether git, on its way up, stops here."""
+    return os.path.lexists(folder / ".git") or ((folder / "HEAD").exists() and not (folder / "HEAD").is_dir())
 
 
 def last_line(said: bytes) -> str:
