@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date
 
 import pytest
 
 from holdfast import Entry
-from holdfast.cli.console import Cell, printable
+from holdfast.cli.console import Cell, printable, write_json
 from holdfast.cli.durations import describe_duration, parse_duration
 from holdfast.cli.entry_lines import EntryLog, describe
 from holdfast.cli.thread import parse_labels
@@ -44,6 +45,15 @@ def test_labels_are_read() -> None:
 
 def test_control_characters_are_shown_not_sent() -> None:
     assert printable("\x1b]0;title\x07 \x9b2J ok\n\ttab é ✓") == "␛]0;title␇ �2J ok\n\ttab é ✓"
+
+
+def test_json_drives_no_terminal_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"text": "\x1b[2J \x9b2J \u202e \x7f \ud800 \U000e0001 é ✓"}
+    write_json(value)
+    shown = capsys.readouterr().out
+    assert shown.removesuffix("\n").isprintable()
+    assert "é ✓" in shown
+    assert json.loads(shown) == value
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -57,3 +58,17 @@ def test_a_line_is_an_object_with_its_request(capsys: pytest.CaptureFixture[str]
     )
     assert "ValueError" in second["error"]
     assert "abc" not in second["error"]
+
+
+def test_a_path_that_somebody_asked_for_neither_drives_the_terminal_nor_forges_a_line() -> None:
+    hostile = "/v1/x\n12:00:00 error   forged\r\x1b]0;title\x07\x9b2J\u202e é"
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        told = sys.exc_info()
+    record = logging.LogRecord("holdfast", logging.INFO, "x.py", 1, "GET %s 404", (hostile,), None)
+    line = logs.PlainFormatter().format(record)
+    assert line.isprintable()
+    assert line.endswith("é 404")
+    record.exc_info = told
+    assert all(each.isprintable() for each in logs.PlainFormatter().format(record).split("\n"))

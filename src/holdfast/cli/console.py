@@ -58,8 +58,12 @@ def _visible(character: str) -> str:
 
 
 def write_json(value: Any) -> None:
-    """One JSON document on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+    """One JSON document on one line, with nothing in it that could drive a terminal."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not text.isprintable():
+        # JSON escapes the controls of ASCII by itself, and not those beyond, which terminals obey as well.
+        text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

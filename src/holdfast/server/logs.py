@@ -42,10 +42,18 @@ class JsonFormatter(logging.Formatter):
 class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%H:%M:%S", time.localtime(record.created))
-        text = f"{when} {record.levelname.lower():<7} {record.getMessage()}"
+        text = f"{when} {record.levelname.lower():<7} {_visible(record.getMessage())}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + "\n".join(map(_visible, self.formatException(record.exc_info).split("\n")))
         return redact(text)
+
+
+def _visible(line: str) -> str:
+    """One line for a terminal. Requests choose the paths that are logged: they must neither drive the terminal of who
+    reads the log nor begin a line of their own."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:
