@@ -247,10 +247,31 @@ def test_what_is_imported_of_ipython_shows_in_the_notebook(notebook: Notebook) -
     assert notebook.run("import IPython\nIPython.get_ipython() is not None").result == {"text/plain": "True"}
 
 
+def test_nothing_that_the_page_would_run_leaves_the_box(notebook: Notebook) -> None:
+    """Whoever runs in Jupyter's page can start terminals on this machine."""
+    shown = notebook.run(
+        "from IPython.display import HTML, Javascript, Markdown, SVG, display\n"
+        "display(Javascript('attack()'), HTML('<b onclick=attack()>a</b><script>attack()</script>'))\n"
+        "display(Markdown('<img src=x onerror=attack()>'), SVG('<svg onload=\"attack()\"/>'))\n"
+        "display({'application/javascript': 'attack()', 'text/plain': 'told'}, raw=True)\n"
+        "print('\\x1b]0;attack\\x07', end='')\n"
+        "HTML('<iframe srcdoc=\"<script>attack()</script>\"></iframe>last')"
+    )
+    assert shown.status == "ok", shown.error
+    script, page, prose, drawing, raw = shown.displayed
+    assert set(script) == {"text/plain"}
+    assert page["text/html"] == "<b>a</b>"
+    assert prose["text/markdown"] == "&lt;img src=x onerror=attack()>"
+    assert drawing["text/html"].startswith('<img src="data:image/svg+xml;base64,')
+    assert raw == {"text/plain": "told"}
+    assert shown.result["text/html"] == "last"
+    assert "\x1b" not in shown.streams["stdout"]
+
+
 def test_names_that_a_cell_replaced_do_not_reach_what_serves_it(notebook: Notebook) -> None:
     notebook.run("import builtins\nkept = builtins.str\nbuiltins.str = None\nexec = globals = repr = None")
     shown = notebook.run("class T:\n    def _repr_html_(self): return '<p>'\nT()")
-    assert shown.result.get("text/html") == "<p>", shown
+    assert shown.result.get("text/html") == "<p></p>", shown
     assert "kept" in notebook.client.complete("kep", reply=True, timeout=_WAIT)["content"]["matches"]
     assert notebook.run("builtins.str = kept\ndel exec, globals, repr").status == "ok"
     assert notebook.run("'_holdfast_notebook' in globals()").result == {"text/plain": "False"}

@@ -29,6 +29,7 @@ from holdfast.client import HoldfastError
 from holdfast.guest.kernel.shipping import MARK
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.notebook_forms import safe_forms, terminal_text
 from holdfast.interpreter.results import Artifact, CodeError, Execution
 
 _DISPLAY: Final = "_notebook_display"
@@ -111,7 +112,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
 
         def on_output(stream: Stream, data: bytes) -> None:
             if text := decoders[stream].decode(data):
-                publish("stream", {"name": stream, "text": text})
+                publish("stream", {"name": stream, "text": terminal_text(text)})
 
         interpreter.tools[_DISPLAY] = lambda message: publish(*_shown(message))
         done = await interpreter.execute(self._translated(code), timeout=self.timeout, on_output=on_output)
@@ -121,7 +122,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         if done.error is None and done.value_text is not None:
             shown = None if _is_plain(done.value) else await self._ask("show()")
             forms = shown or {"text/plain": done.value_text}
-            result = {"execution_count": self.execution_count, "data": _checked(forms), "metadata": {}}
+            result = {"execution_count": self.execution_count, "data": safe_forms(forms), "metadata": {}}
             publish("execute_result", result)
         if done.state_lost:
             self._is_set_up = False
@@ -139,7 +140,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
     @staticmethod
     async def _picture(interpreter: Interpreter, artifact: Artifact) -> dict[str, str]:
         data = await interpreter.read_artifact(artifact)
-        return {artifact.media_type: base64.b64encode(data).decode(), "text/plain": f"<{artifact.name}>"}
+        return {artifact.media_type: base64.b64encode(data).decode(), "text/plain": terminal_text(f"<{artifact.name}>")}
 
     def _publisher(self, silent: bool) -> Callable[[str, Mapping[str, Any]], None]:
         """What the cell that runs now has to say. It stays its own, whoever says it."""
@@ -199,7 +200,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         name = next((each.group() for each in _NAME.finditer(code) if each.start() <= cursor_pos <= each.end()), "")
         told = await self._ask(f"explain({name!r})") if name else None
         text = told.get("text") if told else None
-        data = {"text/plain": text} if isinstance(text, str) else {}
+        data = {"text/plain": terminal_text(text)} if isinstance(text, str) else {}
         return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
 
     async def do_is_complete(self, code: str) -> dict[str, Any]:
@@ -253,7 +254,8 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
 
 
 def _as_error(error: CodeError) -> dict[str, Any]:
-    return {"ename": error.kind, "evalue": error.message, "traceback": error.traceback.rstrip("\n").split("\n")}
+    traceback = terminal_text(error.traceback).rstrip("\n").split("\n")
+    return {"ename": terminal_text(error.kind), "evalue": terminal_text(error.message), "traceback": traceback}
 
 
 def _is_plain(value: Any) -> bool:
@@ -266,17 +268,10 @@ def _shown(message: Any) -> tuple[str, dict[str, Any]]:
     told = message if isinstance(message, Mapping) else {}
     if told.get("clear"):
         return "clear_output", {"wait": bool(told.get("wait"))}
-    content: dict[str, Any] = {"data": _checked(told.get("forms", {})), "metadata": {}}
+    content: dict[str, Any] = {"data": safe_forms(told.get("forms", {})), "metadata": {}}
     if isinstance(id := told.get("id"), str):
         content["transient"] = {"display_id": id[:_LONGEST_ID]}
     return ("update_display_data" if told.get("update") else "display_data"), content
-
-
-def _checked(forms: Any) -> dict[str, str]:
-    """Forms of a value as a box gives them, and nothing else that it may give."""
-    if not isinstance(forms, Mapping):
-        return {"text/plain": str(forms)}
-    return {str(media): text for media, text in forms.items() if isinstance(text, str)}
 
 
 def main() -> None:
