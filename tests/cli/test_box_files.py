@@ -105,6 +105,26 @@ def test_a_hostile_box_writes_nowhere_else(box_cli: Cli, box: str, here: Path, t
     assert [each.name for each in here.iterdir() if each.name.startswith(".holdfast")] == []
 
 
+def test_a_repository_here_gets_no_settings_and_no_hooks_from_a_box(box_cli: Cli, box: str, here: Path) -> None:
+    """Git would run them as the user, at the next look."""
+    hostile = "printf '[core]\\n\\tfsmonitor = touch started' > config && mkdir hooks && echo x > hooks/pre-commit"
+    in_box(box_cli, box, f"mkdir -p repo/.git repo/in/.GIT && echo new > repo/file && cd repo/.git && {hostile}")
+    project = here / "repo"
+    (project / ".git").mkdir(parents=True)
+    (project / ".git" / "config").write_text("mine")
+    done = box_cli("box", "cp", f"{box}:repo/.", str(project))
+    assert done.exit == 0, done.err
+    assert (project / "file").read_text() == "new\n"
+    assert (project / ".git" / "config").read_text() == "mine"
+    assert not (project / ".git" / "hooks").exists()
+    assert "left out" in done.err
+    fresh = box_cli("box", "cp", f"{box}:repo", "fresh")
+    assert fresh.exit == 0, fresh.err
+    assert (here / "fresh" / ".git" / "config").exists(), "a copy is whole, and its user is told"
+    assert "careful" in fresh.err
+    assert "fresh/in/.GIT" in fresh.err
+
+
 def test_what_cannot_be_copied_is_told(box_cli: Cli, box: str, here: Path) -> None:
     (here / "folder").mkdir()
     (here / "file").write_text("x")

@@ -18,7 +18,7 @@ import typer
 
 from holdfast.cli.box_session import Where, ask, open_box
 from holdfast.cli.box_spec import wrong
-from holdfast.cli.console import ACCENT, Cell, is_terminal, printable, write_field, write_json
+from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, printable, write_field, write_json
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 1 << 18
 _WORTH_A_BAR: Final = 8 << 20
+_MOST_TOLD: Final = 5
 
 Moved = Callable[[int], None]
 """Told of bytes as they go."""
@@ -68,7 +69,8 @@ def copy(
     """Copy files and folders between this machine and a box. One of SOURCE and TARGET is BOX:PATH.
 
     Into a folder that is there it goes by its own name; else it becomes TARGET. Folders that are there already are
-    added to. Relative paths in the box begin at its workdir. - is a tar archive on standard input or output.
+    added to, but for a .git here, which stays as it is: a box could put programs there that git runs as you. Relative
+    paths in the box begin at its workdir. - is a tar archive on standard input or output.
 
     \b
     holdfast box cp src b-1:project
@@ -231,10 +233,23 @@ async def _fetch(box: Box, path: str, found: FileInfo, final: Path) -> int | Non
             return size
         with working(f"{box.id}:{path}"):
             await box.files.download(path, arrived)
-            await asyncio.to_thread(merge, arrived, final)
+            came = await asyncio.to_thread(find_repositories, arrived)
+            kept = await asyncio.to_thread(merge, arrived, final)
+        _warn(final, came, kept)
         return None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _warn(final: Path, came: list[Path], kept: list[Path]) -> None:
+    """Of repositories: git runs programs that they name, as whoever looks at them."""
+    for place in kept[:_MOST_TOLD]:
+        note("left out", f"{place} stays as it is", hint("  holdfast diff THREAD | git apply takes changes of files"))
+    new = [place for each in came if (place := final / each) not in kept]
+    for place in new[:_MOST_TOLD]:
+        note("careful", f"{place} comes from the box: git there runs what its settings and hooks name, as you")
+    if (more := len(kept[_MOST_TOLD:]) + len(new[_MOST_TOLD:])) > 0:
+        note("careful", f"the box has sent {more} more repositories")
 
 
 def _beside(final: Path) -> Path:
@@ -257,23 +272,44 @@ async def _save(box: Box, path: str, target: Path, moved: Moved) -> int:
     return size
 
 
-def merge(source: Path, target: Path) -> None:
+def find_repositories(folder: Path) -> list[Path]:
+    """Each `.git` below a folder, from there."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        found += [Path(place, name).relative_to(folder) for name in (*folders, *files) if _is_git(name)]
+        folders[:] = [name for name in folders if not _is_git(name)]
+    return found
+
+
+def _is_git(name: str) -> bool:
+    return name.casefold() == ".git"  # not every disk tells the cases apart
+
+
+def merge(source: Path, target: Path) -> list[Path]:
     """Move everything below `source` to `target`, replacing files, adding to folders, following no link at the target.
 
-    A link that is already at the target is the caller's own; what came from a box must not be written through it.
+    A link that is already at the target is the caller's own; what came from a box must not be written through it. Nor
+    into a `.git` that is there: its settings and hooks are programs that git runs. Returns those, which stay as they
+    are.
     """
     if not os.path.lexists(target):
         source.rename(target)
-        return
+        return []
     if source.is_symlink() or not source.is_dir():
         if target.is_dir() and not target.is_symlink():
             raise CommandError(f"{target} is a folder here, and a file cannot take its place", exit=Exit.CONFLICT)
         source.replace(target)
-        return
+        return []
     if target.is_symlink() or not target.is_dir():
         raise CommandError(f"{target} is not a folder here, and a folder cannot take its place", exit=Exit.CONFLICT)
+    kept = []
     for each in list(source.iterdir()):
-        merge(each, target / each.name)
+        place = target / each.name
+        if _is_git(each.name) and os.path.lexists(place):
+            kept.append(place)
+        else:
+            kept += merge(each, place)
+    return kept
 
 
 # --- what a person sees meanwhile ---
