@@ -98,7 +98,8 @@ async def test_cancelled_code_is_undone_and_the_next_execution_runs(py: Interpre
 
     py.tools["begun"] = begun
     await py.execute("x = 1")
-    running = asyncio.create_task(py.execute(f"x = 2\nbegun()\n{C_LOOP}"))
+    deaf = "import signal; signal.signal(signal.SIGINT, lambda *_: None)"  # also before it is in the loop
+    running = asyncio.create_task(py.execute(f"{deaf}\nx = 2\nbegun()\n{C_LOOP}"))
     await asyncio.wait_for(began.wait(), 60)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
