@@ -11,7 +11,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.attacks.conftest import Outside
 
+from holdfast import SyncClient
 from holdfast.cli.workspace import Folder, pack
 from holdfast.interpreter.errors import WorkspaceFailed
 from holdfast.interpreter.repositories import HostGit
@@ -167,3 +169,22 @@ def test_a_submodule_that_was_never_fetched_is_an_empty_folder(hostile: Path) ->
     git(hostile, "update-index", "--add", "--cacheinfo", f"160000,{commit},empty")
     (hostile / "empty").mkdir()
     assert set(names_and_contents(hostile)) == {"kept/a", "other/b", "empty"}
+
+
+# --- what goes along ---
+
+
+def test_a_client_keeps_the_credentials_of_git_to_itself(outside: Outside, hostile: Path) -> None:
+    git(hostile, "remote", "add", "origin", "https://me:s3cret@example.com/a.git")
+    (hostile / "second").hardlink_to(hostile / "kept" / "a")
+    (hostile / "link").symlink_to("/etc/passwd")
+    with SyncClient(outside.server.url, api_key=outside.server.api_key) as client:
+        digest = client.runs.upload(hostile, leave_out=lambda path: path == Path("other"))
+    [kept] = outside.server.home.rglob(digest)
+    assert b"s3cret" not in kept.read_bytes()
+    with tarfile.open(kept) as archive:
+        names = {each.name for each in archive if not each.name.startswith(".git/")}
+        assert names == {".", ".git", "kept", "kept/a", "second", "link"}
+        assert archive.extractfile("second").read() == b"a\n"  # type: ignore[union-attr]
+        assert archive.getmember("link").linkname == "/etc/passwd"
+        assert b"url = https://example.com/a.git" in archive.extractfile(".git/config").read()  # type: ignore[union-attr]

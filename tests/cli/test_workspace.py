@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.cli import workspace
 from holdfast.cli.errors import CommandError
-from holdfast.cli.workspace import Folder, Packed, choose_folder, pack, without_credentials
+from holdfast.cli.workspace import Folder, Packed, choose_folder, pack
+from holdfast.git_credentials import without_credentials
 
 
 def packed(folder: Folder) -> tuple[Packed, dict[str, tarfile.TarInfo], dict[str, bytes]]:
@@ -99,6 +100,31 @@ def test_credentials_of_git_stay_here(repository: Path) -> None:
     assert b"url = https://example.com/a.git" in configuration
     assert not any(b"s3cret" in each or b"c2VjcmV0" in each for each in contents.values())
     assert without_credentials(b"url = ssh://git@example.com/a\n") == b"url = ssh://git@example.com/a\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ('[http "https://a.example/]"] extraheader = s3cret\n[core]\n', '[http "https://a.example/]"]\n[core]\n'),
+        ("[http]\n\textraHeader = AUTHORIZATION: \\\n  basic s3cret\n\tx = 1\n", "[http]\n\tx = 1\n"),
+        ("[hub]\n\toauth-token = s3cret\n", "[hub]\n"),
+        ("[sendemail]\n\tsmtpPass=s3cret\n", "[sendemail]\n"),
+        (
+            '[credential]\n\thelper = "!f() { echo password=s3cret; }; f"\n[a]\n\tb = c\n',
+            "[credential]\n[a]\n\tb = c\n",
+        ),
+        ('[credential "https://a.example"]\n\tusername = s3cret\n', '[credential "https://a.example"]\n'),
+        ("[Credential.a] helper = s3cret", "[Credential.a]\n"),
+        ("url = https://me@corp.example:s3cret@a.example/b\n", "url = https://a.example/b\n"),
+        ("url = ssh://me:s3cret@a.example/b\n", "url = ssh://me@a.example/b\n"),
+        ('[url "https://s3cret@a.example/"]\n\tinsteadOf = gh:\n', '[url "https://a.example/"]\n\tinsteadOf = gh:\n'),
+        ("[a]\r\n\ttoken = s3cret\r\n\tb = c\\\\\r\n\td = e", "[a]\r\n\tb = c\\\\\r\n\td = e"),
+        ("token = s3cret\\", ""),
+        ("# a token\n[core]\n\tbare = false\n\teditor = vi\n", "# a token\n[core]\n\tbare = false\n\teditor = vi\n"),
+    ],
+)
+def test_no_way_to_write_a_credential_is_overlooked(written: str, kept: str) -> None:
+    assert without_credentials(written.encode()).decode() == kept
 
 
 def test_a_repository_cannot_start_a_program_by_being_packed(repository: Path, tmp_path: Path) -> None:

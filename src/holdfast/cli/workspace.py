@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import stat
 import subprocess
 import tarfile
@@ -20,6 +19,7 @@ from typing import IO, Final
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.git_credentials import is_configuration, without_credentials
 from holdfast.guest.tree import HostileArchive, Walker, open_folder
 from holdfast.host_git import READ_ONLY, read_environment
 
@@ -30,11 +30,6 @@ _MOST_FILES_UNNAMED: Final = 10_000
 _MOST_BYTES_UNNAMED: Final = 256 * 1024 * 1024
 _GIT_SECONDS: Final = 60.0
 _LIST: Final = (*READ_ONLY, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-_CONFIGURATION: Final = frozenset({"config", "config.worktree"})
-_USER_IN_URL: Final = re.compile(rb"(https?://)[^/@\s\"]*@", re.IGNORECASE)
-_SECRET_SETTING: Final = re.compile(
-    rb"^\s*(?:extraheader|password|token|oauth\w*)\s*=.*\n?", re.IGNORECASE | re.MULTILINE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +240,7 @@ def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> boo
         opened = os.fstat(file.fileno())
         if not stat.S_ISREG(opened.st_mode):
             return False
-        if _is_git_configuration(name):
+        if is_configuration(name):
             content = without_credentials(file.read())
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
@@ -271,13 +266,3 @@ class _Exactly:
         wanted = min(size, self._left)
         self._left -= wanted
         return self._file.read(wanted).ljust(wanted, b"\0")
-
-
-def _is_git_configuration(name: str) -> bool:
-    parts = name.split("/")
-    return ".git" in parts[:-1] and parts[-1] in _CONFIGURATION
-
-
-def without_credentials(configuration: bytes) -> bytes:
-    """A git configuration without the names, passwords and headers that open remotes."""
-    return _SECRET_SETTING.sub(b"", _USER_IN_URL.sub(rb"\1", configuration))

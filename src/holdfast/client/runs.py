@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.boxes.sync import SyncIterator
@@ -17,6 +19,7 @@ from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.connection import Connection
 from holdfast.client.positions import NOW
 from holdfast.client.tail import Tail
+from holdfast.git_credentials import is_configuration, without_credentials
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_entry_id, new_id
 from holdfast.threads.runs import FINISHED
@@ -516,17 +519,35 @@ def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _pack(folder: Path, spool: Any, leave_out: Callable[[Path], bool]) -> None:
-    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        path = Path(member.name)
-        if path != Path() and leave_out(path):
-            return None
-        if not (member.isreg() or member.isdir() or member.issym()):
-            return None  # sockets, pipes and devices are no files of a project
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        return member
-
+def _pack(folder: Path, spool: IO[bytes], leave_out: Callable[[Path], bool]) -> None:
+    """Links are packed as links. Credentials in the settings of git stay here."""
     with tarfile.open(fileobj=spool, mode="w") as archive:
-        archive.add(folder, ".", filter=keep)
+        _add(archive, folder.resolve(), Path(), leave_out)
     spool.seek(0)
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: Path, leave_out: Callable[[Path], bool]) -> None:
+    path = folder / name
+    member = archive.gettarinfo(path, str(name))
+    if member is None or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        return  # sockets, pipes and devices are no files of a project
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    if member.issym() or member.isdir():
+        archive.addfile(member)
+    else:
+        # By its own content, also where it has a second name, which may be left out.
+        member.type, member.linkname = tarfile.REGTYPE, ""
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if is_configuration(name.as_posix()):
+                content = without_credentials(file.read())
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+            else:
+                member.size = os.fstat(file.fileno()).st_size
+                archive.addfile(member, file)
+    if member.isdir():
+        for each in sorted(path.iterdir()):
+            inner = name / each.name
+            if not leave_out(inner):
+                _add(archive, folder, inner, leave_out)
