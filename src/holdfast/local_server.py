@@ -23,6 +23,7 @@ DEFAULT_PORT: Final = 8484
 _PATIENCE: Final = 30.0
 _ENDING_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 2.0
+_PAUSE: Final = 0.05
 _SHOWN: Final = 600
 
 
@@ -136,12 +137,38 @@ class HomeAddress:
         return None if running is None else (running.url, running.api_key)
 
 
-def find_answering(home: Path) -> RunningServer | None:
-    """The server of a home, where it takes connections."""
+def is_taken(home: Path) -> bool:
+    """Whether a server has this home now. One that was killed leaves its note, and its address and process id may be
+    somebody else's since; its lock is gone with it."""
+    import fcntl  # not on every system that a client runs on
+
+    try:
+        lock = os.open(home / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # another user's: nobody can tell
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def find_running(home: Path) -> RunningServer | None:
+    """The server of a home, whether it answers or not."""
     try:
         running = read_running(home)
     except (OSError, ValueError):
         return None  # who goes on to use it is told what is wrong with it
+    return running if running is not None and is_taken(home) else None
+
+
+def find_answering(home: Path) -> RunningServer | None:
+    """The server of a home, where it takes connections."""
+    running = find_running(home)
     return running if running is not None and _answers(running.url) else None
 
 
@@ -150,11 +177,14 @@ def find_or_start(home: Path) -> tuple[RunningServer, bool]:
     running = find_answering(home)
     if running is not None:
         return running, False
-    return start_server(home, DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0), True
+    return start_server(home, DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0)
 
 
-def start_server(home: Path, port: int) -> RunningServer:
-    """A server that outlives who starts it, with its log in the home. Raises `ServerNotStarted`. Blocks."""
+def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
+    """A server that outlives who starts it, with its log in the home; or that of somebody who was quicker, and False.
+
+    Raises `ServerNotStarted`. Blocks.
+    """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
     command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", str(port)]
@@ -171,16 +201,26 @@ def start_server(home: Path, port: int) -> RunningServer:
     if not line:
         is_late = time.monotonic() >= deadline
         code = _end(process, at_once=is_late)
-        running = find_answering(home)
+        running = _wait_for_other(home, deadline)
         if running is not None:
-            return running  # somebody else was quicker
+            return running, False
         why = "did not answer in time" if is_late else f"ended at once (exit code {code})"
         raise ServerNotStarted(
             f"the server of {home} {why}: {_end_of(log)}", f"holdfast up --home {home} shows what is wrong"
         )
     process.returncode = 0  # it goes on without us: nothing is to wait for it when this object ends
     told = json.loads(line)
-    return read_running(home) or RunningServer(str(told["url"]), int(told["pid"]), str(told["version"]), 0, None)
+    started = read_running(home)
+    return started or RunningServer(str(told["url"]), int(told["pid"]), str(told["version"]), 0, None), True
+
+
+def _wait_for_other(home: Path, deadline: float) -> RunningServer | None:
+    """The server of somebody who was quicker: it has the home before it answers."""
+    while True:
+        running = find_answering(home)
+        if running is not None or not is_taken(home) or time.monotonic() >= deadline:
+            return running
+        time.sleep(_PAUSE)
 
 
 def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:

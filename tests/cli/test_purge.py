@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import down
 from holdfast.cli.errors import CommandError
 from holdfast.cli.purge import check_home, remove_folder
-from holdfast.local_server import is_alive, read_running
+from holdfast.local_server import RunningServer, is_alive, read_running
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 
@@ -104,6 +108,40 @@ def test_down_all_stops_boxes_and_keeps_their_files(command: Command) -> None:
     find_or_start(command.home)
     command("box", "start", box)
     assert command("box", "exec", box, "--", "cat", "note").stdout == "kept\n"
+
+
+def test_down_all_ends_the_boxes_that_a_killed_server_left(command: Command) -> None:
+    box = command("box", "create", "-q").stdout.strip()
+    running = read_running(command.home)
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    done = command("down", "--all")
+    assert f"  stopped      box {box}" in done.stdout
+    assert processes_of(box) == []
+
+
+def test_down_signals_nobody_who_only_has_the_number_of_a_killed_server(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
+    ):
+        note = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}", "pid": other.pid, "version": "0"}
+        (tmp_path / "server.json").write_text(json.dumps({**note, "startedAt": 0, "apiKey": None}))
+        (tmp_path / "lock").touch()
+        done = Command(tmp_path)("down", check=False)
+        assert (done.returncode, other.poll()) == (5, None), done.stderr
+        assert "holdfast up starts one" in done.stderr
+        other.kill()
+
+
+def test_a_server_that_hangs_is_named_with_how_to_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(down, "_PATIENCE", 0.0)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as server:
+        server.send_signal(signal.SIGSTOP)
+        with pytest.raises(CommandError) as refused:
+            down.stop_server(tmp_path, RunningServer("http://127.0.0.1:1", server.pid, "0", 0, None))
+        server.kill()
+    assert f"kill -9 {server.pid}" in str(refused.value.next_step)
 
 
 def test_every_box_is_deleted_after_it_was_named(command: Command) -> None:

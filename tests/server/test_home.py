@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from holdfast.local_server import RunningServer, read_running
+from holdfast.local_server import RunningServer, find_answering, find_or_start, read_running
 from holdfast.server.config import Settings
 from holdfast.server.home import Home, HomeInUse
 from holdfast.server.serve import CannotServe, serve
@@ -111,3 +113,38 @@ os._exit(0)
     with Home(home):
         assert read_running(home) is None
     letting_go.join()
+
+
+def test_what_listens_where_a_killed_server_did_is_not_taken_for_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", os.getpid(), "0", 0, "hf_x")
+        with Home(tmp_path) as home:
+            home.announce(running)
+            assert find_answering(tmp_path) == running
+            note = (tmp_path / "server.json").read_text()
+        (tmp_path / "server.json").write_text(note)  # as one that is killed leaves it
+        assert find_answering(tmp_path) is None
+
+
+def test_who_comes_second_waits_until_the_server_of_the_first_answers(tmp_path: Path) -> None:
+    """The second finds the home taken, by a server that does not answer yet."""
+    home, found = tmp_path / "home", []
+    second = threading.Thread(target=lambda: found.append(find_or_start(home)), daemon=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener, Home(home) as first:
+        running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", os.getpid(), "0", 0, "hf_x")
+        second.start()
+        deadline = time.monotonic() + 60
+        while "already runs" not in _text_of(home / "server.log"):
+            assert second.is_alive(), "it gave up"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        first.announce(running)
+        second.join(60)
+        assert found == [(running, False)]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -16,7 +17,8 @@ from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.local_server import RunningServer, find_answering, is_alive
+from holdfast.cli.server_start import ensure_server
+from holdfast.local_server import RunningServer, find_running, is_alive
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -39,10 +41,13 @@ def down(
     With --all boxes are stopped as well, which ends what runs in them. Their files stay.
     """
     folder = the_home(home)
-    running = find_answering(folder)
+    where = Where(None, None, folder)
+    if everything and (folder / "holdfast.db").is_file():
+        ensure_server(where)  # boxes outlive their server: only one that runs can stop them
+    running = find_running(folder)
     if running is None:
-        raise CommandError(f"no server runs on {folder}", exit=Exit.UNREACHABLE)
-    stopped = _stop_boxes(Where(None, None, folder)) if everything else []
+        raise CommandError(f"no server runs on {folder}", next_step="holdfast up starts one", exit=Exit.UNREACHABLE)
+    stopped = _stop_boxes(where) if everything else []
     stop_server(folder, running)
     if as_json:
         write_json({"home": str(folder), "pid": running.pid, "stopped": True, "boxes": stopped})
@@ -66,7 +71,10 @@ def stop_server(folder: Path, running: RunningServer) -> None:
     deadline = time.monotonic() + _PATIENCE
     while is_alive(running.pid):
         if time.monotonic() > deadline:
-            raise CommandError(f"the server of {folder} (pid {running.pid}) does not stop", next_step="look at its log")
+            raise CommandError(
+                f"the server of {folder} (pid {running.pid}) does not stop",
+                next_step=f"kill -9 {running.pid}: nothing that was acknowledged is lost, and boxes go on",
+            )
         time.sleep(_PAUSE)
 
 
@@ -74,11 +82,14 @@ def _stop_boxes(where: Where) -> list[str]:
     """Those that run; says which. One that cannot be stopped keeps the server up: it is not forgotten."""
 
     async def work(client: Client) -> list[str]:
+        from holdfast.boxes.errors import BoxGone, BoxNotFound
+
         stopped: list[str] = []
         async for row in client.boxes.list():
             if row.state != "stopped":
-                await client.boxes.stop(row.id)
-                stopped.append(row.id)
+                with contextlib.suppress(BoxGone, BoxNotFound):  # it ended meanwhile
+                    await client.boxes.stop(row.id)
+                    stopped.append(row.id)
         return stopped
 
     return ask(where, work)

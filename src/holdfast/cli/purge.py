@@ -22,7 +22,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.server_start import ensure_server
 from holdfast.cli.sizes import describe_size
-from holdfast.local_server import find_answering
+from holdfast.local_server import find_running
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -84,7 +84,7 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
         raise CommandError(
             f"not everything could be removed, so {folder} stays", next_step="holdfast box list; then purge again"
         )
-    running = find_answering(folder)
+    running = find_running(folder)
     if running is not None:
         stop_server(folder, running)
     remove_folder(folder)

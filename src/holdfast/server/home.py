@@ -16,6 +16,8 @@ from holdfast.local_server import RunningServer, is_alive, read_running
 from holdfast.threads.sqlite import reserve
 
 _DYING_SECONDS: Final = 3.0
+_LOOKING_SECONDS: Final = 0.1
+"""For those who only look whether the home is taken, and have its lock for that moment."""
 _PAUSE: Final = 0.02
 
 
@@ -36,13 +38,14 @@ class Home:
     def __enter__(self) -> Home:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + _DYING_SECONDS
+        began = time.monotonic()
         while not self._try_lock():
             running = None
             with contextlib.suppress(OSError, ValueError):
                 running = read_running(self.path)
             # A child that a killed server had just forked holds the lock for as long as it takes to die, or to exec.
-            if time.monotonic() < deadline and (running is None or not is_alive(running.pid)):
+            is_dead = running is None or not is_alive(running.pid)
+            if time.monotonic() - began < (_DYING_SECONDS if is_dead else _LOOKING_SECONDS):
                 time.sleep(_PAUSE)
                 continue
             os.close(self._lock)
