@@ -12,6 +12,7 @@ from typing import Self
 class Fault(Enum):
     """What happens to one exchange. Those that are not on order go through."""
 
+    NONE = "it goes through"
     LOSE_REQUEST = "the connection ends before the request reaches the server"
     LOSE_ANSWER = "the server carries it out, and the connection ends before its answer is back"
     HOLD_ANSWER = "the server carries it out, and its answer never comes"

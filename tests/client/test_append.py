@@ -20,8 +20,11 @@ from holdfast.client import (
     Thread,
     TooLarge,
     Unreachable,
+    batches,
 )
+from holdfast.client.connection import encode_json
 from holdfast.testing.server import ServerProcess
+from holdfast.threads.framing import MOST_BYTES, MOST_MESSAGES
 
 pytestmark = pytest.mark.anyio
 
@@ -201,3 +204,135 @@ async def test_numbers_of_any_length_survive(thread: Thread) -> None:
     payload = {"type": "chat", "whole": 2**80, "text": "\u2028 \x85 \u0000 ✓"}
     await thread.append(payload)
     assert [entry.payload async for entry in thread.entries(types="chat")] == [payload]
+
+
+def numbered(count: int) -> list[Entry]:
+    return [Entry(f"e-{number:06}", number, {"type": "chat", "text": str(number)}) for number in range(count)]
+
+
+def encoded(entries: list[Entry]) -> list[bytes]:
+    return [encode_json(entry.to_json()) for entry in entries]
+
+
+async def ids_of(thread: Thread) -> list[str]:
+    return [entry.id async for entry in thread.entries(types="chat")]
+
+
+@pytest.fixture
+def three_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of three: the proxy's faults are for small requests."""
+    monkeypatch.setattr(batches, "MOST_MESSAGES", 3)
+
+
+async def test_more_entries_than_fit_in_a_request_are_appended_in_order(client: Client) -> None:
+    entries = numbered(2 * MOST_MESSAGES + 1)
+    one, other = await client.threads.create(), await client.threads.create()
+    acknowledged = await one.append(entries)
+    assert acknowledged.entries == tuple(entries)
+    assert (await one.page(since=acknowledged.next_offset)).entries == ()
+    await other.append_encoded(encoded(entries))
+    for thread in (one, other):
+        assert await ids_of(thread) == [entry.id for entry in entries]
+        assert (thread._producer.epoch, thread._producer.seq) == (0, 3), "each batch has its own number"
+
+
+async def test_more_bytes_than_fit_in_a_request_are_appended_in_order(client: Client) -> None:
+    text = "ü" * (MOST_BYTES // 10)
+    entries = [Entry(f"e-{number}", number, {"type": "chat", "text": text}) for number in range(6)]
+    one, other = await client.threads.create(), await client.threads.create()
+    await one.append(entries)
+    await other.append_encoded(encoded(entries))
+    for thread in (one, other):
+        assert [entry async for entry in thread.entries(types="chat")] == entries
+        assert thread._producer.seq == 2
+
+
+@pytest.mark.usefixtures("three_at_most")
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault.LOSE_ANSWER],
+        [Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.BUSY, Fault.LOSE_ANSWER, Fault.SLOW_DOWN],
+    ],
+)
+async def test_batches_are_written_once_through_faults(
+    thread: Thread, shaky: Client, proxy: Proxy, faults: list[Fault]
+) -> None:
+    """The producer alone keeps them single here: these entries have no ids that could."""
+    writer = shaky.thread(thread.id)
+    proxy.faults.extend(faults)
+    await writer.append_encoded([b'{"payload":{"type":"chat","text":"%d"}}' % number for number in range(10)])
+    assert not proxy.faults
+    assert await texts_of(thread) == [str(number) for number in range(10)]
+    assert (writer._producer.epoch, writer._producer.seq) == (0, 4)
+
+
+@pytest.mark.usefixtures("three_at_most")
+async def test_a_lost_batch_names_itself_and_what_was_not_sent(
+    thread: Thread, proxy: Proxy, server: ServerProcess
+) -> None:
+    entries = numbered(10)
+    async with Client(proxy.url, api_key=server.api_key, retry_seconds=0) as client:
+        writer = client.thread(thread.id)
+        proxy.faults.extend([Fault.NONE, Fault.LOSE_ANSWER])
+        with pytest.raises(Unreachable, match="7 entries") as raised:
+            await writer.append(entries)
+        assert raised.value.unacknowledged == tuple(entries[3:])
+        assert await ids_of(thread) == [entry.id for entry in entries[:6]]
+        await writer.append(raised.value.unacknowledged)
+        assert await ids_of(thread) == [entry.id for entry in entries]
+
+
+@pytest.mark.usefixtures("three_at_most")
+async def test_a_refused_batch_says_how_many_entries_were_written(thread: Thread) -> None:
+    entries = encoded(numbered(10))
+    entries[7] = b'{"payload":{}}'
+    with pytest.raises(InvalidRequest, match=r"payload\.type") as raised:
+        await thread.append_encoded(entries)
+    assert raised.value.__notes__ == ["The first 6 of 10 entries are on the thread."]
+    assert len(await ids_of(thread)) == 6
+    await thread.append_encoded([*entries[:7], *entries[8:]])
+    assert await ids_of(thread) == [f"e-{number:06}" for number in range(10) if number != 7]
+
+
+@pytest.mark.usefixtures("three_at_most")
+async def test_entries_that_cannot_be_sent_are_found_before_any_is(thread: Thread) -> None:
+    with pytest.raises(ValueError, match="Out of range"):
+        await thread.append([*numbered(9), {"type": "chat", "number": float("nan")}])
+    assert await ids_of(thread) == []
+
+
+@pytest.mark.usefixtures("three_at_most")
+async def test_batches_of_two_tasks_do_not_mix(thread: Thread) -> None:
+    async with anyio.create_task_group() as tasks:
+        for name in ("a", "b", "c"):
+            tasks.start_soon(thread.append, [{"type": "chat", "text": name} for _ in range(10)])
+    texts = await texts_of(thread)
+    assert sorted("".join(texts[begin : begin + 10]) for begin in (0, 10, 20)) == ["a" * 10, "b" * 10, "c" * 10]
+
+
+async def test_no_entries_are_no_request(shaky: Client, proxy: Proxy) -> None:
+    await shaky.thread("t-nowhere").append_encoded([])
+    assert proxy.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([5], [[5]]),
+        ([3, 3, 2], [[3, 3], [2]]),
+        ([8], [[8]]),
+        ([9, 1, 9], [[9], [1], [9]]),
+        ([1, 1, 1, 1], [[1, 1, 1], [1]]),
+        ([2, 2, 2], [[2, 2, 2]]),
+        ([2, 2, 3], [[2, 2], [3]]),
+    ],
+)
+def test_batches_fit_in_a_request_and_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: list[list[int]]
+) -> None:
+    monkeypatch.setattr(batches, "MOST_MESSAGES", 3)
+    monkeypatch.setattr(batches, "MOST_BYTES", 10)
+    split = list(batches.split_batches([b"x" * size for size in sizes]))
+    assert [[len(each) for each in batch] for batch in split] == expected

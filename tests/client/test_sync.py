@@ -12,13 +12,15 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from holdfast import Client, SyncClient
+from holdfast import Client, Entry, SyncClient
 from holdfast.client import NotFound, SyncTail, SyncThread, Tail, Thread
+from holdfast.client.connection import encode_json
 from holdfast.client.keys import Keys
 from holdfast.client.sync import SyncKeys, SyncThreads
 from holdfast.client.threads import Threads
 from holdfast.loop_thread import LoopThread
 from holdfast.testing.server import ServerProcess
+from holdfast.threads.framing import MOST_MESSAGES
 
 
 @pytest.fixture
@@ -159,3 +161,12 @@ def test_a_generator_that_is_dropped_at_the_very_end_is_closed_too(caplog: pytes
     tasks.clear()
     gc.collect()
     assert "was destroyed but it is pending" not in caplog.text
+
+
+def test_more_entries_than_fit_in_a_request_are_appended_in_order(server: ServerProcess) -> None:
+    entries = [Entry(f"e-{number:06}", number, {"type": "chat"}) for number in range(MOST_MESSAGES + 1)]
+    with SyncClient(server.url, api_key=server.api_key) as client:
+        thread = client.threads.create()
+        thread.append(entries)
+        thread.append_encoded([encode_json(entry.to_json()) for entry in reversed(entries)])  # all there already
+        assert list(thread.entries(types="chat")) == entries

@@ -27,17 +27,28 @@ class Producer:
     @asynccontextmanager
     async def request(self) -> AsyncIterator[Mapping[str, str]]:
         """The headers of the next request; leaving without an error means that it was acknowledged."""
+        async with self.turn(), self.numbered() as headers:
+            yield headers
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the requests before, and keep those of other tasks away: for several that belong together."""
         async with self._turn:
-            try:
-                yield {
-                    "producer-id": self.id,
-                    "producer-epoch": str(self.epoch),
-                    "producer-seq": str(self.seq),
-                }
-            except StaleEpoch:
-                raise  # a newer producer has this id: ours must not climb over it
-            except BaseException:
-                self.epoch += 1
-                self.seq = 0
-                raise
-            self.seq += 1
+            yield
+
+    @asynccontextmanager
+    async def numbered(self) -> AsyncIterator[Mapping[str, str]]:
+        """As `request`, for whoever has the turn."""
+        try:
+            yield {
+                "producer-id": self.id,
+                "producer-epoch": str(self.epoch),
+                "producer-seq": str(self.seq),
+            }
+        except StaleEpoch:
+            raise  # a newer producer has this id: ours must not climb over it
+        except BaseException:
+            self.epoch += 1
+            self.seq = 0
+            raise
+        self.seq += 1

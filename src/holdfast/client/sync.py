@@ -195,7 +195,10 @@ class SyncThread:
         return f"<Sync{repr(self._thread)[1:]}"
 
     def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
-        """Append entries, all or none of them, and return when they are on the server's disk."""
+        """Append entries, and return when they are on the server's disk: those of one request all or none.
+
+        More than 20,000 entries or 16 MiB are sent in several requests, in order.
+        """
         return self._loop.run(self._thread.append(what, author_id=author_id))
 
     def append_encoded(self, entries: Sequence[bytes]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from holdfast.client.batches import split_batches
 from holdfast.client.connection import Connection, encode_json, not_understood
-from holdfast.client.errors import NotFound, ServerFailed, TooManyRequests, Unreachable
+from holdfast.client.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.client.models import Acknowledgement, EntryPage, Scope, ThreadInfo, Token
 from holdfast.client.positions import NOW, Position, parse_position
 from holdfast.client.producer import Producer
@@ -19,6 +21,15 @@ Appendable = Mapping[str, Any] | Entry
 """A payload (with its `type`), or a whole entry."""
 
 _PAGE: Final = 1000
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far an append of several requests has come."""
+
+    written: int = 0
+    """Entries that are acknowledged."""
+    next_offset: str | None = None
 
 
 class Thread:
@@ -41,27 +52,41 @@ class Thread:
         return f"<Thread {self.id} on {self._connection.url}>"
 
     async def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
-        """Append entries, all or none of them, and return when they are on the server's disk.
+        """Append entries, and return when they are on the server's disk.
+
+        All or none of them are written where they fit in one request: 20,000 entries and 16 MiB. More are sent in
+        several requests, in order, and nothing of this handle comes between them.
 
         A payload gets an id and a time here; an `Entry` keeps its own, and is dropped where the thread has it already.
         Lost connections and overload are retried; `Unreachable` tells which entries nobody acknowledged.
         """
         several = (what,) if isinstance(what, Mapping | Entry) else what
         entries = tuple(_as_entry(each, author_id) for each in several)
-        if not entries:
-            return Acknowledgement((), None)
-        body = encode_json([entry.to_json() for entry in entries])
+        progress = _Progress()
         try:
-            async with self._producer.request() as headers:
-                answer = await self._connection.ask("POST", self._stream, body=body, headers=headers)
+            await self._send([encode_json(entry.to_json()) for entry in entries], progress)
         except (Unreachable, ServerFailed, TooManyRequests) as error:
-            raise _unacknowledged(self.id, entries, error) from error
-        return Acknowledgement(entries, answer.headers.get("stream-next-offset"))
+            raise _unacknowledged(self.id, entries[progress.written :], error) from error
+        return Acknowledgement(entries, progress.next_offset)
 
     async def append_encoded(self, entries: Sequence[bytes]) -> None:
         """The same for whole entries that are JSON already, each with an id of its own."""
-        async with self._producer.request() as headers:
-            await self._connection.ask("POST", self._stream, body=b"[%b]" % b",".join(entries), headers=headers)
+        await self._send(entries, _Progress())
+
+    async def _send(self, entries: Sequence[bytes], progress: _Progress) -> None:
+        """Each batch is a request of its own to the producer: a retry repeats that batch and no other."""
+        async with self._producer.turn():
+            for batch in split_batches(entries):
+                body = b"[%b]" % b",".join(batch)
+                try:
+                    async with self._producer.numbered() as headers:
+                        answer = await self._connection.ask("POST", self._stream, body=body, headers=headers)
+                except Refused as error:
+                    if progress.written:
+                        error.add_note(f"The first {progress.written} of {len(entries)} entries are on the thread.")
+                    raise
+                progress.written += len(batch)
+                progress.next_offset = answer.headers.get("stream-next-offset")
 
     async def chat(self, text: str, *, author_id: str | None = None) -> Entry:
         """Say something as the user."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.local_server import DEFAULT_PORT
+from holdfast.threads.framing import MOST_BYTES
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is made before somebody asks for its like a second time."""
@@ -25,7 +26,7 @@ class Settings:
     first_key: bool = True
     """Make an API key where there is none yet, to be shown to whoever starts the server."""
     log_level: str = "info"
-    max_body: int = 16 * 1024 * 1024
+    max_body: int = MOST_BYTES
     """Bytes that one request may carry."""
     request_timeout: float = 60.0
     """Seconds that a request may take to arrive."""

@@ -1,0 +1,22 @@
+"""Entries of one append, split into as many requests as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.threads.framing import MOST_BYTES, MOST_MESSAGES
+
+
+def split_batches(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Encoded entries, in their order, in batches that a server takes in one request.
+
+    An entry that is too large for a request is a batch of its own: the server says so.
+    """
+    begin, size = 0, 1
+    for index, entry in enumerate(entries):
+        size += len(entry) + 1  # with a comma or bracket
+        if index > begin and (size > MOST_BYTES or index - begin == MOST_MESSAGES):
+            yield entries[begin:index]
+            begin, size = index, 1 + len(entry) + 1
+    if begin < len(entries):
+        yield entries[begin:]
