@@ -62,13 +62,10 @@ def bare_cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.fixture
-def cli(bare_cli: Cli, server: ServerProcess) -> Cli:
-    """Runs a command on the home of the shared server."""
-
-    def on_home(*arguments: str, stdin: str = "") -> Outcome:
-        return bare_cli(*arguments, "--home", str(server.home), stdin=stdin)
-
-    return on_home
+def cli(bare_cli: Cli, server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Runs commands on the home of the shared server."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
+    return bare_cli
 
 
 class BoxCli:
@@ -108,13 +105,10 @@ def run_quietly(home: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def box_cli(bare_cli: Cli, box_server: ServerProcess) -> Cli:
+def box_cli(bare_cli: Cli, box_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Runs `box exec …` and the like in this process, on the home of the server with boxes."""
-
-    def on_home(*arguments: str, stdin: str = "") -> Outcome:
-        return bare_cli(*arguments[:2], "--home", str(box_server.home), *arguments[2:], stdin=stdin)
-
-    return on_home
+    monkeypatch.setenv("HOLDFAST_HOME", str(box_server.home))
+    return bare_cli
 
 
 @pytest.fixture

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from holdfast.cli import command_name
+from holdfast.cli.app import COMMANDS, build
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -79,3 +85,68 @@ def test_what_starts_in_the_background_does_not_inherit_the_name(monkeypatch: py
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "False bin/holdfast"
+
+
+@pytest.mark.parametrize(
+    ("home", "server", "hint", "expected"),
+    [
+        ("/h", None, "holdfast up starts one", "holdfast up --home /h starts one"),
+        ("my home", None, "holdfast up finds it", "holdfast up --home 'my home' finds it"),
+        ("/h", None, "holdfast thread delete t-1 --yes", "holdfast thread delete --home /h t-1 --yes"),
+        ("/h", None, "holdfast runs; holdfast diff t-1", "holdfast runs --home /h; holdfast diff --home /h t-1"),
+        ("/h", None, "holdfast interpreter template list", "holdfast interpreter template list --home /h"),
+        ("/h", None, "holdfast doctor", "holdfast doctor --home /h"),
+        ("/h", None, "holdfast up --home /other", "holdfast up --home /other"),
+        ("/h", None, "holdfast thread --help", "holdfast thread --help"),
+        ("/h", None, "holdfast thread new --help", "holdfast thread new --help"),
+        ("/h", None, "the folder holdfast thread", "the folder holdfast thread"),
+        ("/h", "http://s:1", "holdfast box exec b-1 -- ls", "holdfast box exec --server http://s:1 b-1 -- ls"),
+        (None, "http://s:1", "holdfast up starts one", "holdfast up starts one"),
+        (None, None, "holdfast up starts one", "holdfast up starts one"),
+    ],
+)  # fmt: skip
+def test_a_hint_stays_with_the_home_or_server_that_was_named(
+    home: str | None, server: str | None, hint: str, expected: str
+) -> None:
+    """Pasted without it, `up` would start another home's server, and `delete` would delete there."""
+    assert command_name.with_target(hint, command_name.Target(home, server)) == expected
+
+
+def test_every_command_is_known_to_hints() -> None:
+    assert {*command_name.GROUPS, *command_name.SINGLE} == set(COMMANDS)
+
+
+def test_every_command_takes_the_option_that_its_hint_is_given() -> None:
+    def options(command: Any, path: str) -> Iterator[tuple[str, set[str]]]:
+        for name, each in getattr(command, "commands", {}).items():
+            yield from options(each, f"{path} {name}")
+        if not hasattr(command, "commands"):
+            yield path, {option for parameter in command.params for option in parameter.opts}
+
+    for path, taken in options(typer.main.get_command(build([])), "holdfast"):
+        for target in (command_name.Target("/h", None), command_name.Target(None, "http://s:1")):
+            hint = command_name.with_target(f"{path} X", target)
+            given = set(re.findall(r"--\w+", hint))
+            assert given <= taken, f"{hint}: no such option"
+            assert given or "--home" not in taken or target.server, f"{hint}: --home is lost"
+
+
+def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bin/holdfast", *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_hints_of_a_named_home_are_pasted_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "a home"
+    assert (
+        f"next         bin/holdfast up --home '{folder}' starts one"
+        in run_here("thread", "list", "--home", str(folder)).stderr
+    )
+    told = json.loads(run_here("thread", "list", "--json", "--home", str(folder)).stderr)
+    assert told["error"]["hint"].startswith(f"holdfast up --home '{folder}' starts one")
+
+
+def test_an_option_of_a_command_in_a_box_is_not_ours(tmp_path: Path) -> None:
+    told = run_here("box", "exec", "--home", str(tmp_path / "ours"), "b-1", "tool", "--home", "/theirs").stderr
+    assert f"bin/holdfast up --home {tmp_path}/ours starts one" in told

@@ -189,7 +189,7 @@ def test_tail_follows_and_ctrl_c_says_how_to_come_back(cli: Cli, thread: str, se
     assert out == ""
     assert err == (
         f"  stopped      thread {thread} goes on without you\n"
-        f"  next         holdfast thread tail {thread} --since {offset}\n"
+        f"  next         holdfast thread tail --home {server.home} {thread} --since {offset}\n"
     )
 
 

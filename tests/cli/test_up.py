@@ -27,7 +27,7 @@ def test_a_server_that_runs_already_is_named_and_left_alone(cli: Cli, server: Se
     again = up(server.home)
     assert (again.exit, again.err) == (0, "")
     assert f"  server       {server.url}  runs already, as process " in again.out
-    assert "holdfast key create NAME makes one" in again.out
+    assert f"holdfast key create --home {server.home} NAME makes one" in again.out
     told = up(server.home, "--json").json()
     assert (told["url"], told["alreadyRunning"]) == (server.url, True)
     assert cli("thread", "list").exit == 0

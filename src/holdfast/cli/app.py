@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from holdfast import __version__
-from holdfast.cli.command_name import as_called, command_name
+from holdfast.cli.command_name import as_called, command_name, forget_target
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
@@ -51,6 +51,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line, and return its exit code."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours
+    forget_target()
     try:
         command = typer.main.get_command(build(arguments))
         _name_as_called(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated, Final
@@ -68,7 +69,7 @@ def backup(
         write_json({"backup": str(target), "bytes": size, "streams": health.streams, "damage": damage})
     else:
         write_field("backup", f"{target}  {health.streams} streams, {describe_size(size)}")
-        write_field("serve it", hint(f"holdfast up --home {target}"))
+        write_field("serve it", hint(f"holdfast up --home {shlex.quote(str(target))} --port 0"))
     if health.damage:
         raise CommandError(
             f"the copy is as damaged as the original, in {len(health.damage)} places", next_step="holdfast check"

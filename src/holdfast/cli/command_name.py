@@ -1,6 +1,7 @@
 """The command as the user called it, so that hints can be pasted: `bin/holdfast` in a checkout, else `holdfast`.
 
-Messages, the server's too, always say `holdfast`. This is the one place that puts the user's own word in.
+Messages, the server's too, always say `holdfast`, and name no home and no server. This is the one place that puts in
+the user's own word, and the `--home` or `--server` that the user gave.
 """
 
 from __future__ import annotations
@@ -9,17 +10,75 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
+GROUPS: Final = ("thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key")
+"""Commands that have commands of their own."""
+_OF_A_HOME: Final = ("up", "down", "demo", "backup", "check", "compact", "doctor", "purge")
+"""These work on a home of this machine: they take no `--server`."""
+SINGLE: Final = ("run", "runs", "resume", "attach", "steer", "cancel", "diff", *_OF_A_HOME)
+_COMMAND: Final = re.compile(
+    rf"(?<![\w./-]){_NAME} (?:interpreter template [a-z]+|interpreter jupyter install"
+    rf"|(?:{'|'.join(GROUPS)}) (?!template|jupyter)[a-z]+|(?P<single>{'|'.join(SINGLE)}))\b"
+    r"(?! --(?:home|server|help)\b)"
+)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Target:
+    """The home and the server that the command line named."""
+
+    home: str | None = None
+    server: str | None = None
+
+
+_named: Final = Target()
+"""Of the command that runs. A process runs one."""
+
+
+def remember_home(value: T) -> T:
+    """A callback of the option `--home`."""
+    _named.home = None if value is None else str(value)
+    return value
+
+
+def remember_server(value: T) -> T:
+    """A callback of the option `--server`."""
+    _named.server = None if value is None else str(value)
+    return value
+
+
+def forget_target() -> None:
+    """Before a command line is read."""
+    _named.home = _named.server = None
+
+
+def with_target(hint: str, target: Target) -> str:
+    """A hint whose commands go to the same home or server. The option follows their names directly, before any `--`."""
+
+    def option(found: re.Match[str]) -> str:
+        if target.server is not None:
+            # `up` cannot start a server that is elsewhere.
+            return "" if found["single"] in _OF_A_HOME else f" --server {shlex.quote(target.server)}"
+        return "" if target.home is None else f" --home {shlex.quote(target.home)}"
+
+    return _COMMAND.sub(lambda found: found[0] + option(found), hint)
+
+
+def for_target(hint: str) -> str:
+    """A hint whose commands go where this one went; they are still called `holdfast`, as programs know it."""
+    return with_target(hint, _named)
 
 
 def as_called(hint: str) -> str:
     """A hint with its commands as the user has to type them."""
-    name = command_name()
+    hint, name = for_target(hint), command_name()
     return hint if name == _NAME else _IN_A_HINT.sub(lambda _: f"{name} ", hint)
 
 

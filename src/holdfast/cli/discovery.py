@@ -58,8 +58,7 @@ def find_server(
         ) from None
     if found.home is None:
         return FoundServer(found.url, found.api_key, "check the URL, and that the server runs")
-    option = "" if home is None else f" --home {home}"
-    start = f"the server of {folder} is gone or busy: holdfast up{option} starts it again"
+    start = f"the server of {folder} is gone or busy: holdfast up starts it again"
     return FoundServer(found.url, found.api_key, start)
 
 

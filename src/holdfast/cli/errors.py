@@ -88,11 +88,13 @@ def box_error(error: BoxError) -> CommandError:
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
+    from holdfast.cli.command_name import as_called, for_target
+
     if as_json:
-        told = {"code": error.code, "message": error.message, "hint": error.next_step, "exit": int(error.exit)}
+        hint = error.next_step and for_target(error.next_step)
+        told = {"code": error.code, "message": error.message, "hint": hint, "exit": int(error.exit)}
         sys.stderr.write(json.dumps({"error": {k: v for k, v in told.items() if v is not None}}) + "\n")
         return
-    from holdfast.cli.command_name import as_called
     from holdfast.cli.console import note
 
     note("error", error.message)

@@ -7,15 +7,21 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.command_name import remember_home, remember_server
 from holdfast.cli.completing import complete_thread
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]"),
+    typer.Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]", callback=remember_home),
 ]
 ServerOption = Annotated[
     str | None,
-    typer.Option("--server", metavar="URL", help="Server to use; else the home's.  [env: HOLDFAST_URL]"),
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="Server to use; else the home's.  [env: HOLDFAST_URL]",
+        callback=remember_server,
+    ),
 ]
 ApiKeyOption = Annotated[
     str | None,

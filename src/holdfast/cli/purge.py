@@ -66,11 +66,10 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
     if not as_json:
         show(folder, found, size)
     if not yes:
-        option = "" if home is None else f" --home {home}"
         confirm(
             "Remove all of it, for good?",
             refusal="purging is for good, and there is nobody to ask",
-            command=f"holdfast purge{option} --yes",
+            command="holdfast purge --yes",
             unchanged="nothing was removed",
         )
 

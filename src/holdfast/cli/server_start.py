@@ -24,6 +24,5 @@ def ensure_server(where: Where) -> None:
     except ServerNotStarted as error:
         raise CommandError(error.message, next_step=error.hint, exit=Exit.UNREACHABLE) from None
     if started:
-        option = "" if home == the_home(None) else f" --home {home}"
         took = f"  {time.monotonic() - began:.1f} s"
-        note("server", running.url, hint(f"  started in the background; holdfast down{option} stops it{took}"))
+        note("server", running.url, hint(f"  started in the background; holdfast down stops it{took}"))

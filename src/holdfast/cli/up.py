@@ -146,9 +146,8 @@ def up(
         asked = _asked_for(context)
         if running is None or asked:
             why = f"; it was started without {', '.join(asked)}, or with other values" if running else ""
-            option = "" if home is None else f" --home {home}"
             raise CommandError(
-                f"{error}{why}", next_step=f"holdfast down{option} stops it; or give another --home", exit=Exit.CONFLICT
+                f"{error}{why}", next_step="holdfast down stops it; or give another --home", exit=Exit.CONFLICT
             ) from None
         if as_json:
             write_json({**_document(running, None, folder), "alreadyRunning": True})
