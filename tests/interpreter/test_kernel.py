@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,17 @@ async def test_an_error_is_a_result_with_the_lines_of_the_user_alone(context: Co
     assert chained.error is not None
     assert "direct cause" in chained.error.traceback
     assert "holdfast" not in chained.error.traceback
+
+
+@pytest.mark.parametrize("code", ["1 / 0", "x = 1\n1 / 0", "1 / 0\n", "(\n1 / 0)", "def f(n):\n    return 1 / n\nf(0)"])
+async def test_the_marks_of_a_traceback_stand_under_what_they_mark(context: Context, code: str) -> None:
+    """The last line too, which seldom ends with a line break."""
+    done = await context.execute(code)
+    assert done.error is not None
+    lines = done.error.traceback.splitlines()
+    for line, marks in pairwise(lines):
+        if not marks.strip(" ~^") and "~^" in marks:
+            assert line[marks.index("~") : len(marks)] in ("1 / 0", "1 / n")
 
 
 async def test_what_cannot_be_compiled_does_not_begin(context: Context) -> None:

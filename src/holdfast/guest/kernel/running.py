@@ -84,7 +84,9 @@ class Runner:
 
             for name, code in self.sources.items():
                 if name not in linecache.cache:
-                    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+                    # Early releases of 3.11 put their marks wrong under a line without a break.
+                    lines = [line + "\n" for line in code.splitlines()]
+                    linecache.cache[name] = (len(code), None, lines, name)
         except Exception:  # the user's code may have put something else in its place
             pass
         return describe(error, syntax=syntax)

@@ -105,7 +105,7 @@ def load(namespace: "dict[str, Any]", path: str, around: Around, library: bytes)
         around.count = max(around.count, index["count"])  # the lines of what is loaded keep their names
         around.sources.update(index["sources"])
         for name, text in index["sources"].items():
-            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+            linecache.cache[name] = (len(text), None, [line + "\n" for line in text.splitlines()], name)
         unloaded: dict[str, str] = {}
         for name, module in index["modules"].items():
             try:
