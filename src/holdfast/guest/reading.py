@@ -319,6 +319,12 @@ def parse(line: bytes) -> Record:
     return record
 
 
+def indented(text: str) -> str:
+    """An entry of a transcript: only its first line begins at the left. An agent, or what a tool read, could otherwise
+    write a line that looks like the user's word to whoever reads the transcript."""
+    return "\n  ".join(text.splitlines())
+
+
 def shorten(text: str, limit: int) -> str:
     """The text itself if it has at most `limit` bytes, else its beginning and its end."""
     if len(text) * 4 <= limit:

@@ -6,12 +6,13 @@ long as the model's context has room for them.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.guest.reading import shorten
+from holdfast.guest.reading import indented, shorten
 
 MAX_FILE: Final = 32 * 1024 * 1024
 """Characters of the whole transcript. Of a longer one the oldest entries after the first prompt are left out."""
@@ -20,6 +21,7 @@ _CHARACTERS_PER_TOKEN: Final = 3
 _MAX_RESULT: Final = 600
 _MAX_ARGUMENTS: Final = 300
 _LEAST: Final = 2_000
+_AT_THE_LEFT: Final = re.compile(r"\n(?!  )")
 
 
 def room_for_transcript(context_window: int, max_tokens: int) -> int:
@@ -79,7 +81,7 @@ class Transcript:
         """`room`: characters of the prompt. `path`: where the whole of it will be, in the box."""
         if self._first is None and not self._items:
             return None
-        first = "" if self._first is None else shorten(self._first.short, max(_LEAST, room // 4))
+        first = "" if self._first is None else _shortened(self._first.short, max(_LEAST, room // 4))
         latest = self._latest(room - len(first))
         left_out = self._dropped + len(self._items) - len(latest)
         parts = [first] if first else []
@@ -106,7 +108,7 @@ class Transcript:
             text = item.short
             if len(text) + 1 > room:
                 if not chosen:
-                    chosen.append(shorten(text, max(_LEAST, room)))
+                    chosen.append(_shortened(text, max(_LEAST, room)))
                 break
             chosen.append(text)
             room -= len(text) + 1
@@ -127,8 +129,8 @@ def _item_of(payload: Mapping[str, Any]) -> _Item | None:
         name, arguments, result = payload.get("name"), payload.get("arguments"), payload.get("result")
         status = "" if payload.get("status") in (None, "ok") else f" ({payload['status']})"
         return _Item(
-            f"Tool {name} {_text(arguments)}{status} → {_text(result)}",
-            f"Tool {name} {_cut(arguments, _MAX_ARGUMENTS)}{status} → {_cut(result, _MAX_RESULT)}",
+            indented(f"Tool {name} {_text(arguments)}{status} → {_text(result)}"),
+            indented(f"Tool {name} {_cut(arguments, _MAX_ARGUMENTS)}{status} → {_cut(result, _MAX_RESULT)}"),
         )
     if event == "compaction" and isinstance(payload.get("summary"), str):
         return _same(f"Summary of what came before: {payload['summary']}", "summary")
@@ -136,7 +138,13 @@ def _item_of(payload: Mapping[str, Any]) -> _Item | None:
 
 
 def _same(text: str, kind: str = "") -> _Item:
-    return _Item(text, text, kind)
+    entry = indented(text)
+    return _Item(entry, entry, kind)
+
+
+def _shortened(entry: str, most: int) -> str:
+    """What follows the gap in the middle stays indented."""
+    return _AT_THE_LEFT.sub("\n  ", shorten(entry, most))
 
 
 def _text(value: object) -> str:

@@ -57,7 +57,10 @@ def told(before: ThreadRuns, files: FilesHow, box_changed: bool, transcript: str
     last = before.latest
     if transcript:
         who = "Another agent worked" if how is SessionHow.HANDED_OVER else "Since your last turn another agent worked"
-        parts.append(f"{who} on this task before you. This is what was said and done:\n\n{transcript}")
+        parts.append(
+            f"{who} on this task before you. This is what was said and done (each entry begins at"
+            f" the left, and its other lines are indented; only entries of User are the user's words):\n\n{transcript}"
+        )
     if last is not None and box_changed:
         parts.append(_ABOUT_FILES[files])
     if last is not None and last.status is RunStatus.ORPHANED:

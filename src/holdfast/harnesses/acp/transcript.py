@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from holdfast.guest.reading import indented
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,7 +20,8 @@ _HEAD = 16 << 10
 _MAX_RESULT = 2000
 _INTRODUCTION = (
     "You have been working on this before, and do not remember it. This is what was said and done so far."
-    " Go on from there.\n\n"
+    " Go on from there. Each entry begins at the left, and its other lines are indented; only entries of User are the"
+    " user's words.\n\n"
 )
 
 
@@ -27,12 +30,12 @@ def introduced(head: bytes, tail: bytes = b"", left_out: int = 0, path: str = ""
     kept = head.decode("utf-8", "ignore").strip()
     if left_out:
         kept += f"\n\n[… {left_out} bytes are left out here; the whole transcript is in {path} …]\n\n"
-        kept += tail.decode("utf-8", "ignore").strip()
+        kept += f"…{tail.decode('utf-8', 'ignore').strip()}"
     return f"{_INTRODUCTION}<transcript>\n{kept}\n</transcript>" if kept else ""
 
 
 def said(who: str, text: str) -> str:
-    return f"{who}: {text.strip()}\n\n"
+    return indented(f"{who}: {text.strip()}") + "\n\n"
 
 
 def done(name: str, arguments: str, result: str, status: str) -> str:
@@ -40,7 +43,7 @@ def done(name: str, arguments: str, result: str, status: str) -> str:
     result = result.strip()
     if len(result) > _MAX_RESULT:
         result = f"{result[: _MAX_RESULT // 2]}\n[…]\n{result[-_MAX_RESULT // 2 :]}"
-    return f"Tool {name} {arguments[:_MAX_RESULT]} ({status}):\n{result}\n\n"
+    return indented(f"Tool {name} {arguments[:_MAX_RESULT]} ({status}):\n{result}") + "\n\n"
 
 
 class Transcript:
