@@ -9,9 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.server.box_providers import dummies
+from tests.server.conftest import api_of
 
 from holdfast.testing.disks import CannotMount, SmallDisk
 from holdfast.testing.faults import fill_disk_while_writing
+from holdfast.testing.server import ServerProcess
 
 MEGABYTE = 1024 * 1024
 
@@ -83,5 +86,35 @@ def test_a_delete_on_a_full_disk_makes_room(tmp_path: Path) -> None:
                 for _ in range(16):  # half of what was deleted
                     while http.post("/v1/stream/small", content=bytes(500_000)).status_code != 204:
                         assert time.monotonic() < deadline, server.read_log()[-3000:]
+    except CannotMount as error:
+        pytest.skip(str(error))
+
+
+def test_a_box_can_be_deleted_on_a_full_disk_and_all_else_says_what_to_do(tmp_path: Path) -> None:
+    try:
+        with SmallDisk(24 * MEGABYTE) as disk:
+            server = ServerProcess(
+                disk.there / "home",
+                command=disk.command,
+                home_here=disk.here / "home",
+                log=tmp_path / "server.log",
+                providers=dummies,
+            )
+            with server, api_of(server) as api:
+                spec = {"spec": {"provider": "local"}}
+                plain, other = (api.post("/v1/boxes", json=spec).json()["box"]["id"] for _ in range(2))
+                keyed = api.post("/v1/boxes", json={**spec, "key": "mine"}).json()["box"]["id"]
+                with pytest.raises(OSError, match="No space"):
+                    disk.put_ballast(24 * MEGABYTE)
+                # There may be room left in the log of the database.
+                answers = (api.post(f"/v1/boxes/{other}/{('stop', 'start')[number % 2]}") for number in range(1_000))
+                refused = next(answer for answer in answers if answer.status_code != 200)
+                told = refused.json()["error"]
+                assert (refused.status_code, told["code"]) == (507, "no_space"), refused.text
+                assert "on the server's disk" in told["hint"]
+                for id in (plain, keyed):
+                    deleted = api.delete(f"/v1/boxes/{id}")
+                    assert deleted.status_code == 200, deleted.text
+                    assert api.get(f"/v1/boxes/{id}").json()["state"] == "deleted"
     except CannotMount as error:
         pytest.skip(str(error))

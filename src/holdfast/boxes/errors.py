@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno as codes
 import os
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class BoxError(Exception):
@@ -225,6 +225,10 @@ class WrongFileKind(FileProblem):
     """A folder where a file was meant, or the other way round, or a thing that is neither."""
 
     code = "wrong_file_kind"
+
+
+DISK_HINT: Final = "free some space on the server's disk and try again: boxes and threads can be deleted meanwhile"
+"""Where it is the machine that has no room left."""
 
 
 class NoSpace(FileProblem):

@@ -119,8 +119,11 @@ class BoxRows(Protocol):
 
     # --- leases ---
 
-    async def take(self, tenant: str, name: str, holder: str, now: int, ttl: int) -> bool:
-        """Take a lease that is free, has expired, or is the holder's own. Times in milliseconds."""
+    async def take(self, tenant: str, name: str, holder: str, now: int, ttl: int, *, frees_space: bool = False) -> bool:
+        """Take a lease that is free, has expired, or is the holder's own. Times in milliseconds.
+
+        `frees_space`: it is wanted for a deletion, which a full disk must not refuse.
+        """
 
     async def renew(self, tenant: str, names: Collection[str], holder: str, now: int, ttl: int) -> int:
         """Renew those of these leases that the holder still has; says how many."""

@@ -327,7 +327,7 @@ class Boxes:
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
         limit = asyncio.timeout(TURN_SECONDS)
         try:
-            async with limit, self.turns.turn(f"key/{row.key}"):
+            async with limit, self.turns.turn(f"key/{row.key}", frees_space=True):
                 limit.reschedule(None)  # the wait is bounded, the deletion is the provider's to bound
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
         except TimeoutError:

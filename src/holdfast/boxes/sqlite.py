@@ -19,10 +19,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
-from holdfast.boxes.errors import BoxConflict, InvalidSpec
+from holdfast.boxes.errors import DISK_HINT, BoxConflict, InvalidSpec, NoSpace
 from holdfast.boxes.lifecycle import LIVE, TOMBSTONES, BoxState
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow
 from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.threads.sqlite import reserve
 from holdfast.threads.sqlite.schema import connect, make, prepare
 
 T = TypeVar("T")
@@ -69,6 +70,9 @@ class _Job:
 
 class _Change(_Job):
     """Work in a transaction that others share. What fails of it is taken back, and is nobody else's failure."""
+
+    frees_space = False
+    """Whether it is a step of a deletion, which a full disk must not refuse."""
 
     def make(self, rows: sqlite3.Connection) -> None:
         rows.execute("SAVEPOINT change")
@@ -153,7 +157,7 @@ class SqliteBoxes:
                 f"box {before.id} was {before.state}, is {is_now}", hint="somebody else is at it: look again"
             )
 
-        await self._change(work)
+        await self._change(work, frees_space=after.state is BoxState.DELETING or after.tombstone)
 
     async def touch(self, tenant: str, id: str, state: BoxState, now: int) -> bool:
         def work(leases: sqlite3.Connection) -> bool:
@@ -203,14 +207,16 @@ class SqliteBoxes:
 
     # --- leases ---
 
-    async def take(self, tenant: str, name: str, holder: str, now: int, ttl: int) -> bool:
+    async def take(self, tenant: str, name: str, holder: str, now: int, ttl: int, *, frees_space: bool = False) -> bool:
         statement = (
             "INSERT INTO box_leases (tenant, name, holder, expires_at) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (tenant, name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at "
             "WHERE holder = excluded.holder OR expires_at <= ?"
         )
         values = (tenant, name, holder, now + ttl, now)
-        return await self._lease(lambda leases: leases.execute(statement, values).rowcount == 1)
+        return await self._lease(
+            lambda leases: leases.execute(statement, values).rowcount == 1, frees_space=frees_space
+        )
 
     async def renew(self, tenant: str, names: Collection[str], holder: str, now: int, ttl: int) -> int:
         statement = (
@@ -222,7 +228,7 @@ class SqliteBoxes:
 
     async def release(self, tenant: str, name: str, holder: str) -> None:
         statement = "DELETE FROM box_leases WHERE tenant = ? AND name = ? AND holder = ?"
-        await self._lease(lambda leases: leases.execute(statement, (tenant, name, holder)))
+        await self._lease(lambda leases: leases.execute(statement, (tenant, name, holder)), frees_space=True)
 
     async def release_all(self) -> None:
         """For who has this store alone: whoever else holds a lease is dead, and nobody has to wait until it expires."""
@@ -245,28 +251,54 @@ class SqliteBoxes:
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await self._run(lambda: work(self._opened()[0]))
 
-    async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _change(self, work: Callable[[sqlite3.Connection], T], *, frees_space: bool = False) -> T:
         """In a transaction that is on disk when this returns: one for all the changes that wait by then."""
         waiting = asyncio.get_running_loop().create_future()
-        return cast("T", await self._do(_Change(lambda: work(self._opened()[0]), waiting)))
+        change = _Change(lambda: work(self._opened()[0]), waiting)
+        change.frees_space = frees_space
+        return cast("T", await self._do(change))
 
     def _write(self, changes: Sequence[_Change]) -> None:
+        together = self._try_write(changes)
+        if together is None:
+            return
+        for change in changes:
+            error = self._make_room(change) if reserve.is_full(together) else together
+            if error is not None:
+                change.error = _told(error)
+
+    def _try_write(self, changes: Sequence[_Change]) -> BaseException | None:
         try:
             rows, _ = self._opened()
             with _transaction(rows):
                 for change in changes:
+                    change.error = None
                     change.make(rows)
         except BaseException as error:
-            for change in changes:
-                change.error = error
+            return error
+        return None
 
-    async def _lease(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _make_room(self, change: _Change) -> BaseException | None:
+        """Try it alone on a full disk; what would free space, with a part of the room that is kept for that."""
+        while True:
+            error = self._try_write([change])
+            if error is None or not reserve.is_full(error) or not change.frees_space:
+                return error
+            if not reserve.spend(self._path, reserve.DELETE_SHARE):
+                return error
+
+    async def _lease(self, work: Callable[[sqlite3.Connection], T], *, frees_space: bool = False) -> T:
         """In a transaction that others see at once, but that a power cut may take back: it ends every holder too."""
 
         def change() -> T:
             _, leases = self._opened()
-            with _transaction(leases):
-                return work(leases)
+            while True:
+                try:
+                    with _transaction(leases):
+                        return work(leases)
+                except sqlite3.OperationalError as error:
+                    if not (frees_space and reserve.is_full(error) and reserve.spend(self._path)):
+                        raise _told(error) from error
 
         return await self._run(change)
 
@@ -357,10 +389,16 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # where the disk is full, SQLite may have ended it by itself
+            connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
+
+
+def _told(error: BaseException) -> BaseException:
+    """A full disk by its name. Other failures stay what they are."""
+    return NoSpace(f"nothing was written: {error}", hint=DISK_HINT) if reserve.is_full(error) else error
 
 
 def _list(states: Collection[BoxState]) -> str:

@@ -67,11 +67,11 @@ class Turns:
                 yield
 
     @asynccontextmanager
-    async def turn(self, name: str) -> AsyncIterator[None]:
+    async def turn(self, name: str, *, frees_space: bool = False) -> AsyncIterator[None]:
         """One at a time on the whole store. Waits as long as it is let: put a timeout around it."""
         async with self.alone(name):
             wait = _FIRST_WAIT
-            while not await self._take(name):
+            while not await self._take(name, frees_space=frees_space):
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, _LONGEST_WAIT)
             try:
@@ -79,10 +79,12 @@ class Turns:
             finally:
                 await self._release(name)
 
-    async def _take(self, name: str) -> bool:
+    async def _take(self, name: str, *, frees_space: bool = False) -> bool:
         self._held.add(name)  # before it is ours: a cancelled call may still have taken it
         try:
-            taken = await self._rows.take(self._tenant, name, self.holder, self._clock(), LEASE)
+            taken = await self._rows.take(
+                self._tenant, name, self.holder, self._clock(), LEASE, frees_space=frees_space
+            )
         except BaseException:
             await self._release(name)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import time
@@ -11,6 +12,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.boxes.errors import DISK_HINT
 from holdfast.server import logs
 from holdfast.server.metrics import Metrics
 from holdfast.server.origins import OriginPolicy
@@ -45,6 +47,14 @@ def refusal(error: StreamError) -> Response:
     return error_answer(error.status, error.code, error.message, error.hint, headers)
 
 
+def failure(error: Exception) -> Response:
+    """The answer where something failed that nobody foresaw. A full disk can be anywhere, and is told by its name."""
+    log.error("a request failed", exc_info=error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return error_answer(507, "no_space", "the server's disk is full: not all of this was done", DISK_HINT)
+    return error_answer(500, "internal", "the server failed; the log says more under this request id")
+
+
 _STREAMED: Final = re.compile(
     r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/(snapshots|images)/import"
     r"|POST /v1/workspaces|PUT /v1/interpreters/[^/]+/state"
@@ -77,10 +87,8 @@ class Envelope:
             await self._app(scope, bounded, answer)
         except StreamError as error:
             await answer.instead(refusal(error), scope)
-        except Exception:
-            log.exception("a request failed")
-            message = "the server failed; the log says more under this request id"
-            await answer.instead(error_answer(500, "internal", message), scope)
+        except Exception as error:
+            await answer.instead(failure(error), scope)
         finally:
             self._note(scope, answer.status, time.perf_counter() - began)
             logs.request_id.reset(token)

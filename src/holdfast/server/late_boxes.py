@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import sqlite3
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -159,7 +158,7 @@ class LateBoxes:
         """The home is ours, so whoever has a lease in it was killed. What they were at is ours to finish, at once."""
         try:
             await rows.release_all()
-        except sqlite3.Error as error:  # a full disk, say: then the leases expire by themselves
+        except Exception as error:  # a full disk, say: then the leases expire by themselves
             log.warning("the leases of the last server are left to expire: %s", error)
 
 

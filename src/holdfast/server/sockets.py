@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,12 +15,10 @@ from starlette.websockets import WebSocketState
 
 from holdfast.boxes.errors import BoxError
 from holdfast.server import logs
-from holdfast.server.envelope import error_answer, refusal
+from holdfast.server.envelope import error_answer, failure, refusal
 from holdfast.server.services import Services, services_of
 from holdfast.threads.errors import StreamError
 from holdfast.validation import describe_problem
-
-log = logging.getLogger(__name__)
 
 _SEND_SECONDS: Final = 10.0
 
@@ -69,8 +66,7 @@ def answer_to(error: Exception) -> Response:
         return refusal(error)
     if isinstance(error, BoxError):
         return error_answer(error.status, error.code, error.message, error.hint)
-    log.error("a socket failed", exc_info=error)
-    return error_answer(500, "internal", "the server failed; the log says more under this request id")
+    return failure(error)
 
 
 async def receive(socket: WebSocket) -> str | bytes:

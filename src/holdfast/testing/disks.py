@@ -77,6 +77,11 @@ class SmallDisk:
         """Where the disk is for whoever runs in its namespace."""
         return self._mount_point
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What goes before a command that is to see the disk."""
+        return self._enter
+
     def server(self, *, log: Path) -> ServerProcess:
         """A server with its home on this disk. The log is elsewhere: it is to be read when the disk is full."""
         return ServerProcess(self._mount_point / "home", command=self._enter, home_here=self.here / "home", log=log)

@@ -22,6 +22,7 @@ from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.endings import to_the_end
 from holdfast.boxes.errors import (
+    DISK_HINT,
     BoxConflict,
     BoxError,
     BoxGone,
@@ -253,7 +254,7 @@ class GuestProvider(Provider):
         except OSError as error:
             self.ground.discard(folder)
             os.close(lock)
-            raise NoSpace(f"box {id} cannot be made: {error}") from None
+            raise NoSpace(f"box {id} cannot be made: {error}", hint=DISK_HINT) from None
         return record, lock
 
     async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:

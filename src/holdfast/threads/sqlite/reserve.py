@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,12 @@ _SHARE: Final = 64 * 1024
 """For one start. The index of a log grows by half of this."""
 DELETE_SHARE: Final = 512 * 1024
 """For one step of a delete."""
+
+
+def is_full(cause: BaseException) -> bool:
+    """Whether a write failed for want of room. Where an index cannot be mapped, SQLite calls that an I/O error."""
+    name = getattr(cause, "sqlite_errorname", "")
+    return isinstance(cause, sqlite3.OperationalError) and name.startswith(("SQLITE_FULL", "SQLITE_IOERR"))
 
 
 def keep(database: Path) -> None:

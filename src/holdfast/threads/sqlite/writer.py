@@ -325,10 +325,7 @@ class Writer:
 def _as_stream_error(cause: Exception) -> StreamError:
     if isinstance(cause, StreamError):
         return cause
-    full = isinstance(cause, sqlite3.OperationalError) and (
-        getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
-    )
-    if full:
+    if reserve.is_full(cause):
         log.error("cannot write, the disk may be full: %s", cause)
         return StoreFull(f"nothing was written, the disk is full or failing ({cause}): free space and try again")
     log.exception("cannot write", exc_info=cause)
