@@ -134,6 +134,29 @@ class StoreContract:
         messages = (await read_all(store, "a", limit=4096)).split(SEPARATOR)[:-1]
         assert sorted(messages) == sorted(b'{"n":%d}' % number for number in range(500))
 
+    async def test_a_read_is_about_as_long_as_asked_for_however_long_an_append_was(self, store: StreamStore) -> None:
+        await store.create("json", JSON, frame_json(b"[%b]" % b",".join([b"123456"] * 1000)))
+        await store.append("json", AppendRequest(frame_json(b"[%b]" % b",".join([b"123456"] * 1000))))
+        await store.create("text", TEXT, b"x" * 5000)
+        await store.append("text", AppendRequest(b"y" * 5000))
+        for path, longest in (("json", 107), ("text", 100)):
+            position, sizes = 0, []
+            while not (piece := await store.read(path, position, 100)).up_to_date:
+                sizes.append(len(piece.data))
+                position = piece.end
+            assert 100 <= min(sizes) <= max(sizes) <= longest
+        assert (await store.read("json", 0, 1)).data == b"123456,\n"
+        assert await read_all(store, "json") == b"123456,\n" * 2000
+        assert await read_all(store, "text") == b"x" * 5000 + b"y" * 5000
+
+    async def test_a_short_read_of_a_fork_has_no_gap(self, store: StreamStore) -> None:
+        await store.create("a", TEXT)
+        for letter in (b"a", b"b", b"c"):
+            await store.append("a", AppendRequest(letter * 10))
+        await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))
+        await store.append("b", AppendRequest(b"d" * 10))
+        assert await read_all(store, "b", limit=10) == b"".join(letter * 10 for letter in (b"a", b"b", b"c", b"d"))
+
     async def test_a_long_stream_reads_back_byte_for_byte(self, store: StreamStore) -> None:
         await store.create("a", TEXT)
         expected = []

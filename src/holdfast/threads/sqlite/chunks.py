@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -39,7 +40,7 @@ def join_chunks(stream: int, end: int, pieces: Sequence[bytes]) -> list[ChunkRow
         data = b"".join(gathered)
         rows.append((stream, position, data, checksum(stream, position, data)))
 
-    for piece in pieces:
+    for piece in chain.from_iterable(map(_split, pieces)):
         if gathered and size + len(piece) > CHUNK_BYTES:
             position += size
             finish()
@@ -50,6 +51,15 @@ def join_chunks(stream: int, end: int, pieces: Sequence[bytes]) -> list[ChunkRow
         position += size
         finish()
     return rows
+
+
+def _split(piece: bytes) -> Iterator[bytes]:
+    """A long piece in parts of a good size, each up to the end of a line: of a JSON stream, no message is cut."""
+    begin = 0
+    while len(piece) - begin > 2 * CHUNK_BYTES and (end := piece.find(b"\n", begin + CHUNK_BYTES) + 1):
+        yield piece[begin:end]
+        begin = end
+    yield piece[begin:] if begin else piece
 
 
 def insert_chunks(connection: sqlite3.Connection, rows: Sequence[ChunkRow]) -> None:

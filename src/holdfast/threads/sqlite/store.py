@@ -24,7 +24,7 @@ from holdfast.threads.framing import skip_messages
 from holdfast.threads.ids import now_ms
 from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
 from holdfast.threads.sqlite import journal, reserve
-from holdfast.threads.sqlite.chunks import checksum, insert_chunks
+from holdfast.threads.sqlite.chunks import insert_chunks, join_chunks
 from holdfast.threads.sqlite.journal import JournalEntry, Loaded, StreamFiling
 from holdfast.threads.sqlite.message_keys import LookedUp, MessageKeys
 from holdfast.threads.sqlite.purge import Purger
@@ -165,6 +165,9 @@ class SqliteStore:
                 if self._live(path) is not record:
                     raise StreamGone(f"stream {path} was deleted while it was read") from None
                 raise
+        if len(data) > limit:
+            # What comes after that is not always the next: a span of an ancestor may have been read in part.
+            data = data[: data.find(b"\n", max(limit, 1) - 1) + 1 if record.json else limit] or data
         return Slice(data, start, start + len(data), tail, closed)
 
     def _spans(self, record: StreamRecord, start: int, tail: int, limit: int) -> list[Span]:
@@ -466,8 +469,7 @@ class SqliteStore:
         def write(connection: sqlite3.Connection) -> None:
             insert_stream(connection, self._tenant, record)
             if data:
-                end = record.fork_offset + len(data)
-                insert_chunks(connection, [(record.id, end, data, checksum(record.id, end, data))])
+                insert_chunks(connection, join_chunks(record.id, record.fork_offset + len(data), [data]))
             rows = [(record.id, key, end) for key, end in keys]
             connection.executemany("INSERT INTO message_keys VALUES (?, ?, ?)", rows)
 

@@ -88,12 +88,11 @@ class Unfiled:
             begin = end - len(data)
             if begin >= high or size >= limit:
                 break
-            if end > high:
-                data = data[: high - begin]
-            if begin < low:
-                if whole_messages and data[low - begin - 1] != 0x0A:
-                    raise InvalidRequest("the offset is not at the start of a message of this stream")
-                data = data[low - begin :]
-            pieces.append(data)
-            size += len(data)
+            first, last = max(low - begin, 0), min(end, high) - begin
+            if first and whole_messages and data[first - 1] != 0x0A:
+                raise InvalidRequest("the offset is not at the start of a message of this stream")
+            if last - first > limit - size and (newline := data.find(b"\n", first + limit - size - 1, last)) >= 0:
+                last = newline + 1  # one append can be many times as long as what was asked for
+            pieces.append(data[first:last])
+            size += last - first
         return pieces
