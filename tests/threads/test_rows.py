@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +13,16 @@ from typing import Any
 import pytest
 
 from holdfast.threads import selection, service
-from holdfast.threads.entries import type_matches
+from holdfast.threads.entries import keyed_entries, type_matches
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, format_cursor, parse_cursor
 from holdfast.threads.seals import Seals
-from holdfast.threads.selection import Selection
+from holdfast.threads.selection import Selected, Selection
 from holdfast.threads.service import EntryPage, Threads
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.sqlite.rows import SqliteRows
-from holdfast.threads.streams import ForkPoint, StreamConfig
+from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio
 
@@ -290,6 +291,39 @@ async def test_a_search_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pyte
         found = await pages(threads, row.id, "chat")
         assert [each["payload"]["text"] for page in found for each in page.entries] == ["first", "last"]
         assert len(found) > 3
+
+
+async def test_others_get_a_turn_while_a_long_thread_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is one append, which is still in memory: nothing has to be waited for."""
+    turns = 0
+    taken: list[tuple[int, int]] = []
+    take = Selection.take
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        ticking.append(asyncio.get_running_loop().call_soon(turn))
+
+    def note(each: Selection, framed: bytes) -> Iterator[Selected]:
+        taken.append((turns, len(framed)))
+        return take(each, framed)
+
+    monkeypatch.setattr(Selection, "take", note)
+    async with Fixture(tmp_path) as threads:
+        row = await threads.create()
+        body = json.dumps([{"payload": {"type": "pi.tool", "text": "x" * 100}}] * 10_000).encode()
+        await threads._store.append(f"threads/{row.id}", AppendRequest(keyed=keyed_entries(body, 1)))
+        ticking: list[asyncio.Handle] = []
+        turn()
+        searches = (pages(threads, row.id, kind) for kind in ("pi.tool", "chat", "pi.*"))
+        tool, chat, all_of_pi = await asyncio.gather(*searches)
+        ticking[-1].cancel()
+    assert sum(len(page.entries) for page in tool) == sum(len(page.entries) for page in all_of_pi) == 10_000
+    assert not chat[0].entries
+    assert max(size for _, size in taken) < service._READ_BYTES + 1000
+    assert len({turn for turn, _ in taken}) == len(taken) > 20, "two slices in one turn"
 
 
 async def test_what_cannot_match_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from holdfast.threads.surface import THREADS
 
 log = logging.getLogger(__name__)
 
-_FOLD_BYTES: Final = 256 * 1024
+_FOLD_BYTES: Final = 64 * 1024
 """What is parsed at a time on the event loop, while everybody else waits."""
 _BATCH: Final = 200
 _SWEEP_SECONDS: Final = 1.0
@@ -165,6 +165,7 @@ class Projection:
                     position = piece.end
                     if position >= info.tail:
                         break
+                    await asyncio.sleep(0)  # what is in memory is read without a pause, and others want to go on
             except StreamDamaged as error:
                 log.error("the row of thread %s ends at %d: %s", id, position, error)
         except (StreamNotFound, StreamGone):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,11 +13,13 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
 from holdfast.threads.runs import DELTA
 from holdfast.threads.selection import Selection, Unfinished
+from holdfast.threads.slices import Slices
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.surface import THREADS, stream_path
 
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 128 * 1024
+"""What is searched in one turn of the event loop, by all who search."""
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 """A page ends with the entry that makes it longer than this."""
 _SEARCH_BYTES: Final = 64 * 1024 * 1024
@@ -40,12 +41,13 @@ class ThreadPage:
 
 
 class Threads:
-    """The operations on threads. Holds no state of its own."""
+    """The operations on threads. Holds no state of theirs."""
 
     def __init__(self, store: StreamStore, projection: Projection, *, clock: Callable[[], int] = now_ms) -> None:
         self._store = store
         self._projection = projection
         self._clock = clock
+        self._slices = Slices()
 
     async def create(
         self,
@@ -124,21 +126,21 @@ class Threads:
         begin, size = since, 0
         while True:
             read = await self._store.read(path, begin, _READ_BYTES)
-            for each in selection.take(read.data):
-                kind: str = each.entry["payload"]["type"]
-                if joins and kind.endswith(DELTA):
-                    pieces.add(len(found), each)
-                    continue
-                pieces.settle(kind)
-                found.append(each.entry)
-                size += each.size
-                if len(found) == limit or size >= _PAGE_BYTES:
-                    end = begin + each.end
-                    return EntryPage(pieces.merge(found), end, up_to_date=end == read.tail)
+            async with self._slices.turn():
+                for each in selection.take(read.data):
+                    kind: str = each.entry["payload"]["type"]
+                    if joins and kind.endswith(DELTA):
+                        pieces.add(len(found), each)
+                        continue
+                    pieces.settle(kind)
+                    found.append(each.entry)
+                    size += each.size
+                    if len(found) == limit or size >= _PAGE_BYTES:
+                        end = begin + each.end
+                        return EntryPage(pieces.merge(found), end, up_to_date=end == read.tail)
             begin = read.end
             if read.up_to_date or begin - since >= _SEARCH_BYTES:
                 return EntryPage(pieces.merge(found), begin, up_to_date=read.up_to_date)
-            await asyncio.sleep(0)  # what is in memory is read without a pause, and others want to go on
 
     async def _signal(self, id: str, name: str, **fields: Any) -> None:
         await self._append(id, self._entry(f"signal.thread.{name}", **fields))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 Part = TypeVar("Part")
@@ -19,14 +20,20 @@ class Slices:
         self._turn = asyncio.Lock()
         """First come, first served: those with work take turns."""
 
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Do one slice of work in here, without waiting for anything."""
+        async with self._turn:
+            yield
+            await asyncio.sleep(0)
+
     async def gather(self, parts: Iterable[Part]) -> list[Part]:
         """All parts. Each step of the iterator is one slice of work."""
         gathered: list[Part] = []
         steps = iter(parts)
         while True:
-            async with self._turn:
+            async with self.turn():
                 try:
                     gathered.append(next(steps))
                 except StopIteration:
                     return gathered
-                await asyncio.sleep(0)
