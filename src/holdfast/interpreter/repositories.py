@@ -190,7 +190,8 @@ class HostGit:
                 raise
             raise WorkspaceFailed(
                 f"{self._folder} is a partial clone, and some of its objects are not on this machine: {error.message}",
-                hint=f"bring them here first: git -C {self._folder} fetch --refetch --no-filter",
+                hint=f"if you cloned it yourself, bring them here: git -C {self._folder} fetch --refetch --no-filter. "
+                "In a repository that came out of a box, that would run what the box wrote",
             ) from None
         if (size := (await asyncio.to_thread(target.stat)).st_size) > MOST_BYTES:
             raise WorkspaceFailed(
