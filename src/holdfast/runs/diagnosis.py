@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,6 +10,8 @@ from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile import Look, RunnerState, Thresholds, limit_hint
 from holdfast.threads.runs import Run, RunStatus, Stage, ThreadRuns
 
+_HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
+"""In the notice of an agent that waits for the output of a command which has ended."""
 _SOON: Final = "wait a moment, then: holdfast resume THREAD"
 
 
@@ -61,6 +64,7 @@ def diagnose(
         _runner(run, look),
         _agent(run),
         _first_event(run),
+        *_notice(run),
         _heartbeat(run, silence, thresholds),
         _end(run),
     ]
@@ -69,12 +73,14 @@ def diagnose(
         for each in findings
     ]
     failed = next((each for each in findings if each.ok is False), None)
+    noticed = next((each for each in findings if each.stage == "notice"), None)
+    advised = failed or noticed
     return Diagnosis(
         run.run,
         run.status.value,
         tuple(findings),
         None if failed is None else f"{failed.stage}: {failed.detail}",
-        None if failed is None else failed.next_step,
+        None if advised is None else advised.next_step,
     )
 
 
@@ -138,6 +144,15 @@ def _first_event(run: Run) -> Finding:
     return _not_there(
         "first event", run, "the agent has said nothing", f"holdfast model test {run.model.partition('/')[0]}"
     )
+
+
+def _notice(run: Run) -> list[Finding]:
+    """The notice that a live agent told last: what it waits for, say. That may be meant, so nothing is wrong."""
+    if not run.live or run.notice is None:
+        return []
+    held = _HELD.search(run.notice)
+    step = None if held is None else f"to end it: holdfast box exec {run.box} -- kill {held[1]}"
+    return [Finding("notice", None, run.notice, step)]
 
 
 def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding:

@@ -108,6 +108,8 @@ class Run:
     signs: int = 0
     """How many signs of life it has given. Their times are for people: whoever writes them chooses them."""
     last_sign: int = 0
+    notice: str | None = None
+    """The last that its agent told, where that was a notice: what it waits for, say."""
     cancel: CancelKind | None = None
     cancel_at: int = 0
     status: RunStatus = RunStatus.RUNNING
@@ -396,7 +398,8 @@ def _event(runs: ThreadRuns, run: Run, kind: str, payload: Mapping[str, Any]) ->
             sessions[run.agent] = replace(known, session=session, box=run.box)
             runs = replace(runs, sessions=sessions)
     reached = Stage.EVENT if event in _READ_ITS_PROMPT else Stage.AGENT
-    return replace(runs, latest=replace(run, signs=run.signs + 1, stage=_further(run, reached)))
+    notice = _text(payload.get("text")) if event == "notice" else None
+    return replace(runs, latest=replace(run, signs=run.signs + 1, stage=_further(run, reached), notice=notice))
 
 
 def _queued(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int) -> ThreadRuns:
