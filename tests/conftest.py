@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
 
@@ -15,6 +16,11 @@ from holdfast.testing.server import ServerProcess
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell has it for what it starts in the background. Commands under test would never hear a Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# How long an example takes, or making one up, tells of the machine's load and not of the code.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("holdfast")
 
 
 @pytest.fixture(scope="session")

@@ -40,10 +40,15 @@ def completions_of(client: Client) -> Completions:
 
 
 async def settled(client: Client) -> bool:
-    """Ask once, beside which the socket is opened, and wait until it is. Whether there is one."""
+    """Ask once, beside which the socket is opened, and wait until it is. Whether there is one.
+
+    One that is being opened already may be with the key of a server that is gone: then this one is another.
+    """
+    completions = completions_of(client)
+    if completions._opening is not None:
+        await completions._opening
     with contextlib.suppress(HoldfastError):
         await client.models.complete(USER)
-    completions = completions_of(client)
     if completions._opening is not None:
         await completions._opening
     return completions._line is not None

@@ -287,6 +287,7 @@ def test_websockets_pass_byte_for_byte(dummy_server: ServerProcess, box: str) ->
                 additional_headers=headers,
                 subprotocols=["chat"],  # type: ignore[list-item]
                 max_size=None,
+                open_timeout=TIMEOUT,
             ) as opened:
                 assert opened.subprotocol == "chat"
                 for message in ("text", b"bytes", bytes(3 << 20)):
@@ -560,7 +561,7 @@ def test_a_hostile_handshake_is_a_bad_gateway(dummy_server: ServerProcess, box: 
         inside = listen(answer)
         url = f"ws{dummy_server.url.removeprefix('http')}{path_of(box, inside.port)}"
         with pytest.raises(InvalidStatus) as refused:
-            connect(url, additional_headers=key, proxy=None)
+            connect(url, additional_headers=key, proxy=None, open_timeout=TIMEOUT)
         assert refused.value.response.status_code == 502, answer
 
 

@@ -50,7 +50,7 @@ def socket(server: ServerProcess, **headers: str) -> connect:
     if server.api_key is not None:
         headers.setdefault("authorization", f"Bearer {server.api_key}")
     url = f"ws{server.url.removeprefix('http')}/v1/completions/socket"
-    return connect(url, additional_headers=headers, proxy=None, compression=None, max_size=None)
+    return connect(url, additional_headers=headers, proxy=None, compression=None, open_timeout=TIMEOUT, max_size=None)
 
 
 def question(id: str, content: str = "What is it?", **more: object) -> str:

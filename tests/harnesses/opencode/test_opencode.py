@@ -147,12 +147,23 @@ def test_a_provider_that_refuses_fails_the_run(bench: Bench, api: Api, status: i
 
 
 def test_a_provider_that_fails_for_ever_is_given_up(bench: Bench) -> None:
-    bench.model.script([error(500, "Internal server error", times=FOR_EVER, headers={"retry-after-ms": "10"})])
+    # OpenCode tries again after as long as it is told. The last time that is long enough to be given up meanwhile.
+    soon = error(500, "Internal server error", headers={"retry-after-ms": "10"})
+    late = error(500, "Internal server error", times=FOR_EVER, headers={"retry-after-ms": "600000"})
+    bench.model.script([soon, late])
     agent = bench.run("try")
     assert agent.outcome["status"] == "failed"
     assert agent.outcome["error"]["code"] == "model_unavailable", agent.said()
     assert [retry["attempt"] for retry in agent.of("retry")] == [1, 2]
     assert len(bench.model.main_requests) == 2
+
+
+def test_a_provider_that_fails_faster_than_it_can_be_given_up_is_given_up_once(bench: Bench) -> None:
+    bench.model.script([error(500, "Internal server error", times=FOR_EVER, headers={"retry-after-ms": "1"})])
+    agent = bench.run("try")
+    assert agent.outcome["error"]["code"] == "model_unavailable", agent.said()
+    given_up = [each["text"] for each in agent.of("notice") if "gave up" in each["text"]]
+    assert given_up == ["gave up after 2 attempts: Internal server error"]
 
 
 def test_a_provider_that_asks_to_wait_for_hours_is_given_up(bench: Bench) -> None:

@@ -187,6 +187,7 @@ class _Turn:
         self._session = session or ""
         self._prompt = prompt
         self._retries = retries
+        self._given_up = False
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_WAITING)
         self._open: set[str] = set()
         """Messages of the model that are not whole yet."""
@@ -334,12 +335,13 @@ class _Turn:
 
     def _watch_retries(self, status: Any) -> None:
         """OpenCode tries again for ever; this does not."""
-        if not isinstance(status, dict) or status.get("type") != "retry":
+        if not isinstance(status, dict) or status.get("type") != "retry" or self._given_up:
             return
         attempt, following = status.get("attempt"), status.get("next")
         too_often = isinstance(attempt, int) and attempt > self._retries
         too_late = isinstance(following, (int, float)) and following / 1000 - time.time() > _LONGEST_WAIT
         if too_often or too_late:
+            self._given_up = True  # one more attempt may be under way before the abort
             _tell("gave_up", attempt=attempt, message=str(status.get("message", "")))
             self._abort()
 
