@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes import HostMount, Step, VolumeMount
+from holdfast.boxes.errors import BoxStopped, BoxUnreachable
 from holdfast.cli.box import choose_lifetime
 from holdfast.cli.box_files import Here, InBox, Piped, Place, merge, parse_place
 from holdfast.cli.box_health import step_lines
 from holdfast.cli.box_spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
 from holdfast.cli.command_line import arrange
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, box_error
 from holdfast.cli.pipes import Inlet, Outlet
 from holdfast.cli.sizes import describe_size, parse_size
 from holdfast.cli.terminal import EscapeKeys, Modes, without_questions
@@ -258,3 +259,9 @@ async def test_input_is_read_as_it_comes_until_its_end() -> None:
     assert await inlet.read() == b"two"
     assert await inlet.read() == b""
     os.close(ours)
+
+
+def test_what_to_do_next_about_a_box_names_it() -> None:
+    assert box_error(BoxStopped("box b-1abc is stopped")).next_step == "holdfast box start b-1abc"
+    assert box_error(BoxUnreachable("a box is away")).next_step == "holdfast box diagnose BOX says where the path ends"
+    assert box_error(BoxStopped("box b-1 is stopped", hint="wait")).next_step == "wait"

@@ -385,7 +385,8 @@ def test_a_runner_that_is_frozen_is_not_simply_running(world: World) -> None:
         try:
             with world.start("attach", thread) as attached:
                 assert attached.stderr is not None
-                assert any("  silent       no heartbeat for" in line for line in attached.stderr)
+                silence = next(line for line in attached.stderr if "  silent       no heartbeat for" in line)
+                assert f"holdfast thread diagnose {thread} says why" in silence
                 silent = r"running, no heartbeat for \d+ s "
                 assert re.search(rf"^  status +{silent.strip()}$", world.run("thread", "show", thread)[1], re.M)
                 assert re.search(rf"^{thread} +{silent}", world.run("thread", "list")[1], re.M)

@@ -81,6 +81,8 @@ async def test_the_process_of_somebody_elses_box_is_neither_asked_nor_signalled(
     row = await world.runs.reconcile(thread, force=True)
     assert row.runs.latest is not None
     assert (row.runs.latest.status, (row.runs.latest.error or {})["code"]) == (RunStatus.ORPHANED, "unproven")
+    hint = "go on with an agent of your choice: holdfast resume {} --agent NAME"
+    assert (row.runs.latest.error or {})["hint"] == hint.format(thread)
     await world.runs.cancel(thread)
     await world.runs.forget(thread)
     async with await world.boxes.open(victim.box) as opened:

@@ -12,6 +12,7 @@ from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
 from holdfast.boxes.box import Liveness
+from holdfast.runs import launching
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
 from holdfast.runs.reconcile import Look, RunnerState, Thresholds
@@ -371,6 +372,21 @@ async def test_a_run_whose_box_was_stopped_under_it_says_so_and_goes_on_in_it(wo
     assert "starts its box again with its files" in end["error"]["hint"]
     run = (await world.runner(resumed)).run
     assert (run.box, run.box_how, run.files, run.session) == (runner.run.box, "started", "kept", "rebuilt")
+
+
+async def test_a_workspace_that_is_too_large_for_another_box_says_where_to_make_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = await finished_run(world)
+    box = (await world.latest(thread)).box
+    monkeypatch.setattr(launching, "MAX_BYTES", 0)
+    other = replace(SPEC, env={"OTHER": "machine"})
+    resumed = await world.runs.resume(thread, change=lambda options: replace(options, spec=other))
+    error = (await world.settled(resumed)).error or {}
+    assert error["code"] == "workspace_too_large"
+    go_on = f"go on in the box that it has: holdfast resume {thread}"
+    assert error["hint"] == f"{go_on}; to make room there first: holdfast box shell {box}"
+    assert (await world.runner(await world.runs.resume(thread))).run.box == box
 
 
 async def test_a_diagnosis_names_a_box_that_was_stopped_under_its_run(world: World) -> None:

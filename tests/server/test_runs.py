@@ -207,6 +207,7 @@ def test_a_prompt_interrupts_and_another_waits(client: SyncClient, model: Script
     with pytest.raises(Conflict) as busy:
         client.runs.launch("me too", agent="pi", thread=thread)
     assert busy.value.code == "thread_busy"
+    assert f"holdfast cancel {thread}" in str(busy.value.hint)
     assert client.runs.steer(thread, "and then this").how == "queued"
     gate.release()
     with client.thread(thread).tail() as tail:

@@ -96,7 +96,7 @@ def snapshots(
         for each in found:
             write_line(each.id)
     elif not found:
-        write_field("no snapshots", hint("holdfast box snapshot BOX makes one"))
+        write_field("no snapshots", hint(f"holdfast box snapshot {box or 'BOX'} makes one"))
     else:
         now = time.time()
         write_table(

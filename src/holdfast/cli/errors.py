@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -65,6 +66,7 @@ _BOX_EXITS: Final[Mapping[str, Exit]] = {
 }
 """Where the cause says more than the status."""
 
+_BOX_ID: Final = re.compile(r"\bbox (b-[0-9a-z-]{1,64})")
 _BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
     "box_not_found": "holdfast box list shows the boxes there are",
     "box_gone": "holdfast box create makes another; holdfast box snapshots shows what can be restored",
@@ -82,9 +84,14 @@ _BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
 def box_error(error: BoxError) -> CommandError:
     """What went wrong with a box, as the end of a command."""
     exit = _BOX_EXITS.get(error.code) or _EXITS.get(error.status, Exit.FAILURE)
-    return CommandError(
-        error.message, next_step=error.hint or _BOX_NEXT_STEPS.get(error.code), exit=exit, code=error.code
-    )
+    return CommandError(error.message, next_step=error.hint or _box_next_step(error), exit=exit, code=error.code)
+
+
+def _box_next_step(error: BoxError) -> str | None:
+    """Of what is known by its code alone. The message names the box, where there is one."""
+    step = _BOX_NEXT_STEPS.get(error.code)
+    named = _BOX_ID.search(error.message)
+    return step if step is None or named is None else step.replace("BOX", named[1])
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:

@@ -84,7 +84,7 @@ class ShownPlainly:
     def tick(self) -> None:
         silence = self.lines.silence(time.time_ns() // 1_000_000)
         if silence and not self._silent:
-            note("silent", silence, hint("  holdfast thread diagnose says why"))
+            note("silent", silence, hint(f"  holdfast thread diagnose {self.lines.thread} says why"))
         self._silent = bool(silence)
 
     def close(self) -> None:
@@ -186,6 +186,7 @@ class Following:
         self._thread = thread
         self._since = since
         self._shown = shown
+        shown.lines.thread = thread
         self._caught = caught
         self._refused = 0
 

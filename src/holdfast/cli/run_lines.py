@@ -110,6 +110,8 @@ class RunLines:
         self.entries = 0
         """Those that stay: neither live text nor signs of life."""
         self.on_purpose: set[str] = set()
+        self.thread = "THREAD"
+        """Its id, once it is known: for hints."""
         self.footer = "Ctrl-C leaves it running"
         """Below what goes on."""
         self._latest: RunSeen | None = None

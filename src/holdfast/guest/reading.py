@@ -442,7 +442,9 @@ def exit_error(exit_code: int | None) -> dict[str, str]:
         return _error("agent_killed", f"the agent was ended by signal {number}", "go on with: holdfast resume THREAD")
     if exit_code == 0:
         return _error("agent_stopped", "the agent stopped before it was done", "go on with: holdfast resume THREAD")
-    return _error("agent_failed", f"the agent ended with exit code {exit_code}", "see what it said on the thread")
+    return _error(
+        "agent_failed", f"the agent ended with exit code {exit_code}", "see what it said: holdfast thread show THREAD"
+    )
 
 
 def status_in(message: str) -> int | None:

@@ -244,5 +244,5 @@ def _strange(box: Box, said: bytes = b"") -> WorkspaceFailed:
     told = _shown(said.decode("utf-8", "replace").strip().rpartition("\n")[2])
     return WorkspaceFailed(
         f"box {box.id} gave no sensible answer about its manifests{': ' if told else ''}{told}",
-        hint="its Python may be missing or broken: holdfast box exec BOX -- python3 --version",
+        hint=f"its Python may be missing or broken: holdfast box exec {box.id} -- python3 --version",
     )

@@ -25,7 +25,8 @@ class ThreadBusy(StreamConflict):
     def __init__(self, thread: str, run: str) -> None:
         super().__init__(
             f"run {run} is going on on thread {thread}",
-            hint="steer it (the prompt waits, or interrupts), wait for its end, or cancel it",
+            hint=f'add to it: holdfast steer {thread} "…"; watch it: holdfast attach {thread};'
+            f" end it: holdfast cancel {thread}",
         )
 
 

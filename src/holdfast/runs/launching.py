@@ -181,7 +181,8 @@ class Launching:
                             raise LaunchFailed(
                                 "workspace_too_large",
                                 f"the workspace has more than {MAX_BYTES} bytes: too many to be carried to another box",
-                                hint="resume the thread in the box that it has, and make room there",
+                                hint="go on in the box that it has: holdfast resume THREAD;"
+                                f" to make room there first: holdfast box shell {row.id}",
                             )
                         await asyncio.to_thread(carried.write, piece)
         except BoxGone:

@@ -119,7 +119,7 @@ _UNPROVEN = End(
     RunStatus.ORPHANED,
     "unproven",
     "it cannot be shown that this server launched it: its entries have no seal of the server",
-    "go on with an agent of your choice: resume the thread, and name the agent",
+    "go on with an agent of your choice: holdfast resume THREAD --agent NAME",
 )
 
 

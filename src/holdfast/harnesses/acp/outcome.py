@@ -79,7 +79,7 @@ def _failure(stage: str, error: Mapping[str, Any]) -> Mapping[str, Any]:
     status = status_in(message)
     if status is not None:
         return model_error(status, message)
-    hint = "see what the agent said on the thread"
+    hint = "see what the agent said: holdfast thread show THREAD"
     return _error("agent_failed", message if stage == "session/prompt" else f"{stage}: {message}", hint)
 
 

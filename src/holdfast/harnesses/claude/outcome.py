@@ -40,7 +40,11 @@ def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
         status = result.get("api_error_status")
         return ended(FAILED, model_error(status if isinstance(status, int) else None, said), seen.usage)
     if subtype != "success":
-        error = {"code": "agent_failed", "message": said or subtype, "hint": "see what the agent said on the thread"}
+        error = {
+            "code": "agent_failed",
+            "message": said or subtype,
+            "hint": "see what the agent said: holdfast thread show THREAD",
+        }
         return ended(FAILED, error, seen.usage)
     if result.get("stop_reason") == "max_tokens":
         error = {

@@ -61,7 +61,11 @@ def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
         error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
         return ended(FAILED, error, seen.usage)
     if seen.refused:
-        error = {"code": "prompt_refused", "message": seen.refused, "hint": "see what the agent said on the thread"}
+        error = {
+            "code": "prompt_refused",
+            "message": seen.refused,
+            "hint": "see what the agent said: holdfast thread show THREAD",
+        }
         return ended(FAILED, error, seen.usage)
     return ended(FAILED, exit_error(exit_code), seen.usage)
 

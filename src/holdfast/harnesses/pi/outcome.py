@@ -37,7 +37,11 @@ class Seen:
 
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     if seen.refused is not None:
-        error = {"code": "prompt_refused", "message": seen.refused, "hint": "see what the agent said on the thread"}
+        error = {
+            "code": "prompt_refused",
+            "message": seen.refused,
+            "hint": "see what the agent said: holdfast thread show THREAD",
+        }
         return ended(FAILED, error, seen.usage)
     if not seen.settled:
         return ended(FAILED, exit_error(exit_code), seen.usage)
