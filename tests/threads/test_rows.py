@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.threads import selection, service
+from holdfast.threads import projection, selection, service
 from holdfast.threads.entries import keyed_entries, type_matches
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.projection import Projection
@@ -324,6 +324,33 @@ async def test_others_get_a_turn_while_a_long_thread_is_searched(
     assert not chat[0].entries
     assert max(size for _, size in taken) < service._READ_BYTES + 1000
     assert len({turn for turn, _ in taken}) == len(taken) > 20, "two slices in one turn"
+
+
+async def test_others_get_a_turn_while_a_long_append_is_folded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+    folded: list[tuple[int, int]] = []
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        ticking.append(asyncio.get_running_loop().call_soon(turn))
+
+    def note(row: ThreadRow, entries: list[dict[str, Any]], *rest: Any) -> ThreadRow:
+        folded.append((turns, len(entries)))
+        return fold(row, entries, *rest)
+
+    monkeypatch.setattr(projection, "fold", note)
+    async with Fixture(tmp_path) as threads:
+        row = await threads.create()
+        body = json.dumps([{"payload": {"type": "chat", "text": "x" * 100}}] * 10_000).encode()
+        folded.clear()
+        ticking: list[asyncio.Handle] = []
+        turn()
+        await threads._store.append(f"threads/{row.id}", AppendRequest(keyed=keyed_entries(body, 1)))
+        await threads.get(row.id)
+        ticking[-1].cancel()
+    assert sum(count for _, count in folded) == 10_000
+    assert len({turn for turn, _ in folded}) == len(folded) > 20, "two pieces in one turn"
 
 
 async def test_what_cannot_match_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
