@@ -185,3 +185,18 @@ def test_removing_a_folder_follows_no_link_and_stops_at_no_mode(tmp_path: Path) 
     remove_folder(home)
     assert not home.exists()
     assert (outside / "precious").exists()
+
+
+def test_a_tree_deeper_than_any_path_does_not_keep_a_home_from_being_removed(tmp_path: Path) -> None:
+    """A box can make one."""
+    home = tmp_path / "home"
+    home.mkdir()
+    at = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(3_000):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    remove_folder(home)
+    assert not home.exists()

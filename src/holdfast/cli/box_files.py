@@ -274,11 +274,15 @@ async def _save(box: Box, path: str, target: Path, moved: Moved) -> int:
 
 def find_repositories(folder: Path) -> list[Path]:
     """Each `.git` below a folder, from there."""
-    found = []
-    for place, folders, files in os.walk(folder):
-        found += [Path(place, name).relative_to(folder) for name in (*folders, *files) if _is_git(name)]
-        folders[:] = [name for name in folders if not _is_git(name)]
-    return found
+    found, waiting = [], [folder]
+    while waiting:
+        for entry in os.scandir(waiting.pop()):
+            path = Path(entry.path)
+            if _is_git(entry.name):
+                found.append(path.relative_to(folder))
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+    return sorted(found)
 
 
 def _is_git(name: str) -> bool:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -57,12 +54,14 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
     Shows what that is first, and asks. Runs that go on are ended. What bin/holdfast set up in a checkout stays: delete
     the folder .holdfast there.
     """
+    from holdfast.providers.local.ground import measure
+
     folder = the_home(home).absolute()
     check_home(folder)
     where = Where(None, None, folder)
     ensure_server(where)  # boxes outlive their server: only one that runs can end them all
     found = ask(where, look)
-    size = size_of(folder)
+    size = measure(folder)
     if not as_json:
         show(folder, found, size)
     if not yes:
@@ -167,36 +166,13 @@ async def remove(client: Client, found: Holdings) -> list[str]:
     return failures
 
 
-def size_of(folder: Path) -> int:
-    """Bytes on disk; what cannot be looked at does not count."""
-    total = 0
-    seen: set[tuple[int, int]] = set()
-    for place, _, names in os.walk(folder, followlinks=False):
-        for name in names:
-            with contextlib.suppress(OSError):
-                found = (Path(place) / name).lstat()
-                if (found.st_dev, found.st_ino) not in seen:
-                    seen.add((found.st_dev, found.st_ino))
-                    total += found.st_blocks * 512
-    return total
-
-
 def remove_folder(folder: Path) -> None:
-    """Follows no link. What may not be looked into is made so: files of boxes have the modes that boxes gave them."""
+    """Follows no link. What may not be looked into is made so: files of boxes have the modes that boxes gave them, and
+    their folders are deeper than any path."""
+    from holdfast.guest.search import remove_tree
 
-    def open_up(function: object, path: str, problem: object) -> None:
-        parent = Path(path).parent
-        for each in (parent, Path(path)):
-            if each.is_relative_to(folder) and not each.is_symlink():
-                with contextlib.suppress(OSError):
-                    each.chmod(stat.S_IRWXU)
-        with contextlib.suppress(OSError):
-            if Path(path).is_dir() and not Path(path).is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                Path(path).unlink()
-
-    shutil.rmtree(folder, onerror=open_up)
+    with contextlib.suppress(OSError):
+        remove_tree(str(folder))
     if folder.exists():
         raise CommandError(
             f"{folder} could not be removed whole", next_step=f"rm -rf {folder}, as its owner or as root"
