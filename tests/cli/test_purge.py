@@ -200,3 +200,25 @@ def test_a_tree_deeper_than_any_path_does_not_keep_a_home_from_being_removed(tmp
     os.close(at)
     remove_folder(home)
     assert not home.exists()
+
+
+def test_a_purge_that_was_killed_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    (home / "local").mkdir(parents=True)
+    for name in ("holdfast.db", "secret", "node", "lock"):
+        (home / name).write_text(name)
+    unlink = Path.unlink
+
+    def dies(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "lock":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dies)
+        with pytest.raises(KeyboardInterrupt):
+            remove_folder(home)
+    (home / "secret").unlink(missing_ok=True)  # whatever the order was
+    assert home.exists()
+    Command(home)("purge", "--yes")
+    assert not home.exists()

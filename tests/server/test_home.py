@@ -148,3 +148,29 @@ def _text_of(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         return ""
+
+
+def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
+    """Nobody could find it any more, and what it acknowledged would be lost."""
+    home = tmp_path / "home"
+    command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline()
+        home.rename(tmp_path / "elsewhere")
+        try:
+            _, said = server.communicate(timeout=60)
+        finally:
+            server.kill()
+    assert f"the home {home} is no longer there" in said
+
+
+def test_a_server_whose_home_was_replaced_leaves_the_note_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "home"
+    running = RunningServer("http://127.0.0.1:1", os.getpid(), "0", 0, "hf_x")
+    first = Home(path).__enter__()
+    path.rename(tmp_path / "elsewhere")
+    with Home(path) as second:
+        second.announce(running)
+        first.__exit__(None, None, None)
+        assert read_running(path) == running

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _OURS: Final = ("holdfast.db", "secret", "node")
 """What a home has that a server made. A folder without these is somebody else's."""
+_MARK: Final = "purging"
+_MARKED: Final = "holdfast purge removes this folder\n"
+"""In a home that is being removed: the rest of it goes as well, when somebody killed us."""
 _MOST_SHOWN: Final = 10
 
 
@@ -58,6 +61,13 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
 
     folder = the_home(home).absolute()
     check_home(folder)
+    if is_half_removed(folder):
+        remove_folder(folder)
+        if as_json:
+            write_json({"home": str(folder), "removed": True, "boxes": [], "freed": 0})
+        else:
+            write_field("removed", str(folder), Cell("  what an earlier purge had left", "dim"))
+        return
     where = Where(None, None, folder)
     ensure_server(where)  # boxes outlive their server: only one that runs can end them all
     found = ask(where, look)
@@ -96,12 +106,21 @@ def check_home(folder: Path) -> None:
     """Refuse what no server has ever used: nobody wants a wrong --home to be deleted."""
     if not folder.is_dir():
         raise CommandError(f"there is no {folder}: nothing to remove", exit=Exit.NOT_FOUND)
-    if folder.is_symlink() or not all((folder / name).is_file() for name in _OURS):
+    is_ours = is_half_removed(folder) or all((folder / name).is_file() for name in _OURS)
+    if folder.is_symlink() or not is_ours:
         raise CommandError(
             f"{folder} is no home of a server, so it is not touched",
             next_step="holdfast doctor says where the home is; give another one with --home DIR",
             exit=Exit.USAGE,
         )
+
+
+def is_half_removed(folder: Path) -> bool:
+    """Whether a purge was killed here, after it had ended boxes and server."""
+    try:
+        return (folder / _MARK).read_text() == _MARKED
+    except (OSError, ValueError):
+        return False
 
 
 async def look(client: Client) -> Holdings:
@@ -171,6 +190,14 @@ def remove_folder(folder: Path) -> None:
     their folders are deeper than any path."""
     from holdfast.guest.search import remove_tree
 
+    with contextlib.suppress(OSError):  # on a full disk it goes without the mark
+        (folder / _MARK).write_text(_MARKED)
+    with contextlib.suppress(OSError):
+        for each in folder.iterdir():  # the mark goes last, with the folder
+            if each.is_dir() and not each.is_symlink():
+                remove_tree(str(each))
+            elif each.name != _MARK:
+                each.unlink()
     with contextlib.suppress(OSError):
         remove_tree(str(folder))
     if folder.exists():

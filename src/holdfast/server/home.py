@@ -64,8 +64,19 @@ class Home:
             return False
         return True
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that is ours: it may have been deleted, moved or replaced."""
+        if self._lock is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self.path / "lock").stat())
+        except OSError:
+            return False
+
     def __exit__(self, *_: object) -> None:
-        self._note.unlink(missing_ok=True)
+        if self.is_there:  # else the note is that of another server
+            self._note.unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

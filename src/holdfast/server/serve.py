@@ -74,6 +74,7 @@ MakeOutside = Callable[[Settings], "Outside"]
 
 _SHUTDOWN_SECONDS = 10
 _SWEEP_SECONDS = 5.0
+_HOME_SECONDS = 1.0
 _MAX_MESSAGE = 1024 * 1024
 """Bytes of one WebSocket message."""
 _PING_SECONDS = 20.0
@@ -316,6 +317,7 @@ async def _serve(
         )
         server = _Server(config, on_starting, on_started, on_stopping)
         beside.append(asyncio.create_task(_sweep(server, settings.request_timeout)))
+        beside.append(asyncio.create_task(_watch_home(server, home)))
         try:
             await server.serve(sockets=[listener])
         finally:
@@ -337,6 +339,16 @@ async def _sweep(server: uvicorn.Server, limit: float) -> None:
         await asyncio.sleep(min(_SWEEP_SECONDS, limit))
         if slow := sweep_slow(server.server_state.connections, loop.time(), limit):
             log.info("ended %d connections whose requests did not arrive in time", slow)
+
+
+async def _watch_home(server: uvicorn.Server, home: Home) -> None:
+    """Without its home nobody finds the server, and what it acknowledges is lost with the files that it has open."""
+    while True:
+        await asyncio.sleep(_HOME_SECONDS)
+        if not home.is_there:
+            log.error("the home %s is no longer there: deleted, moved or replaced. This server ends", home.path)
+            server.should_exit = True
+            return
 
 
 def _url(listener: socket.socket, host: str) -> str:
