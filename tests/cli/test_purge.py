@@ -16,7 +16,7 @@ import pytest
 from holdfast.cli import down
 from holdfast.cli.errors import CommandError
 from holdfast.cli.purge import check_home, remove_folder
-from holdfast.local_server import RunningServer, is_alive, read_running
+from holdfast.local_server import RunningServer, find_running, is_alive, read_running
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 
@@ -95,6 +95,21 @@ def test_a_purge_without_a_server_ends_the_boxes_that_one_left(command: Command)
     command("purge", "--yes")
     assert processes_of(box) == []
     assert not command.home.exists()
+
+
+def test_a_purge_that_is_not_confirmed_leaves_no_server_behind(command: Command) -> None:
+    """It starts one to see what there is; whoever stopped theirs finds it stopped."""
+    command("down")
+    asked = command("purge", check=False)
+    assert (asked.returncode, "  threads      0\n" in asked.stdout) == (2, True), asked.stderr
+    assert find_running(command.home) is None
+    assert "started in the background" not in asked.stderr
+
+
+def test_a_purge_that_is_not_confirmed_leaves_a_server_as_it_was(command: Command) -> None:
+    before = find_running(command.home)
+    command("purge", check=False)
+    assert find_running(command.home) == before is not None
 
 
 def test_down_all_stops_boxes_and_keeps_their_files(command: Command) -> None:

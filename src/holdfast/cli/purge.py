@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from holdfast.cli.down import stop_server
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.server_start import ensure_server
+from holdfast.cli.server_start import find_or_start_server
 from holdfast.cli.sizes import describe_size
 from holdfast.local_server import find_running
 
@@ -69,18 +70,18 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
             write_field("removed", str(folder), Cell("  what an earlier purge had left", "dim"))
         return
     where = Where(None, None, folder)
-    ensure_server(where)  # boxes outlive their server: only one that runs can end them all
-    found = ask(where, look)
-    size = measure(folder)
-    if not as_json:
-        show(folder, found, size)
-    if not yes:
-        confirm(
-            "Remove all of it, for good?",
-            refusal="purging is for good, and there is nobody to ask",
-            command="holdfast purge --yes",
-            unchanged="nothing was removed",
-        )
+    with unless_refused(folder):
+        found = ask(where, look)
+        size = measure(folder)
+        if not as_json:
+            show(folder, found, size)
+        if not yes:
+            confirm(
+                "Remove all of it, for good?",
+                refusal="purging is for good, and there is nobody to ask",
+                command="holdfast purge --yes",
+                unchanged="nothing was removed",
+            )
 
     async def work(client: Client) -> list[str]:
         return await remove(client, found)
@@ -100,6 +101,21 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
         write_json({"home": str(folder), "removed": True, "boxes": list(found.boxes), "freed": size})
     else:
         write_field("removed", str(folder), Cell(f"  freed {describe_size(size)}", "dim"))
+
+
+@contextlib.contextmanager
+def unless_refused(folder: Path) -> Iterator[None]:
+    """A server on the home: boxes outlive theirs, and only one that runs can end them all.
+
+    One that was started for this is stopped again where nothing is to be removed.
+    """
+    running, started = find_or_start_server(folder)
+    try:
+        yield
+    except BaseException:
+        if started:
+            stop_server(folder, running)
+        raise
 
 
 def check_home(folder: Path) -> None:

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from holdfast.cli.box_session import Where
 from holdfast.cli.console import hint, note
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.local_server import ServerNotStarted, find_or_start
+from holdfast.local_server import RunningServer, ServerNotStarted, find_or_start
 
 
 def ensure_server(where: Where) -> None:
     """Start a server on the home where the command means that home and none answers there."""
     if where.server is not None or (where.home is None and os.environ.get("HOLDFAST_URL")):
         return
-    home = the_home(where.home)
     began = time.monotonic()
-    try:
-        running, started = find_or_start(home)
-    except ServerNotStarted as error:
-        raise CommandError(error.message, next_step=error.hint, exit=Exit.UNREACHABLE) from None
+    running, started = find_or_start_server(the_home(where.home))
     if started:
         took = f"  {time.monotonic() - began:.1f} s"
         note("server", running.url, hint(f"  started in the background; holdfast down stops it{took}"))
+
+
+def find_or_start_server(home: Path) -> tuple[RunningServer, bool]:
+    """The server of a home, and whether it was started just now."""
+    try:
+        return find_or_start(home)
+    except ServerNotStarted as error:
+        raise CommandError(error.message, next_step=error.hint, exit=Exit.UNREACHABLE) from None
