@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from holdfast.cli import command_name
-from holdfast.cli.app import COMMANDS, build
+from holdfast.cli.app import COMMANDS, build, run
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -67,8 +67,8 @@ def test_only_commands_are_named_anew(text: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_command_in_a_hint_is_named_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    hint = hint_of("bin/holdfast", monkeypatch, "holdfast attach t-1      holdfast --help; (holdfast box list)")
-    assert hint == "bin/holdfast attach t-1      bin/holdfast --help; (bin/holdfast box list)"
+    hint = hint_of("bin/holdfast", monkeypatch, "holdfast attach t-1, holdfast --help; (holdfast box list)")
+    assert hint == "bin/holdfast attach t-1, bin/holdfast --help; (bin/holdfast box list)"
 
 
 def test_what_starts_in_the_background_does_not_inherit_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +129,11 @@ def test_every_command_takes_the_option_that_its_hint_is_given() -> None:
             given = set(re.findall(r"--\w+", hint))
             assert given <= taken, f"{hint}: no such option"
             assert given or "--home" not in taken or target.server, f"{hint}: --home is lost"
+
+
+def test_a_target_is_forgotten_when_its_command_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run(["thread", "list", "--home", str(tmp_path)]) != 0
+    assert hint_of("holdfast", monkeypatch) == "holdfast up starts one"
 
 
 def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -322,7 +322,9 @@ def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(world: World) -> 
             os.close(leader)
     thread = thread_in(shown.decode())
     assert f"the run goes on without you, on thread {thread}".encode() in shown
-    assert f"holdfast attach {thread}".encode() in shown
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).splitlines()
+    assert f"  next         holdfast attach {thread}" in said, "a line of its own, to be copied"
+    assert f"               holdfast cancel {thread}" in said
     gate.release()
     code, out, err = world.run("attach", thread)
     assert code == 0, err

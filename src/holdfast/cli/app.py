@@ -51,7 +51,6 @@ def run(arguments: list[str]) -> int:
     """Run one command line, and return its exit code."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours
-    forget_target()
     try:
         command = typer.main.get_command(build(arguments))
         _name_as_called(command)
@@ -65,6 +64,8 @@ def run(arguments: list[str]) -> int:
         return _explain_usage(error, as_json=as_json)
     except typer.Abort:
         return Exit.INTERRUPTED
+    finally:
+        forget_target()
     return result if isinstance(result, int) else Exit.OK
 
 

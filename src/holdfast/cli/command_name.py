@@ -55,7 +55,7 @@ def remember_server(value: T) -> T:
 
 
 def forget_target() -> None:
-    """Before a command line is read."""
+    """When a command has ended."""
     _named.home = _named.server = None
 
 

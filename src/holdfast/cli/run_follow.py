@@ -318,21 +318,15 @@ def conclude(thread: str, run: RunSeen | None) -> Exit:
 
 
 def write_next(commands: list[str]) -> None:
-    """Commands to go on with, as many on a line as there is room for."""
-    commands = [as_called(each) for each in commands]
-    room = shutil.get_terminal_size().columns - 9
-    label = "next"
-    while commands:
-        fitting = 1
-        while fitting < len(commands) and len("      ".join(commands[: fitting + 1])) < room:
-            fitting += 1
-        write_line(Cell(f"  {label:<7}", "dim"), "      ".join(commands[:fitting]))
-        commands, label = commands[fitting:], ""
+    """Commands to go on with, each on a line of its own: people copy lines."""
+    for number, each in enumerate(commands):
+        write_line(Cell(f"  {'' if number else 'next':<7}", "dim"), as_called(each))
 
 
 def say_detached(thread: str) -> None:
     note("detached", f"the run goes on without you, on thread {thread}")
-    note("next", hint(f"holdfast attach {thread}      holdfast cancel {thread}"))
+    note("next", hint(f"holdfast attach {thread}"))
+    note("", hint(f"holdfast cancel {thread}"))
 
 
 @dataclass(frozen=True, slots=True)
