@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -365,52 +366,76 @@ def remove_tree(path: str) -> None:
 
     Folders that their owner may not write to are opened up first.
     """
-    about = os.lstat(path)
-    if not stat.S_ISDIR(about.st_mode):
-        os.unlink(path)
-        return
-    root = _open_for_removal(None, path)
-    try:
-        # What is too deep to hold open from top to bottom is moved up to the root, and comes next.
-        raised = [0]
-        while True:
-            names = os.listdir(root)
-            if not names:
-                break
-            for name in names:
-                _remove(root, name, root, raised, 1)
-    finally:
-        os.close(root)
-    os.rmdir(path)
+    Removal().remove(path)
 
 
-def _remove(folder: int, name: str, root: int, raised: list[int], depth: int) -> None:
-    try:
-        if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
-            os.unlink(name, dir_fd=folder)
+class Removal:
+    """Removes trees, and counts the bytes on disk that this frees. A file with several names counts with its last."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.freed = 0
+        self._deadline = deadline
+        """By `time.monotonic`. After it, `remove` raises `TimeoutError` and leaves the rest where it is."""
+        self._raised = 0
+
+    def remove(self, path: str) -> None:
+        """As `remove_tree`."""
+        about = os.lstat(path)
+        if not stat.S_ISDIR(about.st_mode):
+            os.unlink(path)
+            self._count(about)
             return
-    except FileNotFoundError:
-        return
-    try:
-        os.rmdir(name, dir_fd=folder)
-        return
-    except OSError:
-        pass  # not empty, most likely; what else it is shows below
-    if depth > _DEEP:
-        os.close(_open_for_removal(folder, name))  # a folder has to be writable to be moved
-        raised[0] += 1
-        os.rename(name, f".removed-{raised[0]}-{os.urandom(6).hex()}", src_dir_fd=folder, dst_dir_fd=root)
-        return
-    inner = _open_for_removal(folder, name)
-    try:
-        for each in os.listdir(inner):
-            _remove(inner, each, root, raised, depth + 1)
-    finally:
-        os.close(inner)
-    try:
-        os.rmdir(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass
+        root = _open_for_removal(None, path)
+        try:
+            # What is too deep to hold open from top to bottom is moved up to the root, and comes next.
+            while True:
+                names = os.listdir(root)
+                if not names:
+                    break
+                for name in names:
+                    self._remove(root, name, root, 1)
+        finally:
+            os.close(root)
+        os.rmdir(path)
+        self._count(about)
+
+    def _remove(self, folder: int, name: str, root: int, depth: int) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeoutError(110, "removing takes too long")
+        try:
+            about = os.lstat(name, dir_fd=folder)
+            if not stat.S_ISDIR(about.st_mode):
+                os.unlink(name, dir_fd=folder)
+                self._count(about)
+                return
+        except FileNotFoundError:
+            return
+        try:
+            os.rmdir(name, dir_fd=folder)
+            self._count(about)
+            return
+        except OSError:
+            pass  # not empty, most likely; what else it is shows below
+        if depth > _DEEP:
+            os.close(_open_for_removal(folder, name))  # a folder has to be writable to be moved
+            self._raised += 1
+            os.rename(name, f".removed-{self._raised}-{os.urandom(6).hex()}", src_dir_fd=folder, dst_dir_fd=root)
+            return
+        inner = _open_for_removal(folder, name)
+        try:
+            for each in os.listdir(inner):
+                self._remove(inner, each, root, depth + 1)
+        finally:
+            os.close(inner)
+        try:
+            os.rmdir(name, dir_fd=folder)
+            self._count(about)
+        except FileNotFoundError:
+            pass
+
+    def _count(self, about: os.stat_result) -> None:
+        if about.st_nlink == 1 or stat.S_ISDIR(about.st_mode):
+            self.freed += about.st_blocks * 512
 
 
 def _open_for_removal(folder: int | None, name: str) -> int:

@@ -21,7 +21,8 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -146,6 +147,16 @@ class BoxRecord:
             BoxImage.from_json(document["image"]) if document.get("image") else None,
             document.get("began", len(document["layers"])),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What came of removing things in the trash."""
+
+    freed: int
+    """Bytes."""
+    finished: bool
+    """False where there was no time for all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +368,19 @@ class Ground:
             return None
         return target
 
+    def empty(self, paths: Iterable[Path], seconds: float) -> Emptied:
+        """Remove what is in the trash, for so long at most: a box can leave more than anybody should wait for."""
+        removal = search.Removal(time.monotonic() + seconds)
+        finished = True
+        for path in paths:
+            try:
+                removal.remove(str(path))
+            except TimeoutError:
+                finished = False
+            except OSError:
+                continue  # stays for the next sweep
+        return Emptied(removal.freed, finished)
+
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:
     """By which what was read of a file is known to be the latest."""
@@ -383,14 +407,14 @@ def _write_at_once(descriptor: int, document: object) -> None:
 
 
 def remove_tree(path: Path) -> int:
-    """Remove a folder of a box, whatever its permissions and however deep; says how many bytes that freed.
+    """Remove a folder of a box, whatever its permissions and however deep. Returns the bytes that this freed.
 
     Never follows links. What cannot be removed stays for the next sweep.
     """
-    freed = measure(path)
+    removal = search.Removal()
     with contextlib.suppress(OSError):
-        search.remove_tree(str(path))
-    return freed
+        removal.remove(str(path))
+    return removal.freed
 
 
 def measure(path: Path, least: int = 0) -> int:

@@ -61,6 +61,7 @@ from holdfast.providers.local.guard import NOTE
 from holdfast.providers.local.inotify import FileWatch
 from holdfast.providers.local.link import PAUSED, Link
 from holdfast.providers.local.pulses import Pulses
+from holdfast.providers.local.trash import Trash
 from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import new_id, now_ms
 
@@ -98,6 +99,7 @@ class GuestProvider(Provider):
         self._watch: FileWatch | None = None
         self._pulses = Pulses()
         self._background: set[asyncio.Task[Any]] = set()
+        self._trash = Trash(ground, self.on_disk, self._later)
 
     @property
     def watch(self) -> FileWatch:
@@ -301,7 +303,7 @@ class GuestProvider(Provider):
         self._pulses.forget(id)
         self.release(id)
         moved = self.ground.discard(self.ground.box(id))
-        return await self.on_disk(remove_tree, moved) if moved is not None else 0
+        return await self._trash.remove([moved] if moved else [])
 
     async def end(self, link: Link) -> None:
         await link.kill()
@@ -637,9 +639,9 @@ class GuestProvider(Provider):
     async def _collect(self) -> int:
         """Remove layers that nothing needs. Where somebody takes a snapshot all the while, a later sweep does."""
         for _ in range(_COLLECT_TRIES):
-            freed = await self.on_disk(layers.collect, self.ground)
-            if freed is not None:
-                return freed
+            moved = await self.on_disk(layers.collect, self.ground)
+            if moved is not None:
+                return await self._trash.remove(moved)
             await asyncio.sleep(_COLLECT_PAUSE)
         return 0
 
@@ -694,7 +696,8 @@ class GuestProvider(Provider):
 
     async def delete_volume(self, name: str) -> int:
         require(self.name, self.capabilities, Capability.VOLUMES)
-        return await self.on_disk(volumes.delete, self.ground, name)
+        moved = await self.on_disk(volumes.delete, self.ground, name)
+        return await self._trash.remove([moved] if moved else [])
 
     # --- housekeeping ---
 
@@ -724,7 +727,7 @@ class GuestProvider(Provider):
         freed += await self._collect()
         for folder in (self.ground.volumes, self.ground.runtime):
             await self.on_disk(self.ground.tidy, folder)
-        freed += await self.on_disk(layers.clear_trash, self.ground)
+        freed += await self._trash.clear()
         removed += await self.on_disk(self.sweep_machine)
         return Swept(tuple(removed), freed)
 

@@ -18,7 +18,16 @@ from typing import Any, BinaryIO, Final
 from holdfast.boxes.errors import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.guest import tree
-from holdfast.providers.local.ground import BoxImage, BoxRecord, Ground, measure, remove_tree, updated, write_whole
+from holdfast.providers.local.ground import (
+    BoxImage,
+    BoxRecord,
+    Emptied,
+    Ground,
+    measure,
+    remove_tree,
+    updated,
+    write_whole,
+)
 from holdfast.providers.local.runtime import BASE, IMAGE_BASE, OWN_LAYERS
 from holdfast.threads.ids import new_id, now_ms
 
@@ -278,8 +287,8 @@ def forget_snapshot(ground: Ground, id: str) -> None:
     (ground.snapshots / f"{id}.json").unlink(missing_ok=True)
 
 
-def collect(ground: Ground) -> int | None:
-    """Remove layers that no box and no snapshot refers to; says how many bytes that freed. Blocks.
+def collect(ground: Ground) -> list[Path] | None:
+    """Move layers that no box and no snapshot refers to into the trash. Returns where they are now. Blocks.
 
     None where somebody is about to refer to a layer: ask again.
     """
@@ -297,12 +306,11 @@ def collect(ground: Ground) -> int | None:
             needed.update(named.get("layers", ()))
         with os.scandir(ground.layers) as entries:
             unneeded = [Path(entry.path) for entry in entries if entry.name not in needed]
-        doomed = [
+        return [
             moved
             for path in unneeded
             if (not path.name.startswith(".") or _abandoned(path)) and (moved := ground.discard(path)) is not None
         ]
-    return sum(remove_tree(path) for path in doomed)
 
 
 def _needed_by(ground: Ground, id: str) -> Iterator[str]:
@@ -403,15 +411,13 @@ def _give_all(ground: Ground, folder: Path) -> None:
             ground.give(Path(parent) / name)
 
 
-def clear_trash(ground: Ground) -> int:
+def clear_trash(ground: Ground, seconds: float) -> Emptied:
     """Remove what was taken away and not yet removed, and what was cut short on its way out. Blocks."""
     with ground.alone_in(ground.trash) as alone, os.scandir(ground.trash) as entries:
-        doomed = [entry for entry in entries if alone or not entry.name.startswith(_EXPORT)]
-        return sum(remove_tree(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else _unlink(entry.path)
-                   for entry in doomed)  # fmt: skip
+        doomed = [Path(entry.path) for entry in entries if alone or not entry.name.startswith(_EXPORT)]
+        return ground.empty(doomed, seconds)
 
 
-def _unlink(path: str) -> int:
+def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         Path(path).unlink()
-    return 0

@@ -57,15 +57,14 @@ def all_volumes(ground: Ground) -> list[Volume]:
     return sorted(found, key=lambda volume: volume.name)
 
 
-def delete(ground: Ground, name: str) -> int:
-    """Blocks."""
+def delete(ground: Ground, name: str) -> Path | None:
+    """Move a volume into the trash. Returns where it is now. Blocks."""
     check_name(name, "volume")
     require(ground, name)
     for record in ground.all_records():  # what is being created mounts it in a moment
         if any(mount.volume == name for mount in record.spec.volumes):
             raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"delete the box first: {record.id}")
-    moved = ground.discard(ground.volumes / name)
-    return remove_tree(moved) if moved is not None else 0
+    return ground.discard(ground.volumes / name)
 
 
 def require(ground: Ground, name: str) -> None:

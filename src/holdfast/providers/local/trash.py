@@ -1,0 +1,51 @@
+"""Removes what was taken away, and lets nobody wait long for it: a box can have millions of files.
+
+A removal goes on for a few seconds. What is left then is removed in the background, as many seconds at a time, so that
+a process that ends is held up no longer than that. The next sweep finds what it left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.providers.local import layers
+from holdfast.providers.local.ground import Emptied, Ground
+
+SECONDS: Final = 3.0
+"""How long a removal may take at a time."""
+
+OnDisk = Callable[..., Awaitable[Emptied]]
+"""Runs what blocks on a thread."""
+InBackground = Callable[[Coroutine[Any, Any, Any]], None]
+
+
+class Trash:
+    def __init__(self, ground: Ground, on_disk: OnDisk, in_background: InBackground) -> None:
+        self._ground = ground
+        self._on_disk = on_disk
+        self._in_background = in_background
+        self._clearing = asyncio.Lock()
+
+    async def remove(self, moved: Sequence[Path]) -> int:
+        """Remove what is in the trash. Returns the bytes freed until now."""
+        if not moved:
+            return 0
+        emptied = await self._on_disk(self._ground.empty, moved, SECONDS)
+        if not emptied.finished:
+            self._in_background(self.clear())
+        return emptied.freed
+
+    async def clear(self) -> int:
+        """Remove all that is in the trash, unless another task does. Returns the bytes that this freed."""
+        if self._clearing.locked():
+            return 0
+        async with self._clearing:
+            freed = 0
+            while True:
+                emptied = await self._on_disk(layers.clear_trash, self._ground, SECONDS)
+                freed += emptied.freed
+                if emptied.finished:
+                    return freed
