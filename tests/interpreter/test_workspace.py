@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.interpreter.workshops import AS_SOMEBODY, BoxesHost, Shop, opened, sh
@@ -12,8 +13,9 @@ from tests.interpreter.workshops import AS_SOMEBODY, BoxesHost, Shop, opened, sh
 from holdfast.boxes.acquire import How
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxGone, CreateFailed
+from holdfast.boxes.process import Completed
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter.checkout import Found, Step, Wanted, plan
+from holdfast.interpreter.checkout import Found, Step, Wanted, _Git, plan
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict, WorkspaceFailed
 from holdfast.interpreter.host import Given
 from holdfast.interpreter.repositories import OnHost, Remote, Tip, check_ref, locate
@@ -622,3 +624,14 @@ async def test_an_image_without_git_says_what_to_do(shop: Shop) -> None:
     with pytest.raises(WorkspaceFailed, match="has no git") as raised:
         await workspace.configure(WorkspaceConfig(repo_url=shop.repository().folder))
     assert "template" in (raised.value.hint or "")
+
+
+async def test_a_git_of_the_box_that_counts_nonsense_is_an_error_of_the_workspace() -> None:
+    class Lying:
+        id = "b-lying"
+
+        async def exec(self, argv: tuple[str, ...], **_: Any) -> Completed:
+            return Completed(0, b"" if "rev-parse" in argv else b"9" * 5000 + b"\x1b[2J", b"")
+
+    with pytest.raises(WorkspaceFailed, match="printed no number: '99"):
+        await _Git(cast("Box", Lying()), "/workspace").made_here()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -238,7 +237,10 @@ async def _fetch(box: Box, path: str, found: FileInfo, final: Path) -> int | Non
         _warn(final, came, kept)
         return None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        from holdfast.guest.search import remove_tree
+
+        with contextlib.suppress(OSError):
+            remove_tree(str(aside))  # however deep it is
 
 
 def _warn(final: Path, came: list[Path], kept: list[Path]) -> None:

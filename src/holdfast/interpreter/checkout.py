@@ -255,7 +255,10 @@ class _Git:
         """Commits of its branches that came from nowhere else."""
         came = ("--remotes", "--tags", "--glob=refs/holdfast/*")
         heads = ("--branches", *(("HEAD",) if await self.commit("HEAD") is not None else ()))
-        return int((await self.run("rev-list", "--count", *heads, "--not", *came)).text)
+        counted = (await self.run("rev-list", "--count", *heads, "--not", *came)).text.strip()
+        if not re.fullmatch("[0-9]{1,12}", counted):  # the box's own git says what it likes
+            raise WorkspaceFailed(f"git rev-list in box {self.box.id} printed no number: {printable(counted[:80])!r}")
+        return int(counted)
 
     async def changed(self, untracked: str) -> tuple[str, ...]:
         done = await self.run("status", "--porcelain", "-z", "--no-renames", untracked)
