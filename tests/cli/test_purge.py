@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.spec import BoxSpec
+from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.cli import down
 from holdfast.cli.errors import CommandError
 from holdfast.cli.purge import check_home, remove_folder
@@ -97,6 +102,49 @@ def test_a_purge_without_a_server_ends_the_boxes_that_one_left(command: Command)
     assert not command.home.exists()
 
 
+@pytest.fixture
+def without_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On whatever machine this is. Has to come before the server is started."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
+
+
+@pytest.mark.usefixtures("without_docker")
+def test_a_box_that_never_reached_its_provider_leaves_no_row(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    command: Command = request.getfixturevalue("command")
+    refused = command("box", "create", "--provider", "docker", check=False)
+    assert (refused.returncode, "no-docker.sock" in refused.stderr) == (1, True), refused.stderr
+    assert command("box", "list", "--all", "-q").stdout == ""
+
+
+@pytest.mark.usefixtures("without_docker")
+def test_a_provider_that_is_away_does_not_keep_a_purge_from_the_rest(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    command: Command = request.getfixturevalue("command")
+    here = command("box", "create", "-q").stdout.strip()
+    command("down")
+    away = asyncio.run(remember_box_at_docker(command.home))
+
+    done = command("purge", "--yes")
+    assert "not reached  docker: " in done.stderr
+    assert f"left behind  at docker: box {away}, what else Holdfast may have there" in done.stderr
+    assert f"  removed      {command.home}" in done.stdout
+    assert not command.home.exists()
+    assert processes_of(here) == []
+
+
+async def remember_box_at_docker(home: Path) -> str:
+    """As a server leaves it whose Docker went away since."""
+    spec = BoxSpec(provider="docker")
+    row = BoxRow(
+        id="b-at-docker", tenant="default", node=(home / "node").read_text().strip(), provider="docker", key=None,
+        spec=spec, labels={}, state=BoxState.RUNNING, created_at=1, changed_at=1, last_active_at=1,
+    )  # fmt: skip
+    async with SqliteBoxes(home / "holdfast.db") as rows:
+        await rows.insert(row)
+    return row.id
+
+
 def test_a_purge_that_is_not_confirmed_leaves_no_server_behind(command: Command) -> None:
     """It starts one to see what there is; whoever stopped theirs finds it stopped."""
     command("down")
@@ -153,6 +201,7 @@ def test_a_server_that_hangs_is_named_with_how_to_end_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(down, "_PATIENCE", 0.0)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as server:
         server.send_signal(signal.SIGSTOP)
+        os.waitpid(server.pid, os.WUNTRACED)  # or the next signal might overtake this one
         with pytest.raises(CommandError) as refused:
             down.stop_server(tmp_path, RunningServer("http://127.0.0.1:1", server.pid, "0", 0, None))
         server.kill()

@@ -124,7 +124,9 @@ class Making:
 
     async def fork(self, id: str, owner: Owner | None, key: str | None, idle_seconds: int | None = None) -> BoxRow:
         source = await self._boxes.live(id)
-        require(source.provider, self._boxes.provider(source.provider).capabilities, Capability.FORK)
+        provider = self._boxes.provider(source.provider)
+        provider.check_usable()
+        require(source.provider, provider.capabilities, Capability.FORK)
         await self._boxes.join()
         spec = source.spec
         if idle_seconds is not None:
@@ -144,6 +146,7 @@ class Making:
         """Refuse what cannot be, before anything is made."""
         refuse_reserved(spec.labels)
         provider = self._boxes.provider(spec.provider)
+        provider.check_usable()
         require(provider.name, provider.capabilities, *needed(spec), *more)
         return provider
 

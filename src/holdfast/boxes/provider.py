@@ -63,6 +63,10 @@ class Provider(ABC):
     async def close(self) -> None:
         """Let go. Boxes and their processes go on."""
 
+    def check_usable(self) -> None:
+        """Raise what keeps this provider from working here at all, if anything does: before a row is written."""
+        return
+
     @abstractmethod
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         """Make a box and start it. Refuses what it cannot do before anything is made; what fails leaves nothing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,7 +37,8 @@ _MOST_SHOWN: Final = 10
 class Holdings:
     """What there is to remove."""
 
-    boxes: tuple[str, ...]
+    boxes: tuple[tuple[str, str], ...]
+    """Provider and id."""
     threads: int
     snapshots: tuple[str, ...]
     volumes: tuple[tuple[str, str], ...]
@@ -46,6 +47,21 @@ class Holdings:
     models: tuple[str, ...]
     """Those with a key."""
     running: int
+    unreached: Mapping[str, str]
+    """Providers that do not answer, and why. What they have cannot be removed, and does not keep the rest here."""
+
+    @property
+    def box_ids(self) -> tuple[str, ...]:
+        return tuple(id for _, id in self.boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What could not be removed, one line each."""
+
+    behind: tuple[str, ...]
+    """At a provider that was not reached: nobody can remove it from here."""
+    failed: tuple[str, ...]
 
 
 def register(app: typer.Typer, _wanted: str | None = None) -> None:
@@ -65,7 +81,7 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
     if is_half_removed(folder):
         remove_folder(folder)
         if as_json:
-            write_json({"home": str(folder), "removed": True, "boxes": [], "freed": 0})
+            write_json({"home": str(folder), "removed": True, "boxes": [], "freed": 0, "leftBehind": []})
         else:
             write_field("removed", str(folder), Cell("  what an earlier purge had left", "dim"))
         return
@@ -83,12 +99,12 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
                 unchanged="nothing was removed",
             )
 
-    async def work(client: Client) -> list[str]:
+    async def work(client: Client) -> Left:
         return await remove(client, found)
 
-    failures = ask(where, work)
-    if failures:
-        for each in failures:
+    left = ask(where, work)
+    if left.failed:
+        for each in left.failed:
             note("left", each)
         raise CommandError(
             f"not everything could be removed, so {folder} stays", next_step="holdfast box list; then purge again"
@@ -98,9 +114,19 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
         stop_server(folder, running)
     remove_folder(folder)
     if as_json:
-        write_json({"home": str(folder), "removed": True, "boxes": list(found.boxes), "freed": size})
-    else:
-        write_field("removed", str(folder), Cell(f"  freed {describe_size(size)}", "dim"))
+        write_json(
+            {
+                "home": str(folder),
+                "removed": True,
+                "boxes": list(found.box_ids),
+                "freed": size,
+                "leftBehind": list(left.behind),
+            }
+        )
+        return
+    for each in left.behind:
+        note("left behind", each)
+    write_field("removed", str(folder), Cell(f"  freed {describe_size(size)}", "dim"))
 
 
 @contextlib.contextmanager
@@ -141,21 +167,33 @@ def is_half_removed(folder: Path) -> bool:
 
 async def look(client: Client) -> Holdings:
     """All that the server knows of."""
+    from holdfast.boxes.errors import BoxError, Unsupported
+
     boxes = [each async for each in client.boxes.list()]
-    providers = {"local", *(each.spec.provider for each in boxes)}
-    volumes = [
-        (provider, each.name)
-        for provider in sorted(providers)
-        for each in await client.boxes.volumes.list(provider=provider)
-    ]
+    volumes: list[tuple[str, str]] = []
+    unreached: dict[str, str] = {}
+    for provider in sorted({"local", *(each.spec.provider for each in boxes)}):
+        try:
+            volumes += [(provider, each.name) for each in await client.boxes.volumes.list(provider=provider)]
+        except Unsupported:
+            continue  # it has none
+        except BoxError as error:
+            unreached[provider] = error.message
+    try:
+        snapshots = tuple(each.id for each in await client.boxes.snapshots())
+    except BoxError:
+        if not unreached:
+            raise
+        snapshots = ()  # those on this machine are files of the home
     return Holdings(
-        boxes=tuple(each.id for each in boxes),
+        boxes=tuple((each.spec.provider, each.id) for each in boxes),
         threads=len([each async for each in client.threads.list(archived="any")]),
-        snapshots=tuple(each.id for each in await client.boxes.snapshots()),
+        snapshots=snapshots,
         volumes=tuple(volumes),
         images=len(await client.images.list()),
         models=tuple(each.name for each in await client.models.list() if each.has_key),
         running=len([each async for each in client.runs.list(status="running")]),
+        unreached=unreached,
     )
 
 
@@ -164,12 +202,14 @@ def show(folder: Path, found: Holdings, size: int) -> None:
     write_field("home", str(folder), Cell(f"  {describe_size(size)}", "dim"))
     if found.running:
         write_field("runs", Cell(f"{found.running} that go on now", "yellow"))
-    write_field("boxes", _some(found.boxes))
+    write_field("boxes", _some(found.box_ids))
     write_field("threads", f"{found.threads:,}")
     write_field("snapshots", f"{len(found.snapshots):,}")
     write_field("volumes", _some(tuple(name for _, name in found.volumes)))
     write_field("images", f"{found.images:,}")
     write_field("models", _some(found.models))
+    for provider, why in found.unreached.items():
+        note("not reached", f"{provider}: {why}; what it has will be left behind")
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -177,28 +217,30 @@ def _some(names: tuple[str, ...]) -> str:
     return f"{len(names)}: {', '.join(names[:_MOST_SHOWN])}{more}" if names else "0"
 
 
-async def remove(client: Client, found: Holdings) -> list[str]:
+async def remove(client: Client, found: Holdings) -> Left:
     """What lives outside of the home, or as processes. Returns what could not be removed, and why."""
     from holdfast.boxes.errors import BoxError
     from holdfast.client import HoldfastError
 
-    failures: list[str] = []
-    for id in found.boxes:
+    failed: list[str] = []
+    behind = {name: [f"what else Holdfast may have there ({why})"] for name, why in found.unreached.items()}
+
+    async def attempt(what: str, provider: str | None, deletion: Awaitable[object]) -> None:
         try:
-            await client.boxes.delete(id)
+            await deletion
         except (BoxError, HoldfastError) as error:
-            failures.append(f"box {id}: {error}")
+            if provider in behind:
+                behind[provider].insert(-1, what)
+            else:
+                failed.append(f"{what}: {error}")
+
+    for provider, id in found.boxes:
+        await attempt(f"box {id}", provider, client.boxes.delete(id))
     for id in found.snapshots:
-        try:
-            await client.boxes.delete_snapshot(id)
-        except (BoxError, HoldfastError) as error:
-            failures.append(f"snapshot {id}: {error}")
+        await attempt(f"snapshot {id}", None, client.boxes.delete_snapshot(id))
     for provider, name in found.volumes:
-        try:
-            await client.boxes.volumes.delete(name, provider=provider)
-        except (BoxError, HoldfastError) as error:
-            failures.append(f"volume {name}: {error}")
-    return failures
+        await attempt(f"volume {name}", provider, client.boxes.volumes.delete(name, provider=provider))
+    return Left(tuple(f"at {name}: {', '.join(things)}" for name, things in behind.items()), tuple(failed))
 
 
 def remove_folder(folder: Path) -> None:

@@ -32,6 +32,9 @@ class UnusableProvider(Provider):
     async def close(self) -> None:
         pass
 
+    def check_usable(self) -> None:
+        self._refuse()
+
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self._refuse()
 
