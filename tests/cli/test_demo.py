@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from tests.agents import InstalledAgents
 
+from holdfast.cli.demo import one_at_a_time
 from holdfast.cli.demo_sample import FILES
+from holdfast.cli.exits import Exit
 from holdfast.local_server import is_alive, read_running
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
@@ -94,3 +96,16 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
     assert "no server runs on" in again.stderr
     command("box", "list", check=False)
     assert "started in the background" in command("resume", matched[1], "--detach", check=False).stderr
+
+
+def test_a_second_demo_in_a_home_says_at_once_that_one_is_running(tmp_path: Path) -> None:
+    """They would use the same model, and the first to end would take it from the other."""
+    home = tmp_path / "home"
+    with one_at_a_time(home):
+        second = Command(home)("demo", check=False)
+    assert second.returncode == Exit.CONFLICT
+    assert f"a demo is already running in {home}" in second.stderr
+    assert "holdfast demo --home DIR" in second.stderr
+    assert read_running(home) is None, "nothing was started"
+    with one_at_a_time(home):
+        pass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _AGENT: Final = "pi"
 _MODEL: Final = "holdfast-demo"
+_LOCK: Final = "demo.lock"
 _MODEL_ID: Final = "scripted"
 _MODEL_SECONDS: Final = 15.0
 _LOOK_SECONDS: Final = 0.7
@@ -54,6 +56,11 @@ def demo(home: HomeOption = None, as_json: JsonOption = False) -> None:
     The agent is pi, in a box on this machine; its model follows a script. The first time it fetches the agent.
     """
     folder = the_home(home)
+    with one_at_a_time(folder):
+        raise typer.Exit(_run_demo(folder, as_json=as_json))
+
+
+def _run_demo(folder: Path, *, as_json: bool) -> Exit:
     where = Where(None, None, folder)
     # Before the server: what is fetched then shows here, and not as a run that takes its time.
     asyncio.run(_set_up(folder))
@@ -69,8 +76,23 @@ def demo(home: HomeOption = None, as_json: JsonOption = False) -> None:
             finally:
                 await client.models.remove(_MODEL)
 
-        code = ask(where, work)
-    raise typer.Exit(code)
+        return ask(where, work)
+
+
+@contextlib.contextmanager
+def one_at_a_time(home: Path) -> Iterator[None]:
+    """All demos of a home use one model: the first to end would take it from the others."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (home / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommandError(
+                f"a demo is already running in {home}",
+                next_step="wait for it to end; or play one in another home: holdfast demo --home DIR",
+                exit=Exit.CONFLICT,
+            ) from None
+        yield  # a demo that is killed lets go of the lock
 
 
 async def _set_up(home: Path) -> None:
