@@ -144,6 +144,27 @@ def test_in_a_pipe_what_is_installed_is_said_when_it_begins() -> None:
     assert render(installs(Story()), None) == ["  installing   pi 0.87.1", "  installed    pi 0.87.1  8.3 s"]
 
 
+def test_why_a_model_is_not_reached_stands_in_the_line_of_each_retry_and_is_told_once() -> None:
+    """Claude Code says `server_error` of each, and the reason at the very end."""
+    story, why = Story(), "api.example.com cannot be reached: Name or service not known"
+    lines = render(
+        [
+            story.add("signal.run.started", run="r-1", agent="claude", model="m"),
+            story.add("signal.run.model_trouble", run="r-1", message=why),
+            story.add("claude.retry", attempt=1, message="server_error", status=502),
+            story.add("claude.retry", attempt=2, message="rate_limit", status=429),
+            story.add("claude.notice", level="error", text=f"API Error: 502 Holdfast: {why}"),
+            story.add("signal.run.finished", run="r-1", status="failed",
+                      error={"code": "model_unreachable", "message": f"API Error: 502 Holdfast: {why}", "hint": "do"}),
+        ],
+        200,
+    )  # fmt: skip
+    assert f"    ⟳ trying again (1): {why}" in lines
+    assert "    ⟳ trying again (2): rate_limit" in lines
+    assert len([line for line in lines if "API Error" in line]) == 1
+    assert lines[-1] == "    do"
+
+
 def test_what_goes_on_never_takes_more_lines_than_there_are() -> None:
     story = Story()
     view = RunLines(width=40)

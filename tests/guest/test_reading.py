@@ -236,9 +236,13 @@ def test_it_imports_little_for_it_does_so_at_every_start_of_an_agent() -> None:
         (401, "the context window of your key", "model_unauthorized"),
         (400, "no such parameter", "model_refused"),
         (None, "cut", "model_error"),
+        (502, "bad gateway", "model_unavailable"),
+        (502, "API Error: 502 Holdfast: api.example.com cannot be reached: no connection", "model_unreachable"),
     ],
 )
 def test_a_request_that_is_longer_than_the_context_is_told_from_others(
     status: int | None, message: str, code: str
 ) -> None:
-    assert reading.model_error(status, message)["code"] == code
+    error = reading.model_error(status, message)
+    assert error["code"] == code
+    assert ("at fault" in error["hint"]) is (code == "model_unavailable")

@@ -63,7 +63,7 @@ class Runs:
 class Relay:
     """Says who came through."""
 
-    async def handle(self, scope: Any, receive: Any, send: Any, grant: RunGrant) -> None:
+    async def handle(self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: object = None) -> None:
         await self._say(send, 200, {"run": grant.run, "model": grant.model, "path": scope["path"]})
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:

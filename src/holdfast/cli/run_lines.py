@@ -30,6 +30,8 @@ _RESULT: Final = 26
 _TIME: Final = 9
 _NARROW: Final = 28
 """Columns below which there are no columns."""
+_OWN_STATUSES: Final = (502, 504)
+"""By which the model gateway says that the way to a provider, or the provider, gave no answer."""
 _OPEN_CALLS: Final = 1000
 """Calls that are remembered at once; an agent that opens more has lost count itself."""
 _LIVE_TEXT: Final = 64 * 1024
@@ -84,6 +86,8 @@ class RunSeen:
     """Its runner has given signs of life."""
     installing: str = ""
     """What this machine did not have yet, while it is being brought there."""
+    trouble: str = ""
+    """Why its model gave no answer, as the server found it."""
     cost: float | None = None
     cancel: str = ""
     """What it was asked to do: cancel, or interrupt."""
@@ -119,6 +123,8 @@ class RunLines:
         """Ids of prompts that are queued, in their order."""
         self._expected = ""
         self._prompts: list[str] = []
+        self._noticed = ""
+        """The text of the latest notice."""
         self._open: dict[str, tuple[ToolLine, int]] = {}
         self._text = ""
         self._thinking = ""
@@ -246,6 +252,8 @@ class RunLines:
                 self.boxes.append(run.box)
         elif name == "installing":
             yield from self._installing(run, _word(payload, "what"), _number(payload, "ms"))
+        elif name == "model_trouble":
+            run.trouble = one_line(_text(payload, "message"))
         elif name == "provisioned":
             run.installing = ""
             run.session, run.stage = _word(payload, "session"), "provisioned"
@@ -348,7 +356,8 @@ class RunLines:
             yield from self._said_of_error(run)
 
     def _said_of_error(self, run: RunSeen) -> Iterator[Line]:
-        for text in filter(None, (run.error, as_called(run.hint))):
+        error = "" if run.error == self._noticed else run.error  # some agents say it themselves, last of all
+        for text in filter(None, (error, as_called(run.hint))):
             for line in self._wrapped(text, 4):
                 yield (Cell(_INDENT), Cell(line))
 
@@ -399,14 +408,19 @@ class RunLines:
         elif name == "retry":
             attempt = _number(payload, "attempt")
             number = f" ({attempt:g})" if attempt is not None else ""
-            yield self._remark("⟳", f"trying again{number}: {one_line(_text(payload, 'message'))}", "yellow")
+            yield self._remark("⟳", f"trying again{number}: {self._reason(payload, run)}", "yellow")
         elif name == "compaction":
             yield self._remark("≡", f"made room by a summary: {one_line(_text(payload, 'summary'))}", "dim")
         elif name == "notice":
             serious = _text(payload, "level") in ("warning", "error")
-            yield self._remark(
-                "!" if serious else "i", one_line(_text(payload, "text")), "yellow" if serious else "dim"
-            )
+            self._noticed = one_line(_text(payload, "text"))
+            yield self._remark("!" if serious else "i", self._noticed, "yellow" if serious else "dim")
+
+    def _reason(self, payload: Mapping[str, Any], run: RunSeen | None) -> str:
+        """Why an agent tries again. Some have but a word for it; where we gave the answer, we know more."""
+        told = one_line(_text(payload, "message"))
+        by_us = _number(payload, "status") in _OWN_STATUSES
+        return run.trouble if run is not None and run.trouble and by_us and " " not in told else told
 
     def _assistant(self, payload: Mapping[str, Any], run: RunSeen | None) -> Iterator[Line]:
         self._text = self._thinking = ""

@@ -41,6 +41,8 @@ _OVER_CONTEXT = (
     "maximum context",
     "request_too_large",
 )
+_OURS = "Holdfast: "
+"""What the model gateway's own refusals begin with: no provider said that."""
 _LEFT_OUT = "\n[… %d bytes left out …]\n"
 
 OK = "ok"
@@ -417,6 +419,12 @@ def model_error(status: int | None, message: str) -> dict[str, str]:
         return _error("model_unknown", message, "check the model's name and address: holdfast model test NAME")
     if status == 429:
         return _error("model_rate_limited", message, "wait, or use another model; then: holdfast resume THREAD")
+    if status in (502, 504) and _OURS in message:
+        hint = (
+            "is this machine online, and the model's address right? holdfast model test NAME;"
+            " then: holdfast resume THREAD"
+        )
+        return _error("model_unreachable", message, hint)
     if status is not None and status >= 500:
         return _error("model_unavailable", message, "the provider is at fault; later: holdfast resume THREAD")
     if status is not None and status >= 400:

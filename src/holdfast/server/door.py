@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import orjson
@@ -49,6 +50,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
+TellTrouble = Callable[[str, str, str], Awaitable[None]]
+"""Of a thread and its run: why its model gives no answer."""
+
+
 class RunsAtTheDoor(Protocol):
     """What the door has to know of runs."""
 
@@ -68,7 +73,11 @@ class RunsAtTheDoor(Protocol):
 class ModelRelay(Protocol):
     """Carries what an agent asks of its model, and adds the key."""
 
-    async def handle(self, scope: Any, receive: Any, send: Any, grant: RunGrant) -> None: ...
+    async def handle(
+        self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: Callable[[str], Awaitable[None]] | None
+    ) -> None:
+        """`tell` hears why a provider gave no answer."""
+        ...
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:
         """An error as agents understand it."""
@@ -86,6 +95,7 @@ class Door:
         self._next_request_id = next_request_id
         self._max_body = max_body
         self._runs: RunsAtTheDoor | None = None
+        self._tell_trouble: TellTrouble | None = None
         self._models: ModelRelay | None = None
         self._config = uvicorn.Config(
             self._answer,
@@ -103,9 +113,10 @@ class Door:
         self._config.load()
         self._state = ServerState()
 
-    def serve(self, runs: RunsAtTheDoor, models: ModelRelay) -> None:
-        """From now on. Who came before was told to try again."""
+    def serve(self, runs: RunsAtTheDoor, models: ModelRelay, tell_trouble: TellTrouble | None = None) -> None:
+        """From now on. Who came before was told to try again. `tell_trouble` hears of models that give no answer."""
         self._runs = runs
+        self._tell_trouble = tell_trouble
         self._models = models
 
     async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:
@@ -212,7 +223,9 @@ class Door:
         except StreamError as error:
             await self._models.refuse(scope, send, error.status, error.message)
             return
-        await self._models.handle(scope, receive, send, grant)
+        trouble = self._tell_trouble
+        tell = None if trouble is None else partial(trouble, grant.thread, grant.run)
+        await self._models.handle(scope, receive, send, grant, tell=tell)
 
     def _open_runs(self) -> RunsAtTheDoor:
         if self._runs is None:

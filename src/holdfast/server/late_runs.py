@@ -102,6 +102,7 @@ class LateRuns:
         from holdfast.harnesses.installing import Tools
         from holdfast.runs.launching import Launching
         from holdfast.runs.log import RunLog
+        from holdfast.runs.model_trouble import ModelTrouble
         from holdfast.runs.reconcile import Thresholds
         from holdfast.runs.service import Runs
         from holdfast.runs.workspaces import Workspaces
@@ -132,7 +133,7 @@ class LateRuns:
             thresholds=Thresholds(launch=0),  # a home has one server at a time: no other can be at a launch
         )
         await runs.start()
-        self._door.serve(runs, await self._models.gateway())
+        self._door.serve(runs, await self._models.gateway(), ModelTrouble(run_log).tell)
         return runs
 
     async def _network_ready(self) -> None:

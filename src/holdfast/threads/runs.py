@@ -18,6 +18,7 @@ PREFIX: Final = "signal.run."
 STARTED: Final = "signal.run.started"
 BOX: Final = "signal.run.box"
 INSTALLING: Final = "signal.run.installing"
+MODEL_TROUBLE: Final = "signal.run.model_trouble"
 PROVISIONED: Final = "signal.run.provisioned"
 RUNNER: Final = "signal.run.runner"
 HEARTBEAT: Final = "signal.run.heartbeat"
@@ -530,6 +531,11 @@ def provisioned(*, run: str, agent: str, version: str | None, ms: int, session: 
 
 def runner_started(*, run: str, epoch: int, process: str) -> dict[str, Any]:
     return {"type": RUNNER, "run": run, "epoch": epoch, "process": process}
+
+
+def model_trouble(*, run: str, message: str) -> dict[str, Any]:
+    """The host of its model cannot be reached, or breaks off: Holdfast's own words, not the provider's."""
+    return {"type": MODEL_TROUBLE, "run": run, "message": message}
 
 
 def heartbeat(run: str) -> dict[str, Any]:

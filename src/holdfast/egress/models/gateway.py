@@ -33,6 +33,9 @@ _MAX_DIGITS: Final = 15
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+TellTrouble = Callable[[str], Awaitable[None]]
+_TROUBLES: Final = ("unreachable", "silent", "broken", "redirect")
+"""Reasons by which a provider is to blame, or the way to it, and not the agent."""
 
 
 class Grant(Protocol):
@@ -124,8 +127,11 @@ class ModelGateway:
             upstream, self._upstream = self._upstream, None
             await upstream.close()
 
-    async def handle(self, scope: Any, receive: Receive, send: Send, grant: Grant) -> None:
-        """Answer a request of the run that has this grant.
+    async def handle(
+        self, scope: Any, receive: Receive, send: Send, grant: Grant, *, tell: TellTrouble | None = None
+    ) -> None:
+        """Answer a request of the run that has this grant. `tell` hears why the provider gave no answer, before the
+        agent does: not every agent passes that on.
 
         Where the provider breaks off in the middle, it returns without having completed the answer: the server ends
         the connection then, and the agent sees a broken one as it would have without us.
@@ -137,6 +143,8 @@ class ModelGateway:
             status = await self._answer(exchange, grant)
         except _Refused as refused:
             status = refused.status
+            if tell is not None and refused.reason in _TROUBLES:
+                await tell(refused.message)
             await exchange.refuse(refused.status, refused.reason, refused.message)
         except _Left:
             pass

@@ -1,0 +1,48 @@
+"""What a thread is told of a model that gives no answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.runs.log import RunLog
+from holdfast.runs.model_trouble import ModelTrouble
+from holdfast.threads.ids import now_ms
+from holdfast.threads.projection import Projection
+from holdfast.threads.seals import Seals
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.rows import SqliteRows
+
+pytestmark = pytest.mark.anyio
+
+SEALS = Seals(b"of these tests")
+THREAD = "t-1"
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[RunLog]:
+    store = await SqliteStore.open(tmp_path / "data.db")
+    projection = Projection(store, SqliteRows(store), SEALS)
+    threads = Threads(store, projection)
+    await threads.create(id=THREAD)
+    yield RunLog(store, threads, SEALS, now_ms)
+    await projection.close()
+    await store.close()
+
+
+async def test_a_reason_is_told_once_however_often_an_agent_tries(log: RunLog) -> None:
+    trouble = ModelTrouble(log)
+    for message in ("no name", "no name", "refused", "no name"):
+        await trouble.tell(THREAD, "r-1", message)
+    await trouble.tell(THREAD, "r-2", "no name")
+    told = [entry["payload"] async for entry in log.entries(THREAD)]
+    assert [(each["run"], each["message"]) for each in told if each["type"] == "signal.run.model_trouble"] == [
+        ("r-1", "no name"), ("r-1", "refused"), ("r-1", "no name"), ("r-2", "no name"),
+    ]  # fmt: skip
+
+
+async def test_a_thread_that_is_gone_costs_the_agent_no_answer(log: RunLog) -> None:
+    await ModelTrouble(log).tell("t-gone", "r-1", "no name")
