@@ -72,6 +72,20 @@ async def test_an_agent_comes_from_the_users_registry_and_only_once(
     assert _left_behind(tools) == []
 
 
+async def test_npm_leaves_nothing_in_the_home_of_the_user(
+    mirror: Registry, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes the home of Holdfast has removed all that it fetched."""
+    user = tmp_path / "user"
+    user.mkdir()
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.delenv("npm_config_cache")
+    monkeypatch.delenv("NPM_CONFIG_CACHE", raising=False)
+    await tools.install(script_agent(tmp_path / "tiny", mirror))
+    assert list(user.iterdir()) == []
+    assert (tools.folder.with_name("npm-cache") / "_cacache").is_dir()
+
+
 async def test_no_script_of_a_package_runs(mirror: Registry, tools: Tools, tmp_path: Path) -> None:
     await tools.install(script_agent(tmp_path / "tiny", mirror))
     assert not (tmp_path / "tiny.ran").exists()

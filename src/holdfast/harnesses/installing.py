@@ -3,6 +3,7 @@
     <home>/tools/pi-0.87.1-5c1f0a9b42/   node_modules, and installed.json, which was written last
     <home>/tools/node-24.19.0/bin/node
     <home>/installing/                   what is being made, out of the sight of boxes, and the locks of who makes it
+    <home>/npm-cache/                    what npm fetched, unless the user's environment names another place for it
 
 Boxes see the folder `tools`, or get a copy of what they need of it: `holdfast.harnesses.placing`.
 """
@@ -35,6 +36,7 @@ from holdfast.threads.ids import new_id
 LOCK: Final = "package-lock.json"
 _MANIFEST: Final = "package.json"
 _NOTE: Final = "installed.json"
+_CACHE_SETTING: Final = "npm_config_cache"
 _INSTALL_SECONDS: Final = 900.0
 _WAIT_SECONDS: Final = 1800.0
 _PAUSE: Final = 0.1
@@ -187,6 +189,7 @@ class Tools:
                 str(node.program), "--use-system-ca", str(node.npm), "ci", "--ignore-scripts", "--omit=dev",
                 "--os=linux", f"--cpu={cpu}", "--libc=glibc",
                 "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=error",
+                *self._cache(),
             ],
             seconds=_INSTALL_SECONDS,
             cwd=work,
@@ -194,6 +197,12 @@ class Tools:
         if done.code != 0:
             message, hint = explain(done.output)
             raise CannotInstall(f"{harness.title} could not be installed: {message}", hint=hint)
+
+    def _cache(self) -> list[str]:
+        """In the home, and not in the user's: what removes the one should leave nothing in the other."""
+        if any(name.lower() == _CACHE_SETTING for name in os.environ):
+            return []
+        return [f"--cache={self.folder.resolve().with_name('npm-cache')}"]
 
     async def _keep_node(self, node: Node) -> str:
         """The program alone, where boxes see it; says the name of its folder."""
