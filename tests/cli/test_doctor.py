@@ -34,6 +34,7 @@ from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, R
 from holdfast.providers.local.machine import Bubblewrap, Facts, Trial
 
 ROOTS = dict.fromkeys(CONTROLLERS, "/sys/fs/cgroup")
+NODE = Path("/home/tools/node-24.19.0/bin/node")
 WORKED = Trial(True)
 UBUNTU = Facts(apparmor_restricts=True)
 
@@ -74,9 +75,10 @@ UBUNTU = Facts(apparmor_restricts=True)
         (judge_limits(LimitBackend(CGROUP_V1, ROOTS, {})), Word.OK),
         (judge_limits(LimitBackend(CGROUP_V2, {"pids": "/sys/fs/cgroup"}, {"memory": "no memory"})), Word.LIMITED),
         (judge_limits(LimitBackend(RLIMITS, {}, {"memory": "not writable: run it as root"})), Word.LIMITED),
-        (judge_node(has_wheel=True, can_fetch=False), Word.OK),
-        (judge_node(has_wheel=False, can_fetch=True), Word.OK),
-        (judge_node(has_wheel=False, can_fetch=False), Word.MISSING),
+        (judge_node(fetched=None, has_wheel=True, can_fetch=False), Word.OK),
+        (judge_node(fetched=None, has_wheel=False, can_fetch=True), Word.OK),
+        (judge_node(fetched=None, has_wheel=False, can_fetch=False), Word.MISSING),
+        (judge_node(fetched=NODE, has_wheel=False, can_fetch=True), Word.OK),
         (judge_docker(installed=True, server_version="29.0"), Word.OK),
         (judge_docker(installed=True, server_version=None), Word.LIMITED),
         (judge_docker(installed=False, server_version=None), Word.MISSING),
@@ -136,6 +138,15 @@ def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     shown = bare_cli("doctor", "--home", str(tmp_path)).out
     assert "✓ ok       python" in shown
     assert "The server can run here." in shown
+
+
+def test_a_node_that_was_fetched_is_named_and_not_promised(bare_cli: Cli, tmp_path: Path) -> None:
+    node = tmp_path / "tools" / "node-24.19.0" / "bin" / "node"
+    node.parent.mkdir(parents=True)
+    node.touch()
+    told = bare_cli("doctor", "--home", str(tmp_path), "--json").json()
+    [finding] = [each for each in told["findings"] if each["name"] == "node"]
+    assert finding["detail"] == f"24.19.0, at {node}"
 
 
 def test_a_folder_that_cannot_be_written_fails(bare_cli: Cli) -> None:

