@@ -37,6 +37,14 @@ def test_the_beginning_of_an_id_is_enough(cli: Cli) -> None:
     cli("thread", "delete", "t-unlike-two", "--yes")
 
 
+def test_a_short_beginning_is_enough_where_only_one_thread_has_it(cli: Cli) -> None:
+    id = cli("thread", "new", "--id", "t-z-1m7k6c-with-dashes").out.strip()
+    for name in ("t-z", "t-z-", "t-z-1m"):
+        assert cli("thread", "show", name, "--json").json()["id"] == id
+    assert cli("thread", "show", "z").exit == Exit.NOT_FOUND, "that is not how an id begins, and too short to search"
+    cli("thread", "delete", id, "--yes")
+
+
 def test_a_token_opens_its_thread_and_guesses_none(cli: Cli) -> None:
     id = cli("thread", "new", "--id", "t-tokened-one").out.strip()
     token = cli("thread", "token", id).out.strip()

@@ -9,6 +9,7 @@ from holdfast.cli.box_session import matching, only
 if TYPE_CHECKING:
     from holdfast.client import Client, SyncClient
 
+_KIND: Final = "t-"
 _SEARCHED: Final = 10_000
 """Threads that are looked through, the newest activity first."""
 
@@ -44,7 +45,8 @@ def find_thread_now(client: SyncClient, name: str) -> str:
 
 
 def _only_one(name: str, ids: list[str], missing: Exception) -> str:
-    found = matching(ids, name)
+    begun = [id for id in ids if id.startswith(name)] if name.startswith(_KIND) and name != _KIND else []
+    found = list(dict.fromkeys([*begun, *matching(ids, name)]))
     if not found:
         raise missing from None
     return only(name, found, "threads")
