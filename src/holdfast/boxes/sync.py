@@ -117,6 +117,10 @@ class SyncProvider:
         finally:
             self._loop.close()
 
+    def check_usable(self) -> None:
+        """Raise what keeps this provider from working here at all, if anything does."""
+        self._provider.check_usable()
+
     def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> SyncBox:
         """Make a box and start it."""
         return self._box(self._loop.run(self._provider.create(spec, id=id, labels=labels)))
