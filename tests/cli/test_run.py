@@ -301,6 +301,49 @@ def test_one_that_is_followed_is_followed_through_a_restart_of_the_server(world:
     assert "    After." in out.splitlines()
 
 
+def test_who_watches_loses_and_repeats_nothing_when_the_server_is_restarted(world: World) -> None:
+    gate = Gate()
+    # The answer that is on its way is lost with the server's connections: the agent asks again.
+    world.model.script([bash("echo before-it"), held(text("Never."), gate), text("Afterwards.")])
+    code, out, err = world.begin("Hold on tight.", "--empty", "--detach")
+    assert code == 0, err
+    thread = thread_in(out)
+    gate.wait_reached()
+    leader, follower = pty.openpty()
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+    with (
+        world.start("attach", thread, "--json") as in_a_pipe,
+        world.start("attach", thread, **streams, start_new_session=True, text=False) as in_a_terminal,
+    ):
+        os.close(follower)
+        try:
+            assert in_a_pipe.stdout is not None
+            lines = [in_a_pipe.stdout.readline()]
+            while '"pi.tool"' not in lines[-1]:
+                assert lines[-1], lines
+                lines.append(in_a_pipe.stdout.readline())
+            shown = read_until(leader, b"before-it")
+            world.server.restart()
+            gate.release()
+            shown += read_until(leader, None, 120)
+            assert in_a_terminal.wait(timeout=60) == 0, shown
+            more, err = in_a_pipe.communicate(timeout=120)
+            assert in_a_pipe.returncode == 0, err
+        finally:
+            in_a_pipe.kill()
+            in_a_terminal.kill()
+            os.close(leader)
+    told = [json.loads(line) for line in "".join(lines).splitlines() + more.splitlines()[:-1]]
+    assert len({each["id"] for each in told}) == len(told)
+    with SyncClient(world.server.url, api_key=world.server.api_key) as client:
+        entries = [each.id for each in client.thread(thread).entries()]
+    assert [each["id"] for each in told if each["id"] in set(entries)] == entries
+    # What is live is drawn over and over; these lines are not.
+    plainly = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert [plainly.count(words) for words in ("> Hold on tight.", "✓ completed in")] == [1, 1], plainly
+    assert "Afterwards." in plainly
+
+
 def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(world: World) -> None:
     gate = Gate(at=2)
     world.model.script([held(text("Some words that come live."), gate)])
