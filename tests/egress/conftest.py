@@ -18,6 +18,7 @@ from holdfast.egress import (
     Connector,
     Decision,
     DefaultList,
+    Door,
     EgressProxy,
     Limits,
     Private,
@@ -179,6 +180,7 @@ async def make_world(
     connector: Connector | None = None,
     defaults: DefaultList | None = None,
     policies: Callable[[str], NetworkPolicy | None] = lambda environment: None,
+    door: Door | None = None,
     private: Private | None = None,
     upstream: UpstreamProxy | None = None,
     **limits: Any,
@@ -193,6 +195,7 @@ async def make_world(
             defaults=defaults,
             policies=policies,
             limits=replace(QUICK, **limits),
+            door=door,
             private=private,
             upstream=upstream,
         )

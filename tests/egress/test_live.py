@@ -57,6 +57,29 @@ async def test_a_box_that_loses_its_network_loses_connections_at_rest_too(world:
     assert await client.is_reset()
 
 
+@pytest.mark.parametrize("before", [Network.NONE, Network.ALLOW])
+async def test_who_has_not_spoken_yet_may_still_ask_at_the_door_when_a_box_is_told_to_have_no_network(
+    tmp_path: Path, before: Network
+) -> None:
+    async def door(box: str, connection: socket.socket, ahead: bytes) -> None:
+        with connection:
+            await asyncio.get_running_loop().sock_sendall(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with make_world(tmp_path, door=door) as world:
+        world.box(mode=before)
+        asks_us, asks_others = await world.client(), await world.client()
+        await asks_us.send(b"POST ")
+        async with asyncio.timeout(WAIT):
+            while world.proxy.traffic("b-1").open < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        world.box(mode=Network.NONE)
+        await asks_us.send(b"/v1/runs HTTP/1.1\r\nHost: us\r\n\r\n")
+        assert await asks_us.response() == (200, b"")
+        await asks_others.send(b"GET http://a.example.com/ HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
+        assert await asks_others.is_reset()
+        assert (await world.decision()).why == "this box has no network"
+
+
 async def test_a_policy_that_changes_while_a_name_is_looked_up_counts(tmp_path: Path) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 

@@ -73,8 +73,8 @@ class Connection:
         """Whether a byte of the answer to the present request has gone to the box."""
         self.target: Target | None = None
         """What it is at now, for who judges again when the policy changes."""
-        self.at_the_door = False
-        """Whether it asks Holdfast itself, which no policy is about."""
+        self.is_outside = way.door is None
+        """It asks for the outside. Until it has spoken it may ask Holdfast itself, which no policy is about."""
         self._decision: Decision | None = None
         self._began = monotonic()
         self._sent_bytes = self._received_bytes = 0
@@ -156,13 +156,13 @@ class Connection:
         # A proxy is asked for a whole URL or by CONNECT, a server for a path.
         first = await self._client.peek(b" ", _LONGEST_METHOD)
         if first.partition(b" ")[2][:1] == b"/":
-            self.at_the_door = True
             self._quiet = self._ends_at = math.inf  # the door has limits of its own
             await self._way.door(self._way.box, *self._client.hand_over())
             return False
         if self._way.allowance.mode is Network.NONE:
             self._note(False, NO_NETWORK)
             return False
+        self.is_outside = True
         return True
 
     def discard(self) -> None:

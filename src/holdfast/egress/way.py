@@ -100,7 +100,7 @@ class Way:
             self.piece = max(512, min(_MOST_AT_ONCE, rate // 64))
         for connection in tuple(self.connections):
             if connection.target is None:
-                if allowance.mode is Network.NONE and not connection.at_the_door:
+                if allowance.mode is Network.NONE and connection.is_outside:
                     connection.end(f"the policy has changed: {NO_NETWORK}")
             elif not (ruling := allowance.judge(connection.target)).allowed:
                 connection.end(f"the policy has changed: {ruling.why}")
