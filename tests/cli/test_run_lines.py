@@ -288,12 +288,13 @@ def test_costs(dollars: float, text: str) -> None:
     assert describe_cost(dollars) == text
 
 
-def test_a_run_that_gives_no_sign_of_life_says_for_how_long() -> None:
+@pytest.mark.parametrize("sign", ["signal.run.heartbeat", "pi.session"])
+def test_a_run_that_gives_no_sign_of_life_says_for_how_long(sign: str) -> None:
     view = RunLines(width=80)
     story = Story()
     view.take(story.add("signal.run.started", run="r-1", agent="pi", model="m"))
     assert view.silence(BEGAN + 600_000) == "", "its box may take long to be made"
-    beat = story.add("signal.run.heartbeat", run="r-1")
+    beat = story.add(sign, run="r-1")
     view.take(beat)
     assert view.silence(beat.ts + 14_000) == ""
     assert view.silence(beat.ts + 200_000) == "no heartbeat for 3 min"

@@ -82,8 +82,8 @@ class RunSeen:
     stage: str = "started"
     heard_at: int = 0
     """UTC milliseconds of the latest entry."""
-    beats: bool = False
-    """Its runner has given signs of life."""
+    has_runner: bool = False
+    """Its runner has been heard of: by a heartbeat, or by what the agent said."""
     installing: str = ""
     """What this machine did not have yet, while it is being brought there."""
     trouble: str = ""
@@ -155,14 +155,15 @@ class RunLines:
         family, _, name = kind.rpartition(".")
         if name != "delta" and kind != "signal.run.heartbeat":
             self.entries += 1
+        by_agent = bool(family) and not kind.startswith("signal.")
         if self._latest is not None:
             self._latest.heard_at = max(self._latest.heard_at, entry.ts)
-            self._latest.beats = self._latest.beats or kind == "signal.run.heartbeat"
+            self._latest.has_runner |= by_agent or kind == "signal.run.heartbeat"
         if kind == "chat":
             return list(self._chat(entry))
         if family == "signal.run":
             return list(self._signal(name, entry))
-        if family and not kind.startswith("signal."):
+        if by_agent:
             return list(self._agent(name, entry))
         return []
 
@@ -179,7 +180,7 @@ class RunLines:
     def silence(self, now: int) -> str:
         """That the live run has given no sign of life for a while; empty where it has, or has no runner yet."""
         run = self._latest
-        return "" if run is None or run.status or not run.beats else describe_silence((now - run.heard_at) / 1000)
+        return "" if run is None or run.status or not run.has_runner else describe_silence((now - run.heard_at) / 1000)
 
     def live(self, now: int, height: int) -> list[Line]:
         """What goes on at this moment (UTC milliseconds), at most so many lines."""
