@@ -201,10 +201,12 @@ def test_a_server_that_hangs_is_named_with_how_to_end_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(down, "_PATIENCE", 0.0)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as server:
         server.send_signal(signal.SIGSTOP)
-        os.waitpid(server.pid, os.WUNTRACED)  # or the next signal might overtake this one
-        with pytest.raises(CommandError) as refused:
-            down.stop_server(tmp_path, RunningServer("http://127.0.0.1:1", server.pid, "0", 0, None))
-        server.kill()
+        try:
+            os.waitpid(server.pid, os.WUNTRACED)  # or the next signal might overtake this one
+            with pytest.raises(CommandError) as refused:
+                down.stop_server(tmp_path, RunningServer("http://127.0.0.1:1", server.pid, "0", 0, None))
+        finally:
+            server.kill()
     assert f"kill -9 {server.pid}" in str(refused.value.next_step)
 
 

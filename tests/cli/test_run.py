@@ -425,24 +425,34 @@ def test_a_runner_that_is_frozen_is_not_simply_running(world: World) -> None:
     gate.wait_reached()
     with SyncClient(world.server.url, api_key=world.server.api_key) as client:
         agents = set(marked(f"HOLDFAST_RUN={client.runs.get(thread).id}".encode()))
-        [runner] = {parent_of(pid) for pid in agents} - agents
-        os.kill(runner, signal.SIGSTOP)
+    [runner] = {parent_of(pid) for pid in agents} - agents
+    with world.start("attach", thread) as attached:
         try:
-            with world.start("attach", thread) as attached:
+            with frozen(runner):
                 assert attached.stderr is not None
-                silence = next(line for line in attached.stderr if "  silent       no heartbeat for" in line)
-                assert f"holdfast thread diagnose {thread} says why" in silence
+                silence = read_until(attached.stderr.fileno(), b"says why\n").decode().splitlines()[-1]
+                assert silence.startswith("  silent       no heartbeat for")
+                assert silence.endswith(f"holdfast thread diagnose {thread} says why")
                 silent = r"running, no heartbeat for \d+ s "
                 assert re.search(rf"^  status +{silent.strip()}$", world.run("thread", "show", thread)[1], re.M)
                 assert re.search(rf"^{thread} +{silent}", world.run("thread", "list")[1], re.M)
                 assert re.search(rf"^{thread} +{silent}", world.run("runs")[1], re.M)
-                os.kill(runner, signal.SIGCONT)
-                gate.release()
-                assert attached.wait(60) == 0
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(runner, signal.SIGCONT)
             gate.release()
+            assert attached.wait(60) == 0
+        finally:
+            gate.release()
+            attached.kill()
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process that is stopped, and goes on afterwards, whatever happens."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def parent_of(pid: int) -> int:

@@ -352,10 +352,12 @@ class Struck:
                 await asyncio.to_thread(ground.server.restart)
             case Fault.NETWORK_AWAY:
                 os.kill(ground.server.pid, signal.SIGSTOP)
-                ground.clocks.pass_time(60_000)
-                self.gate.release()
-                await asyncio.sleep(0.5)  # the fault itself: for so long nothing goes through
-                os.kill(ground.server.pid, signal.SIGCONT)
+                try:
+                    ground.clocks.pass_time(60_000)
+                    self.gate.release()
+                    await asyncio.sleep(0.5)  # the fault itself: for so long nothing goes through
+                finally:
+                    os.kill(ground.server.pid, signal.SIGCONT)
             case Fault.TOKEN_EXPIRED:
                 ground.clocks.jump(2 * _HOUR)
             case Fault.CLOCK_BACK:

@@ -171,11 +171,13 @@ async def test_the_silence_of_a_paused_box_says_nothing(
     link, bridge = provider.link("one"), provider.transports["one"].process
     link.held = True
     os.kill(bridge.pid, signal.SIGSTOP)
-    with pytest.raises(BoxStopped):
-        await box.exec(["true"])
-    await asyncio.sleep(0.8)  # more than twice the silence that would end it
-    os.kill(bridge.pid, signal.SIGCONT)
-    link.held = False
+    try:
+        with pytest.raises(BoxStopped):
+            await box.exec(["true"])
+        await asyncio.sleep(0.8)  # more than twice the silence that would end it
+    finally:
+        os.kill(bridge.pid, signal.SIGCONT)
+        link.held = False
     await box.files.write("go", b"")
     assert (await running).text == "done\n"
 
