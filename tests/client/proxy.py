@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from enum import Enum
 from types import TracebackType
@@ -42,7 +43,7 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
         return self
 
     async def __aexit__(
@@ -58,17 +59,16 @@ class Proxy:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """No coroutine: what is cut before it began has to be closed, too."""
+        task = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(task)
-        try:
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.CancelledError, ConnectionError):  # cut, or given up by one side
             await self._carry(reader, writer)
-        except (asyncio.CancelledError, ConnectionError):
-            pass  # cut, or given up by one side
-        finally:
-            self._connections.discard(task)
-            writer.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind_reader, behind_writer = await asyncio.open_connection(*self._address)

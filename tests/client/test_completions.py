@@ -9,14 +9,17 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.proxy import Proxy
 from tests.serving import with_model
+from websockets.asyncio.client import ClientConnection
 
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.completions import AT_ONCE, Completions
 from holdfast.client.errors import Conflict, Forbidden, HoldfastError, Unauthorized
+from holdfast.client.sockets import open_once
 from holdfast.local_server import read_running
 from holdfast.model_apis import Api
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, error, held, text
@@ -298,10 +301,13 @@ async def _older(address: tuple[str, int], status: str) -> AsyncIterator[str]:
     """The server as it was before it had the socket."""
     connections: set[asyncio.Task[None]] = set()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """No coroutine: what is cancelled before it began has to be closed, too."""
+        task = asyncio.create_task(serve(reader, writer))
         connections.add(task)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind_reader, behind_writer = await asyncio.open_connection(*address)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -311,15 +317,10 @@ async def _older(address: tuple[str, int], status: str) -> AsyncIterator[str]:
                 return
             behind_writer.write(head)
             await asyncio.gather(_pipe(reader, behind_writer), _pipe(behind_reader, writer))
-        except asyncio.CancelledError:
-            pass  # by us, below: to be cancelled is an error to who serves streams
         finally:
-            for each in (writer, behind_writer):
-                each.transport.abort()
-                with contextlib.suppress(OSError):
-                    await each.wait_closed()
+            behind_writer.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -351,6 +352,37 @@ async def test_a_client_that_is_closed_lets_go_of_its_socket(server: ServerProce
     await client.aclose()
     with pytest.raises(RuntimeError, match="closed"):
         await client.models.complete(USER)
+
+
+async def test_a_client_that_is_closed_when_its_socket_has_just_opened_lets_go_of_it(
+    server: ServerProcess, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the task that reads from the socket takes its first step."""
+    client = Client(server.url, api_key=server.api_key)
+    opened: list[ClientConnection] = []
+    is_open = asyncio.Event()
+
+    async def open_and_tell(*arguments: Any, **options: Any) -> ClientConnection:
+        opened.append(await open_once(*arguments, **options))
+        is_open.set()
+        return opened[0]
+
+    async def close() -> None:
+        await is_open.wait()
+        line = completions_of(client)._line
+        assert line is not None
+        under_way.append(asyncio.create_task(line.ask("1", b"{}")))
+        await client.aclose()
+
+    under_way: list[asyncio.Task[Any]] = []
+    monkeypatch.setattr("holdfast.client.completions.open_once", open_and_tell)
+    closing = asyncio.create_task(close())
+    assert completions_of(client)._find_line() is None, "it is opened beside"
+    async with asyncio.timeout(TIMEOUT):
+        await closing
+    assert opened[0].transport.is_closing()
+    with pytest.raises(Unreachable):
+        await under_way[0]
 
 
 def test_the_twin_without_await_answers_and_closes(server: ServerProcess, model: ScriptedModel) -> None:

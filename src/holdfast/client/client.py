@@ -94,8 +94,10 @@ class Client:
 
     async def aclose(self) -> None:
         """Let go of all connections. Closing twice does nothing."""
-        await self.models.aclose()
-        await self._connection.aclose()
+        try:
+            await self.models.aclose()
+        finally:
+            await self._connection.aclose()
 
     async def __aenter__(self) -> Self:
         return self

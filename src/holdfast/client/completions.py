@@ -111,7 +111,10 @@ class _Line:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
         self._retired = False
+        self._reason: BaseException = EOFError("the connection was given up")
         self.reading = asyncio.create_task(self._read())
+        # Not by the task alone: one that is cancelled before its first step does nothing at all.
+        self.reading.add_done_callback(self._let_go)
 
     @property
     def is_usable(self) -> bool:
@@ -164,28 +167,31 @@ class _Line:
     async def _read(self) -> None:
         from websockets.exceptions import ConnectionClosed
 
-        reason: BaseException = EOFError("the connection was given up")
         try:
             while True:
                 self._take(await self._opened.recv())
-        except ConnectionClosed as closed:
-            reason = closed
-        except HoldfastError as error:
-            reason = error
+        except (ConnectionClosed, HoldfastError) as error:
+            self._reason = error
         finally:
-            self._retired = True
-            for answer in self._waiting.values():
-                if not answer.done():
-                    answer.set_exception(self._failure(reason))
-            for telling in self._cancelling:
-                telling.cancel()
-            try:
-                await self._opened.close()
-            finally:
-                self._opened.transport.abort()  # where nobody waits for the other side to close, or it does not
+            self._fail_all()  # at once: to close takes the other side
+            await self._opened.close()
 
-    def _failure(self, reason: BaseException) -> HoldfastError:
+    def _let_go(self, _: asyncio.Task[None]) -> None:
+        self._fail_all()
+        self._opened.transport.abort()  # where nobody waits for the other side to close, or it does not
+
+    def _fail_all(self) -> None:
+        """Nothing more comes: whoever waits is told so."""
+        self._retired = True
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(self._failure())
+        for telling in self._cancelling:
+            telling.cancel()
+
+    def _failure(self) -> HoldfastError:
         """For one who waits: no two of them raise the same object."""
+        reason = self._reason
         if isinstance(reason, HoldfastError):
             return type(reason)(reason.message, status=reason.status, code=reason.code, hint=reason.hint)
         return unreachable(self.url, _ASKED, reason)
