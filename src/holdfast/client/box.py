@@ -66,10 +66,12 @@ class RemoteBox(Box):
             stdout, stderr = output.kept
             raise ExecTimeout(error.message, stdout=stdout, stderr=stderr, hint=error.hint) from None
         finally:
-            if feeding is not None:
-                feeding.cancel()
-                await asyncio.gather(feeding, return_exceptions=True)
-            await socket.close()
+            try:
+                if feeding is not None:
+                    feeding.cancel()
+                    await asyncio.gather(feeding, return_exceptions=True)
+            finally:
+                await socket.close()
 
     async def spawn(
         self,

@@ -152,4 +152,7 @@ class Socket:
             await self.send(head + data[start : start + MAX_FRAME])
 
     async def close(self) -> None:
-        await self._opened.close()
+        try:
+            await self._opened.close()
+        finally:
+            self._opened.transport.abort()  # where nobody waits for the other side to close

@@ -88,9 +88,11 @@ class EgressProxy:
         if self._sweeper is not None:
             self._sweeper.cancel()
             tasks.add(self._sweeper)
-        if tasks:
-            await asyncio.wait(tasks, timeout=_STOP_SECONDS)
-        self._accepting.close()
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+        finally:
+            self._accepting.close()
 
     # --- for providers: the Egress protocol ---
 

@@ -172,9 +172,9 @@ class SqliteRecords:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()  # cancelling it could lose a batch that waits for the disk
-        if self._writer is not None:
-            await asyncio.wait((self._writer,))
         try:
+            if self._writer is not None:
+                await asyncio.wait((self._writer,))
             await self.flush()
         finally:
             await self._database.close()

@@ -55,9 +55,11 @@ class LateModels:
             if not self._opening.done():
                 self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        if self._gateway is not None:
-            await self._gateway.close()
-        await self._stack.aclose()
+        try:
+            if self._gateway is not None:
+                await self._gateway.close()
+        finally:
+            await self._stack.aclose()
 
     async def _open(self) -> Models:
         models = await load_aside(_load)  # which takes long enough that nobody else should wait for it

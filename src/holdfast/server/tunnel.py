@@ -61,6 +61,8 @@ class Tunnel:
         self._task = loop.create_task(self._run())
         tasks.add(self._task)
         self._task.add_done_callback(tasks.discard)
+        # Not by the task alone: one that is cancelled before its first step does nothing at all.
+        self._task.add_done_callback(self._let_go)
 
     def shutdown(self) -> None:
         """Called by the server when it stops."""
@@ -77,9 +79,10 @@ class Tunnel:
             status, headers, body = refusal(error, self._request_id)
             headers = [*headers, (b"x-request-id", self._request_id.encode()), (b"content-length", b"%d" % len(body))]
             self._writer.write(_head(status, headers) + body)
-        finally:
-            self._connections.discard(self)
-            self._writer.close()
+
+    def _let_go(self, _: asyncio.Task[None]) -> None:
+        self._connections.discard(self)
+        self._writer.close()
 
     async def _serve(self) -> None:
         visit = self._relay.ports.admit(self._target, self._method, self._query, self._headers, scheme=self._scheme)

@@ -201,6 +201,30 @@ async def test_a_box_whose_guest_was_killed_is_stopped_even_where_whoever_starte
 
 
 @pytest.mark.anyio
+async def test_a_channel_whose_closing_is_cancelled_leaves_no_descriptor_behind(provider: LocalProvider) -> None:
+    box = await provider.create(BoxSpec(), id="cut-short")
+
+    def ours() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    async def close_by_halves() -> None:
+        channel = await box.channel(["cat"])
+        await channel.write(b"x")
+        assert await channel.read() == b"x"
+        closing = asyncio.create_task(channel.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    await close_by_halves()
+    before = ours()
+    for _ in range(3):
+        await close_by_halves()
+    assert ours() == before
+
+
+@pytest.mark.anyio
 async def test_a_sweep_leaves_an_export_alone_that_is_on_its_way(provider: LocalProvider) -> None:
     box = await provider.create(BoxSpec(), id="large")
     content = os.urandom(1 << 20)

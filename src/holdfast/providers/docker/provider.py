@@ -137,6 +137,7 @@ class DockerProvider(Provider):
         self._info = await self.engine.open()
         try:
             self._check_daemon()
+            limits_disk = await containers.limits_disk(self.engine, self.names, self._info)
         except BaseException:
             await self.engine.close()
             raise
@@ -145,7 +146,7 @@ class DockerProvider(Provider):
             claimed.add(Capability.HOST_MOUNTS)
         if self._egress is not None:
             claimed |= {Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE}
-        if await containers.limits_disk(self.engine, self.names, self._info):
+        if limits_disk:
             claimed.add(Capability.DISK_LIMIT)
         self.capabilities = frozenset(claimed)
         if self._way_out is not None:
@@ -187,8 +188,10 @@ class DockerProvider(Provider):
         if self._way_out is not None:
             self._way_out.close_all()
         held, self._held = self._held, {}
-        await asyncio.gather(*(each.link.close() for each in held.values()), return_exceptions=True)
-        await self.engine.close()
+        try:
+            await asyncio.gather(*(each.link.close() for each in held.values()), return_exceptions=True)
+        finally:
+            await self.engine.close()
 
     async def runtime(self) -> runtime_module.Runtime:
         """What is mounted into boxes; put at the daemon by the first who asks."""

@@ -344,9 +344,11 @@ class PipeChannel(Channel):
         self._call.close()
         for task in (self._listening, self._ending):
             task.cancel()
-        await asyncio.gather(self._listening, self._ending, return_exceptions=True)
-        for pipe in (self._reader, self._writer, self._errors):
-            pipe.close()
+        try:
+            await asyncio.gather(self._listening, self._ending, return_exceptions=True)
+        finally:
+            for pipe in (self._reader, self._writer, self._errors):
+                pipe.close()
 
 
 class KeptProcess(Process):

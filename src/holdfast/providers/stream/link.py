@@ -548,7 +548,7 @@ class StreamLink(Asking):
     async def _drop(self, why: str) -> None:
         if self._wire is not None:
             wire, self._wire = self._wire, None
-            await wire.close(f"the stream to box {self.box} is gone: {why}")
+            await to_the_end(wire.close(f"the stream to box {self.box} is gone: {why}"))
 
     async def _connected(self) -> _Wire:
         if self._wire is not None and self._wire.lost is None:
