@@ -57,10 +57,10 @@ def test_a_token_opens_its_thread_and_guesses_none(cli: Cli) -> None:
     "arguments",
     [
         ("thread", "delete", "{thread}"),
-        ("volume", "delete", "v"),
+        ("volume", "delete", "asked-for"),
         ("image", "remove", "i"),
-        ("model", "remove", "m"),
-        ("key", "revoke", "k-1"),
+        ("model", "remove", "asked-for"),
+        ("key", "revoke", "{key}"),
         ("interpreter", "delete", "i-1"),
         ("box", "snapshots", "--delete", "s-1"),
         ("box", "prune"),
@@ -68,12 +68,86 @@ def test_a_token_opens_its_thread_and_guesses_none(cli: Cli) -> None:
 )
 def test_what_deletes_asks_and_takes_yes(cli: Cli, arguments: tuple[str, ...]) -> None:
     thread = cli("thread", "new").out.strip()
-    words = [word.format(thread=thread) for word in arguments]
+    cli("key", "create", "asked for")
+    key = next(each["id"] for each in cli("key", "list", "--json").json()["keys"] if each["revokedAt"] is None)
+    cli("volume", "create", "asked-for")
+    cli("model", "add", "asked-for", "--base-url", "http://127.0.0.1:9/v1", "--api", "openai-chat")
+    words = [word.format(thread=thread, key=key) for word in arguments]
     refused = cli(*words)
     assert refused.exit == Exit.USAGE
     assert "there is nobody to ask" in refused.err
     assert f"next         holdfast {' '.join(words)} --yes" in refused.err
     cli("thread", "delete", thread, "--yes")
+    cli("volume", "delete", "asked-for", "--yes")
+    cli("model", "remove", "asked-for", "--yes")
+    cli("key", "revoke", key, "--yes")
+
+
+@pytest.mark.parametrize("yes", [(), ("--yes",)])
+@pytest.mark.parametrize(
+    ("arguments", "next_step"),
+    [
+        (("volume", "delete", "nope"), "holdfast volume list"),
+        (("key", "revoke", "nope"), "holdfast key list"),
+        (("model", "remove", "nope"), "holdfast model list"),
+        (("thread", "delete", "t-nope"), "holdfast thread list"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anybody_is_asked(
+    cli: Cli, arguments: tuple[str, ...], yes: tuple[str, ...], next_step: str
+) -> None:
+    refused = cli(*arguments, *yes)
+    assert refused.exit == Exit.NOT_FOUND, refused.err
+    assert f"next         {next_step}" in refused.err
+    assert "create nope" not in refused.err
+
+
+def test_a_thread_without_a_run_has_nothing_to_cancel_steer_or_resume(cli: Cli) -> None:
+    id = cli("thread", "new").out.strip()
+    assert {cli(*words).exit for words in (("cancel", id), ("steer", id, "go"), ("resume", id))} == {Exit.CONFLICT}
+    cancelled = cli("cancel", id)
+    assert "there is nothing to cancel" in cancelled.err
+    assert "resume" not in cancelled.err
+    assert cli("cancel", "r-nope").exit == Exit.NOT_FOUND
+    cli("thread", "delete", id, "--yes")
+
+
+def test_no_key_is_asked_for_where_agent_and_model_cannot_speak(cli: Cli) -> None:
+    refused = cli("run", "x", "--agent", "claude", "--model", "openai")
+    assert refused.exit == Exit.USAGE, refused.err
+    assert "speaks anthropic, and openai speaks openai" in refused.err
+    assert "wants a key" not in refused.err
+    assert "anthropic wants a key" in cli("run", "x", "--agent", "claude", "--model", "anthropic").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "next_step"),
+    [
+        (
+            ("thread", "new", "--id", "Bad Id!"),
+            "id: 'Bad Id!' does not fit: it takes letters, digits, - and _, at most 128",
+            "holdfast thread new --help",
+        ),
+        (
+            ("volume", "create", "bad name"),
+            "name: 'bad name' does not fit: it takes letters, digits, dots, - and _, at most 63, and begins with a "
+            "letter or digit",
+            "holdfast volume create --help",
+        ),
+        (("key", "create", ""), "name: must not be empty", "holdfast key create --help"),
+        (("box", "create", "--network", "foo"), "'foo' is not one of 'none', 'allow', 'open'", "holdfast box create"),
+        (("interpreter", "run", "nofile.py"), "nofile.py cannot be read: No such file or directory", "give a Python"),
+    ],
+)
+def test_a_value_that_is_refused_is_told_in_plain_words_with_what_to_do(
+    cli: Cli, arguments: tuple[str, ...], said: str, next_step: str
+) -> None:
+    refused = cli(*arguments)
+    assert refused.exit == Exit.USAGE, refused.err
+    assert said in refused.err
+    assert f"next         {next_step}" in refused.err
+    for raw in ("String should", "Value error", "[Errno"):
+        assert raw not in refused.err
 
 
 def complete(server: ServerProcess, *words: str) -> list[str]:

@@ -100,6 +100,9 @@ class Agents:
 
 
 class Names:
+    def apis_of(self, wanted: str) -> tuple[Api, ...]:
+        return (Api.OPENAI_CHAT,)
+
     def resolve(self, wanted: str | None = None) -> ModelChoice:
         return ModelChoice("m", "x", (Api.OPENAI_CHAT,), 1000, 100)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -26,6 +27,8 @@ COMMANDS: Final = (
 
 _COMPLETION: Final = "_HOLDFAST_COMPLETE"
 """By this a shell asks for completions."""
+_THEIRS: Final = re.compile(r": (?:Value error|Assertion failed), ")
+"""What is put before the reason why a value is refused, and says nothing to people."""
 _ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
 
 
@@ -51,6 +54,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line, and return its exit code."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours
+    command: Any = None
     try:
         command = typer.main.get_command(build(arguments))
         _name_as_called(command)
@@ -58,6 +62,8 @@ def run(arguments: list[str]) -> int:
             args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
         )
     except CommandError as error:
+        if error.exit is Exit.USAGE and error.next_step is None:
+            error.next_step = " ".join(["holdfast", *_words_of(command, arguments), "--help"])
         print_error(error, as_json=as_json)
         return error.exit
     except typer.TyperException as error:
@@ -67,6 +73,17 @@ def run(arguments: list[str]) -> int:
     finally:
         forget_target()
     return result if isinstance(result, int) else Exit.OK
+
+
+def _words_of(command: Any, arguments: list[str]) -> list[str]:
+    """The words that name the command: `box create`."""
+    words: list[str] = []
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        words.append(word)
+    return words
 
 
 def _program_name(arguments: list[str]) -> str:
@@ -83,7 +100,7 @@ def _name_as_called(command: Any) -> None:
 
 
 def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
-    message = error.format_message()
+    message = _THEIRS.sub(": ", error.format_message())
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(message + "\n")

@@ -35,8 +35,21 @@ def cancel(
 ) -> None:
     """End the run of a thread, and wait until it has ended. Its box and its files stay."""
 
+    from holdfast.client import NotFound
+
     async def work(client: Client) -> tuple[RunInfo, bool]:
-        before = await client.runs.get(await find_thread(client, thread))
+        found = await find_thread(client, thread)
+        try:
+            before = await client.runs.get(found)
+        except NotFound as error:
+            if error.code != "run_not_found" or found.startswith("r-"):
+                raise
+            raise CommandError(
+                f"thread {found} has had no run: there is nothing to cancel",
+                next_step="holdfast runs --status running shows the runs in progress",
+                exit=Exit.CONFLICT,
+                code=error.code,
+            ) from None
         asked = await client.runs.cancel(before.thread)
         try:
             async with asyncio.timeout(_PATIENCE):

@@ -151,7 +151,12 @@ def _read_code(file: str) -> str:
     try:
         code = sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} cannot be read: {error}", exit=Exit.USAGE) from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise CommandError(
+            f"{file} cannot be read: {reason}",
+            next_step="give a Python file, - for standard input, or the code itself with --code",
+            exit=Exit.USAGE,
+        ) from None
     return _bounded(file, code)
 
 

@@ -11,6 +11,8 @@ from holdfast.cli.confirmation import YesOption, confirm_end
 from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import connect
 from holdfast.cli.durations import describe_duration
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 
 group = typer.Typer(name="key", help="API keys: create, list and revoke them.", no_args_is_help=True)
@@ -77,8 +79,14 @@ def revoke(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key stop working, at once and for good."""
-    confirm_end("revoke", f"key {id}", f"holdfast key revoke {id}", yes=yes)
     with connect(server, api_key, home) as client:
+        if not yes and id not in [key.id for key in client.keys.list() if key.revoked_at is None]:
+            raise CommandError(
+                f"there is no API key {id} that could be revoked",
+                next_step="holdfast key list shows the keys there are",
+                exit=Exit.NOT_FOUND,
+            )
+        confirm_end("revoke", f"key {id}", f"holdfast key revoke {id}", yes=yes)
         client.keys.revoke(id)
     if as_json:
         write_json({"id": id, "revoked": True})

@@ -165,12 +165,22 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Forget a model and its key. Runs that use it are refused from now on."""
-    confirm_end("remove", f"model {name} and its key", f"holdfast model remove {name}", yes=yes)
+    where = Where(server, api_key, home)
+
+    async def look(client: Client) -> None:
+        if name not in [each.name for each in await client.models.list()]:
+            raise CommandError(
+                f"there is no model {name!r}",
+                next_step="holdfast model list shows the models there are",
+                exit=Exit.NOT_FOUND,
+            )
 
     async def work(client: Client) -> None:
         await client.models.remove(name)
 
-    ask(Where(server, api_key, home), work)
+    ask(where, look)
+    confirm_end("remove", f"model {name} and its key", f"holdfast model remove {name}", yes=yes)
+    ask(where, work)
     if as_json:
         write_json({"name": name, "removed": True})
     else:

@@ -107,7 +107,16 @@ def delete(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a volume and all that is in it, for good. One that a box mounts is not deleted."""
+    where = Where(server, api_key, home)
+
+    async def look(client: Client) -> None:
+        if name not in [each.name for each in await client.boxes.volumes.list(provider=provider)]:
+            raise VolumeNotFound(f"there is no volume {name}")
+
     if not yes:
+        from holdfast.boxes.errors import VolumeNotFound
+
+        ask(where, look)
         confirm(
             f"Delete volume {name} with everything in it, for good?",
             refusal=f"deleting volume {name} is for good, and there is nobody to ask",
@@ -118,7 +127,7 @@ def delete(
     async def work(client: Client) -> int:
         return await client.boxes.volumes.delete(name, provider=provider)
 
-    freed = ask(Where(server, api_key, home), work)
+    freed = ask(where, work)
     if as_json:
         write_json({"name": name, "deleted": True, "freed": freed})
     else:

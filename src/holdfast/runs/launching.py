@@ -10,7 +10,7 @@ import json
 import logging
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
@@ -29,6 +29,7 @@ from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import ModelNotSpoken
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.packing import boot_argv, stdin_of
+from holdfast.model_apis import shared
 from holdfast.runs.errors import LaunchFailed, RunOver
 from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.heard import Heard
@@ -117,14 +118,11 @@ class Launching:
     def resolve(self, options: Options) -> tuple[Harness, ModelChoice, Api]:
         """The agent, the model, and what they speak; or the error that says which of them cannot be had."""
         harness = self._agents.find(options.agent)
+        if options.model is not None:
+            # First: nobody should fetch a key for a model that this agent cannot use.
+            _spoken(harness, options.model, self._models.apis_of(options.model))
         choice = self._models.resolve(options.model)
-        api = choice.spoken_by(harness.apis)
-        if api is None:
-            raise ModelNotSpoken(
-                f"{harness.title} speaks {', '.join(harness.apis)}, and {choice} speaks {', '.join(choice.apis)}",
-                hint="use another model, or another agent: holdfast model list shows what each speaks",
-            )
-        return harness, choice, api
+        return harness, choice, _spoken(harness, str(choice), choice.apis)
 
     async def carry_out(self, launch: Launch) -> int:
         """All of it. Returns the epoch of the runner, once that has its code."""
@@ -461,6 +459,17 @@ class Launching:
 
     async def _tell(self, launch: Launch, payload: dict[str, Any]) -> None:
         await self._log.append(launch.thread, self._log.entry(payload))
+
+
+def _spoken(harness: Harness, model: str, apis: Sequence[Api]) -> Api:
+    """What an agent and a model speak with each other."""
+    api = shared(harness.apis, apis)
+    if api is None:
+        raise ModelNotSpoken(
+            f"{harness.title} speaks {', '.join(harness.apis)}, and {model} speaks {', '.join(apis)}",
+            hint="use another model, or another agent: holdfast model list shows what each speaks",
+        )
+    return api
 
 
 async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Task) -> Rebuilt | None:

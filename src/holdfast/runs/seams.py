@@ -9,9 +9,14 @@ from typing import Protocol
 from holdfast.boxes.box import Box
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.harness import Harness
+from holdfast.model_apis import Api
 
 
 class ModelNames(Protocol):
+    def apis_of(self, wanted: str) -> tuple[Api, ...]:
+        """What the model of a name speaks, also where it cannot be used yet. Raises an error with a code and a hint."""
+        ...
+
     def resolve(self, wanted: str | None = None) -> ModelChoice:
         """The model of a name (`NAME` or `NAME/MODEL`), or the only one. Raises an error with a code and a hint."""
         ...

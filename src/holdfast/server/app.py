@@ -217,7 +217,9 @@ async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey
 async def revoke_key(id: str, services: Use, _: Administrator) -> None:
     """Revoke an API key, at once."""
     if not await services.access.revoke_key(id):
-        raise StreamNotFound(f"there is no API key {id} that could be revoked")
+        raise StreamNotFound(
+            f"there is no API key {id} that could be revoked", hint="holdfast key list shows the keys there are"
+        )
 
 
 _ROUTERS = (

@@ -118,6 +118,10 @@ class Models:
             has_key=row.key is not None,
         )
 
+    def apis_of(self, wanted: str) -> tuple[Api, ...]:
+        """What the model that `NAME` or `NAME/MODEL` means speaks, ready or not. Raises `ModelNotFound`."""
+        return self.get(wanted.partition("/")[0]).apis
+
     def resolve(self, wanted: str | None = None) -> ModelChoice:
         """The model that `NAME` or `NAME/MODEL` means; for None, the only one that is ready.
 

@@ -60,15 +60,20 @@ def all_volumes(ground: Ground) -> list[Volume]:
 def delete(ground: Ground, name: str) -> Path | None:
     """Move a volume into the trash. Returns where it is now. Blocks."""
     check_name(name, "volume")
-    require(ground, name)
+    if not _is_there(ground, name):
+        raise VolumeNotFound(f"there is no volume {name}")
     for record in ground.all_records():  # what is being created mounts it in a moment
         if any(mount.volume == name for mount in record.spec.volumes):
             raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"delete the box first: {record.id}")
     return ground.discard(ground.volumes / name)
 
 
+def _is_there(ground: Ground, name: str) -> bool:
+    return (ground.volumes / name / "volume.json").exists()
+
+
 def require(ground: Ground, name: str) -> None:
-    if not (ground.volumes / name / "volume.json").exists():
+    if not _is_there(ground, name):
         raise VolumeNotFound(f"there is no volume {name}", hint=f"make it: holdfast volume create {name}")
 
 
