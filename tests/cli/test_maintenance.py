@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 from holdfast.cli.exits import Exit
+from holdfast.testing.disks import CannotMount, SmallDisk
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.sqlite.schema import VERSION
 
@@ -68,6 +70,23 @@ def test_a_backup_overwrites_nothing(bare_cli: Cli, home: Path, tmp_path: Path) 
     assert [each.name for each in (tmp_path / "taken").iterdir()] == ["mine"]
     assert bare_cli("backup", str(tmp_path / "new"), "--home", str(tmp_path / "nowhere")).exit == Exit.NOT_FOUND
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("size", [4096, 65536])
+def test_a_backup_onto_a_full_disk_says_which_disk_and_what_to_do(home: Path, size: int) -> None:
+    with ServerProcess(home) as server, client_of(server) as http:
+        fill(http, "t-1")
+    try:
+        with SmallDisk(size) as disk:
+            target = disk.there / "copy"
+            done = disk.run(sys.executable, "-P", "-m", "holdfast", "backup", str(target), "--home", str(home))
+            left = [each.name for each in disk.here.iterdir()]
+    except CannotMount as error:
+        pytest.skip(str(error))
+    assert done.returncode == Exit.DISK_FULL, done.stderr
+    assert f"{target} cannot be written: its disk is full" in done.stderr
+    assert "next         free some space there, or give a folder on another disk" in done.stderr
+    assert left == []
 
 
 def test_check_says_what_is_damaged_and_doctor_that_something_is(bare_cli: Cli, home: Path) -> None:

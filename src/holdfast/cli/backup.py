@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import shutil
 from pathlib import Path
@@ -61,8 +62,16 @@ def backup(
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+    except CommandError as error:
+        if error.exit is Exit.DISK_FULL:
+            raise _full(target) from None
+        raise
     except OSError as error:
-        raise CommandError(f"{target} cannot be written: {error.strerror or error}") from None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(target) from None
+        raise CommandError(
+            f"{target} cannot be written: {error.strerror or error}", next_step="give a folder that you may write to"
+        ) from None
     size = (target / "holdfast.db").stat().st_size
     if as_json:
         damage = [{"what": each.what, "detail": each.detail} for each in health.damage]
@@ -74,3 +83,11 @@ def backup(
         raise CommandError(
             f"the copy is as damaged as the original, in {len(health.damage)} places", next_step="holdfast check"
         )
+
+
+def _full(target: Path) -> CommandError:
+    return CommandError(
+        f"{target} cannot be written: its disk is full",
+        next_step="free some space there, or give a folder on another disk",
+        exit=Exit.DISK_FULL,
+    )
