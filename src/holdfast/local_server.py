@@ -177,7 +177,14 @@ def find_or_start(home: Path) -> tuple[RunningServer, bool]:
     running = find_answering(home)
     if running is not None:
         return running, False
-    return start_server(home, DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0)
+    if _is_free(DEFAULT_PORT):
+        try:
+            return start_server(home, DEFAULT_PORT)
+        except ServerNotStarted:
+            if _is_free(DEFAULT_PORT):
+                raise
+            # Another program was quicker.
+    return start_server(home, 0)
 
 
 def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:

@@ -95,7 +95,8 @@ def test_completion_is_there(bare_cli: Cli) -> None:
     )
     assert set(done.stdout.split()) == {"tail", "token"}
     shown = subprocess.run(
-        [sys.executable, "-m", "holdfast", "--show-completion", "bash"],
+        # It asks which shell it was started from.
+        ["bash", "-c", '"$@"; true', "bash", sys.executable, "-m", "holdfast", "--show-completion", "bash"],
         env={**os.environ, "SHELL": "/bin/bash"},
         capture_output=True,
         text=True,

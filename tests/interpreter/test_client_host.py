@@ -19,6 +19,7 @@ from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.client import RemoteBox, Unreachable
 from holdfast.client.near_box import NearBox
+from holdfast.interpreter import record
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import CompletionFailed, WorkspaceConflict
 from holdfast.interpreter.host import Host, Record
@@ -173,7 +174,10 @@ async def test_all_of_it_goes_on_after_a_restart_of_the_server(host: ClientHost,
     await host.delete(box)
 
 
-async def test_a_box_that_a_failed_shutdown_leaves_is_collected(host_server: ServerProcess) -> None:
+async def test_a_box_that_a_failed_shutdown_leaves_is_collected(
+    host_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_PATIENCE", 0.5)
     client = Client(
         host_server.url, api_key=host_server.api_key, retry_seconds=0.2, find_again=HomeAddress(host_server.home)
     )

@@ -107,6 +107,18 @@ async def test_a_flush_that_gets_nowhere_says_so_and_the_record_goes_on(thread: 
     await record.close()
 
 
+async def test_what_was_waited_for_in_vain_is_not_waited_for_again_at_the_end(
+    thread: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_of(thread, patience=0.01)
+    thread.open.clear()
+    record.note({"type": "interpreter.started"})
+    with pytest.raises(RecordUnwritten):
+        await record.flush()
+    monkeypatch.setattr(record, "_patience", 3600)
+    await asyncio.wait_for(record.close(), 30)
+
+
 async def test_a_thread_that_is_gone_ends_the_record_for_good(thread: Thread) -> None:
     record = record_of(thread)
     thread.errors = [Final("deleted")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast import local_server
 from holdfast.local_server import RunningServer, find_answering, find_or_start, read_running
 from holdfast.server.config import Settings
 from holdfast.server.home import Home, HomeInUse
@@ -124,6 +126,21 @@ def test_what_listens_where_a_killed_server_did_is_not_taken_for_it(tmp_path: Pa
             note = (tmp_path / "server.json").read_text()
         (tmp_path / "server.json").write_text(note)  # as one that is killed leaves it
         assert find_answering(tmp_path) is None
+
+
+def test_a_port_that_is_taken_in_the_last_moment_is_replaced_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([True, False])  # free when asked first, and then not
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(local_server, "DEFAULT_PORT", taken.getsockname()[1])
+        monkeypatch.setattr(local_server, "_is_free", lambda port: next(answers))
+        running, started = find_or_start(tmp_path)
+    try:
+        assert started
+        assert httpx.get(f"{running.url}/health", timeout=60).status_code == 200
+    finally:
+        os.kill(running.pid, signal.SIGKILL)
 
 
 def test_who_comes_second_waits_until_the_server_of_the_first_answers(tmp_path: Path) -> None:

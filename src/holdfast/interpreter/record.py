@@ -84,7 +84,7 @@ class QueuedRecord:
         is_final: Callable[[Exception], bool],
         clock: Callable[[], int] = now_ms,
         most_bytes: int = _MOST_BYTES,
-        patience: float = _PATIENCE,
+        patience: float | None = None,
     ) -> None:
         """`is_final`: whether an error of `write` says that no other attempt can succeed. `patience`: how many seconds
         `flush` waits for a thread that cannot be written."""
@@ -94,13 +94,15 @@ class QueuedRecord:
         self._is_final = is_final
         self._clock = clock
         self._most_bytes = most_bytes
-        self._patience = patience
+        self._patience = _PATIENCE if patience is None else patience
         self._queue: deque[Noted] = deque()
         self._held = 0
         """Bytes in the queue."""
         self._left_out = 0
         self._noted = 0
         self._written = 0
+        self._stuck_at = -1
+        """How many entries were written when a `flush` lost its patience."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._failure: Exception | None = None
         """The latest error, until something is written again."""
@@ -140,6 +142,7 @@ class QueuedRecord:
             # As long as something is written, it goes on.
             if progress == self._written:
                 self._waiting = [each for each in self._waiting if each[1] is not written]
+                self._stuck_at = self._written
                 raise self._unwritten()
             progress = self._written
             await asyncio.wait({written}, timeout=self._patience)
@@ -152,6 +155,8 @@ class QueuedRecord:
     async def close(self) -> None:
         """Write what is left, and end. What cannot be written is said in the log."""
         try:
+            if self._queue and self._stuck_at == self._written:  # it was waited for, in vain
+                raise self._unwritten()
             await self.flush()
         except RecordUnwritten as error:
             log.warning("%s", error)
