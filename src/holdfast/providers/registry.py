@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ async def open_providers(
 
 async def _open(name: str, make: Maker, home: Path, egress: Egress | None) -> Provider:
     try:
-        provider = make(home, egress)
+        # On a thread: to load a provider takes so long that nobody else should wait for it.
+        provider = await asyncio.to_thread(make, home, egress)
         await provider.open()
     except BoxError as error:
         log.warning("provider %s cannot be used here: %s", name, error.message)
