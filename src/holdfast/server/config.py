@@ -30,6 +30,8 @@ class Settings:
     """Bytes that one request may carry."""
     request_timeout: float = 60.0
     """Seconds that a request may take to arrive."""
+    keep_alive: float = 75.0
+    """Seconds that a connection may stay open between requests."""
     tail_cycle: float = 60.0
     """Seconds after which an event stream is ended, for the client to come back."""
     pool: int = DEFAULT_POOL

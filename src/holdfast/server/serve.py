@@ -37,7 +37,7 @@ from holdfast.server.origins import OriginPolicy, is_loopback
 from holdfast.server.ports import Ports
 from holdfast.server.preview import Previews
 from holdfast.server.streams import StreamService
-from holdfast.server.wire import StreamWire, sweep_slow
+from holdfast.server.wire import StreamWire, sweep_connections
 from holdfast.threads.access import Access, derive, new_key
 from holdfast.threads.authority import Authority
 from holdfast.threads.ids import now_ms
@@ -311,12 +311,11 @@ async def _serve(
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=75,
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             backlog=2048,
         )
         server = _Server(config, on_starting, on_started, on_stopping)
-        beside.append(asyncio.create_task(_sweep(server, settings.request_timeout)))
+        beside.append(asyncio.create_task(_sweep(server, settings.request_timeout, settings.keep_alive)))
         beside.append(asyncio.create_task(_watch_home(server, home)))
         try:
             await server.serve(sockets=[listener])
@@ -332,12 +331,12 @@ async def _load_sockets(app: LateApp) -> None:
     await load_aside(lambda: importlib.import_module("holdfast.server.socket_wire"))
 
 
-async def _sweep(server: uvicorn.Server, limit: float) -> None:
-    """A client that sends its request by the byte must not hold a connection for ever."""
+async def _sweep(server: uvicorn.Server, request_timeout: float, keep_alive: float) -> None:
+    """No client holds a connection for ever, by sending its request byte by byte or by sending none."""
     loop = asyncio.get_running_loop()
     while True:
-        await asyncio.sleep(min(_SWEEP_SECONDS, limit))
-        if slow := sweep_slow(server.server_state.connections, loop.time(), limit):
+        await asyncio.sleep(min(_SWEEP_SECONDS, request_timeout, keep_alive))
+        if slow := sweep_connections(server.server_state.connections, loop.time(), request_timeout, keep_alive):
             log.info("ended %d connections whose requests did not arrive in time", slow)
 
 

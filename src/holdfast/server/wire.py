@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from holdfast.server.box_hosts import is_box_host
 from holdfast.server.front import Front
+from holdfast.server.repeated_head import RepeatedHead
 from holdfast.server.streams import StreamService
 from holdfast.threads.errors import BodyTooLarge, StreamError
 from holdfast.threads.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
@@ -119,6 +120,14 @@ class Exchange:
             self.wire.write(self._head(response, b"content-length: %d\r\n" % len(body)) + body)
         self._complete()
 
+    def respond_appended(self, appended: Appended | None, error: StreamError | None) -> None:
+        """Answer an append with what became of it: one of the two is given."""
+        service = self.wire.service
+        if appended is not None:
+            self.respond(service.appended(self.request, appended))
+        elif error is not None:
+            self.respond(service.refuse(error, self.request.id))
+
     async def stream(self, response: Response, rest: Rest) -> None:
         """Send a response whose length is known, as fast as the client reads it."""
         if self.disconnected or self.started:
@@ -137,13 +146,11 @@ class Exchange:
 
     def _head(self, response: Response, framing: bytes) -> bytes:
         request = self.request
-        lines = [STATUS_LINE[response.status], _SECURITY]
+        lines = [STATUS_LINE[response.status], _COMMON.encode(self.wire.server_state.default_headers)]
         headers = response.headers
         origin = request.headers.get(b"origin")
         if origin is not None:
             headers = headers + self.wire.service.origins.response_headers(origin)
-        for name, value in self.wire.server_state.default_headers:
-            lines += (name, b": ", value, b"\r\n")
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
         lines += (b"x-request-id: ", request.id.encode(), b"\r\n")
@@ -155,6 +162,23 @@ class Exchange:
     def _complete(self) -> None:
         self.response_complete = True
         self.wire.exchange_complete(self)
+
+
+class _CommonHeaders:
+    """The headers that every response has, encoded once for each list that uvicorn makes of them: one a second."""
+
+    def __init__(self) -> None:
+        self._headers: list[tuple[bytes, bytes]] | None = None
+        self._encoded = b""
+
+    def encode(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        if headers is not self._headers:
+            self._encoded = _SECURITY + b"".join([b"%b: %b\r\n" % header for header in headers])
+            self._headers = headers
+        return self._encoded
+
+
+_COMMON: Final = _CommonHeaders()
 
 
 class _NoEvent:
@@ -211,12 +235,16 @@ class StreamWire(HttpToolsProtocol):
         self.cycle: Any = None
         self._answering: Any = None
         """The cycle whose turn it is; `cycle` is the one that came in last."""
+        self._repeated: RepeatedHead | None = None
+        """The head of the last append, which the next one mostly repeats."""
+        self._idle_since = 0.0
+        """When the last response was complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_CONGESTED_BYTES)
         self.write = transport.write
-        self.reading_since = self.loop.time()
+        self.reading_since = self._idle_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._hanging_up is not None:
@@ -288,6 +316,23 @@ class StreamWire(HttpToolsProtocol):
         if length.isdigit() and int(length) > self.service.max_body:
             exchange.refusal = self._too_large(exchange)
         self._take_turn(exchange)
+
+    def _learn_head(self, data: bytes) -> None:
+        """Keep the head of an append that came whole in `data`: the next one needs no parsing if it repeats it."""
+        exchange = self.cycle
+        self._repeated = None
+        if isinstance(exchange, Exchange) and exchange.whole and exchange.keep_alive and not self.expect_100_continue:
+            request = exchange.request
+            if request.method == "POST":
+                self._repeated = RepeatedHead.learn(data, request, exchange.target)
+
+    def _repeat(self, head: RepeatedHead, body: bytes) -> None:
+        """Answer a request whose head was parsed before. Nothing else is under way on this connection."""
+        request = Request("POST", "", head.query, head.headers, body, id=self.service.next_request_id())
+        exchange = Exchange(self, request, head.target, keep_alive=True)
+        exchange.whole = True
+        self.cycle = self._answering = exchange
+        self._answer(exchange)
 
     def _take_turn(self, exchange: Exchange) -> None:
         """Begin with a request, or let it wait for those before it."""
@@ -425,7 +470,7 @@ class StreamWire(HttpToolsProtocol):
                 service.origins.check(request.headers)
             # A quoted spelling of what is reserved is refused as a stream.
             if request.method == "POST" and service.takes_at_once(request) and not is_control(exchange.target):
-                self._append(exchange)
+                service.append(exchange.target, request).then(exchange.respond_appended)
                 return
         except Exception as error:
             exchange.respond(service.refuse(error, request.id))
@@ -433,17 +478,6 @@ class StreamWire(HttpToolsProtocol):
         task = exchange.task = self.loop.create_task(self._run(exchange))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-    def _append(self, exchange: Exchange) -> None:
-        request, service = exchange.request, self.service
-
-        def done(appended: Appended | None, error: StreamError | None) -> None:
-            if appended is not None:
-                exchange.respond(service.appended(request, appended))
-            elif error is not None:
-                exchange.respond(service.refuse(error, request.id))
-
-        service.append(exchange.target, request).then(done)
 
     async def _run(self, exchange: Exchange) -> None:
         request, service = exchange.request, self.service
@@ -472,10 +506,18 @@ class StreamWire(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
+        """As uvicorn does it, but for its timer: `sweep_connections` ends connections that stay idle, all in one go."""
+        now = self._idle_since = self.loop.time()
         if self.reading_since is not None and self.flow.read_paused:
-            self.reading_since = self.loop.time()  # it could not arrive while we did not read
-        if self._hanging_up is None:
-            super().on_response_complete()
+            self.reading_since = now  # it could not arrive while we did not read
+        if self._hanging_up is not None:
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     # Refusing
 
@@ -536,30 +578,51 @@ class StreamWire(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.transport.is_closing():
             return
+        between_requests = self._between_requests
+        if between_requests and self._repeated is not None:
+            body = self._repeated.body_in(data)
+            if body is not None and len(body) <= self.service.max_body:
+                self._repeat(self._repeated, body)
+                return
         if self._reading_head:
             self._head_bytes += len(data)
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[upgrade.args[0] :])
+        else:
+            if between_requests:
+                self._learn_head(data)
         if self._reading_head and self._head_bytes > _MAX_URL_BYTES + _MAX_HEADER_BYTES:
             self._refuse_headers()  # one that has no end yet, which nobody was told of
+
+    @property
+    def _between_requests(self) -> bool:
+        """Whether the last request is answered, and nothing of the next has come."""
+        return self.reading_since is None and self.cycle is not None and self.cycle.response_complete
 
     def is_slow(self, now: float, limit: float) -> bool:
         """Whether a request has been coming in for too long. Not its client's fault while we do not read."""
         return self.reading_since is not None and not self.flow.read_paused and now - self.reading_since > limit
+
+    def is_idle(self, now: float, limit: float) -> bool:
+        """Whether the client has kept the connection open without a request for longer than this."""
+        return self._between_requests and not self._deaf and now - self._idle_since > limit
 
     def time_out(self) -> None:
         """Called by the sweep for a client that has not finished its request in time."""
         self._refuse_connection(408, "timeout", "the request did not arrive in time")
 
 
-def sweep_slow(connections: set[Any], now: float, limit: float) -> int:
-    """End connections whose request has been coming in for too long; returns how many."""
-    slow = [wire for wire in connections if isinstance(wire, StreamWire) and wire.is_slow(now, limit)]
+def sweep_connections(connections: set[Any], now: float, request_timeout: float, keep_alive: float) -> int:
+    """End connections that are idle or whose request has been coming in for too long. Returns how many were slow."""
+    wires = [wire for wire in connections if isinstance(wire, StreamWire)]
+    slow = [wire for wire in wires if wire.is_slow(now, request_timeout)]
     for wire in slow:
         wire.time_out()
+    for wire in wires:
+        if wire.is_idle(now, keep_alive):
+            wire.transport.close()
     return len(slow)

@@ -62,7 +62,10 @@ def keyed_slices(body: bytes, now: int, admit: Admit | None = None) -> Iterator[
 
 
 def _keyed_messages(messages: Messages, now: int, admit: Admit | None) -> tuple[Keyed, ...]:
-    return tuple(_keyed(value, message, now, admit) for value, message in zip(*messages, strict=True))
+    values, texts = messages
+    if len(values) == 1:
+        return (_keyed(values[0], texts[0], now, admit),)
+    return tuple(_keyed(value, text, now, admit) for value, text in zip(values, texts, strict=True))
 
 
 def keyed(entry: Entry) -> Keyed:

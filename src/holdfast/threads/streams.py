@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
 
+@functools.lru_cache(maxsize=256)
 def normalize_content_type(value: str) -> str:
     """The media type alone, lower-case: parameters such as charset do not make another type."""
     return value.split(";", 1)[0].strip().lower()

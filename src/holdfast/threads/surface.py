@@ -7,6 +7,7 @@ a thread is asked of `authority` here.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import re
 from collections.abc import AsyncIterator, Callable
@@ -60,6 +61,7 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 _CACHEABLE: Final = (b"cache-control", b"private, max-age=60, stale-while-revalidate=300")
 
 
+@functools.lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str:
     """The path of a stream as a URL gives it (after the prefix, still quoted), checked."""
     path = raw if "%" not in raw else unquote(raw, errors="strict")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
 from tests.server.hostile.witness import JSON, MAX_BODY, Witness, new_stream, resident_bytes
-from tests.server.raw import TIMEOUT, RawClient, request
+from tests.server.raw import TIMEOUT, RawClient, chunked, request
 
 from holdfast.testing.server import ServerProcess
 
@@ -413,3 +414,88 @@ def test_a_foreign_page_can_change_nothing(client: RawClient, witness: Witness, 
     answer = client.answer()
     assert answer.status == 403 or method == "OPTIONS"
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_connection_that_stays_idle_is_closed(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home", auth=False, keep_alive=0.2) as server, RawClient(server.address) as idle:
+        for _ in range(2):  # one by the parser, one by its head alone
+            idle.send(request("POST", new_stream(server), b"1", **JSON))
+            assert idle.answer().status == 204
+        assert idle.is_over()
+
+
+# Heads that a connection sent before
+
+
+def test_appends_with_the_same_head_are_all_there(client: RawClient, server: ServerProcess) -> None:
+    stream = new_stream(server)
+    messages = ["x" * (n * 37 % 300) for n in range(50)]
+    for message in messages:
+        client.send(request("POST", stream, json.dumps(message).encode(), **JSON))
+        assert client.answer().status == 204
+    assert httpx.get(server.url + stream).json() == messages
+
+
+def test_what_differs_from_the_last_head_is_read_anew(client: RawClient, server: ServerProcess) -> None:
+    first, second = new_stream(server), new_stream(server)
+    for _ in range(3):
+        client.send(request("POST", first, b"1", **JSON))
+        assert client.answer().status == 204
+    for wire, status in (
+        (request("POST", second, b"2", **JSON), 204),
+        (request("POST", first, b"3", content_type="text/plain"), 409),
+        (request("POST", first, b"3", **JSON), 204),
+        (request("POST", first, b"3", **JSON), 204),
+        (request("POST", first, chunked(b"4"), transfer_encoding="chunked", **JSON), 204),
+        (request("POST", first, b"nonsense", **JSON), 400),
+        (request("POST", first, b"5", stream_closed="true", **JSON), 204),
+        (request("POST", first, b"6", **JSON), 409),
+    ):
+        client.send(wire)
+        assert client.answer().status == status, wire
+    assert httpx.get(server.url + first).json() == [1, 1, 1, 3, 3, 4, 5]
+    assert httpx.get(server.url + second).json() == [2]
+
+
+def test_a_repeated_head_may_come_in_pieces_or_with_the_next_request(client: RawClient, server: ServerProcess) -> None:
+    stream = new_stream(server)
+    whole = request("POST", stream, b'"abc"', **JSON)
+    for _ in range(3):
+        client.send(whole)
+        assert client.answer().status == 204
+    for cut in range(1, len(whole), 7):
+        client.send(whole[:cut])
+        assert not client.hears_something(0.005)
+        client.send(whole[cut:])
+        assert client.answer().status == 204
+    client.send(whole * 5)
+    assert [client.answer().status for _ in range(5)] == [204] * 5
+    client.send(whole + whole[:-1])
+    assert client.answer().status == 204
+    client.send(whole[-1:])
+    assert client.answer().status == 204
+    assert len(httpx.get(server.url + stream).json()) == 3 + len(range(1, len(whole), 7)) + 5 + 2
+
+
+def test_a_body_that_is_too_large_is_refused_behind_a_repeated_head(client: RawClient, server: ServerProcess) -> None:
+    stream = new_stream(server)
+    for _ in range(3):
+        client.send(request("POST", stream, b"1", **JSON))
+        assert client.answer().status == 204
+    client.try_send(request("POST", stream, b'"' + b"x" * MAX_BODY + b'"', **JSON))
+    assert client.answer().status == 413
+
+
+def test_a_key_that_was_revoked_ends_appends_on_an_open_connection(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home") as server, httpx.Client(base_url=server.url) as api:
+        own = {"authorization": f"Bearer {server.api_key}"}
+        made = api.post("/v1/keys", json={"name": "short"}, headers=own).json()
+        assert api.put("/v1/stream/revoked", headers={**own, "content-type": "application/json"}).status_code == 201
+        append = request("POST", "/v1/stream/revoked", b"1", authorization=f"Bearer {made['key']}", **JSON)
+        with RawClient(server.address) as client:
+            for _ in range(3):
+                client.send(append)
+                assert client.answer().status == 204
+            assert api.delete(f"/v1/keys/{made['id']}", headers=own).status_code < 300
+            client.send(append)
+            assert client.answer().status == 401

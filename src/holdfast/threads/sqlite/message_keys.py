@@ -63,6 +63,8 @@ class MessageKeys:
             ends = accumulate((len(each.data) for each in keyed), initial=record.tail)
             keys = list(zip((each.key for each in keyed), islice(ends, 1, None), strict=True))
             return b"".join([each.data for each in keyed]), keys
+        if len(keyed) == 1:
+            return self._unseen_one(record, keyed[0], looked_up)
         end = record.tail
         taken: set[str] = set()
         pieces, keys = [], []
@@ -74,6 +76,14 @@ class MessageKeys:
             pieces.append(data)
             keys.append((key, end))
         return b"".join(pieces), keys
+
+    def _unseen_one(
+        self, record: StreamRecord, message: Keyed, looked_up: LookedUp | None
+    ) -> tuple[bytes, list[tuple[str, int]]]:
+        key, data, fresh = message
+        if not fresh and (key in record.keys or self._has(record, key, looked_up)):
+            return b"", []
+        return data, [(key, record.tail + len(data))]
 
     def _are_new(self, record: StreamRecord, keyed: Sequence[Keyed], looked_up: LookedUp) -> bool:
         """Whether nothing has any of these keys. For many messages, the fastest way to know."""

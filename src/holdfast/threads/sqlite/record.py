@@ -167,15 +167,15 @@ class StreamRecord:
         self.last_seq = filing.last_seq or self.last_seq
 
     def accept_keys(self, keys: Sequence[tuple[str, int]]) -> None:
-        names = [key for key, _ in keys]
-        self.keys.update(names)
-        if self.greatest_key is not None and names:
-            self.greatest_key = max(self.greatest_key, *names)
+        for key, _ in keys:
+            self.keys.add(key)
+            if self.greatest_key is not None and key > self.greatest_key:
+                self.greatest_key = key
 
     def settle(self, entry: JournalEntry) -> None:
         """Take over what is durable now, in the journal."""
-        if entry.keys:
-            self.keys.difference_update([key for key, _ in entry.keys])
+        for key, _ in entry.keys:
+            self.keys.discard(key)
         self.durable_tail = entry.end
         if entry.close:
             self.durable_closed = True
