@@ -269,10 +269,15 @@ def test_a_folder_deeper_than_any_path_can_name_is_packed(tmp_path: Path) -> Non
 def test_what_may_not_be_read_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         packed(tmp_path / "nothing")
-    if os.geteuid() != 0:  # pragma: no cover
-        (tmp_path / "shut").touch(mode=0)
-        with pytest.raises(PermissionError, match="shut"):
+    if os.geteuid() != 0:  # who may read everything
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "shut").touch(mode=0)
+        with pytest.raises(PermissionError, match=r"folder/shut"):
             packed(tmp_path)
+        (tmp_path / "folder").chmod(0o600)
+        with pytest.raises(PermissionError, match=r"folder"):
+            packed(tmp_path)
+        (tmp_path / "folder").chmod(0o700)
 
 
 def test_streams_that_take_and_give_little_at_a_time_are_fine(tmp_path: Path) -> None:

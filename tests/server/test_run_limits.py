@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents import InstalledAgents
+from tests.machine import needs_groups
 
 from holdfast.client import SyncClient
 from holdfast.model_apis import Api
@@ -72,6 +73,7 @@ def test_a_run_that_filled_its_disk_says_so_and_goes_on_with_more(
     assert model.main_requests[-1].results[-1].text.split()[-1].encode() == left
 
 
+@needs_groups
 def test_an_agent_that_was_killed_for_its_memory_is_told_from_others(client: SyncClient, model: ScriptedModel) -> None:
     model.script([text("Never said.")])
     thread = client.runs.launch("think", agent="pi", model="scripted", box={"memory": 48 * MEGABYTE}).thread

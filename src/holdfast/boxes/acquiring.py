@@ -31,6 +31,7 @@ from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
@@ -54,7 +55,7 @@ class Acquiring:
             raise InvalidSpec("the key is empty")
         check_labels({KEY: key})
         await self._boxes.join()
-        limit = asyncio.timeout(timeout)
+        limit = time_limit(timeout)
         try:
             async with limit:
                 if fresh:

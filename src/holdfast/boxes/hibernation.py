@@ -22,6 +22,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Snapshot
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
@@ -110,7 +111,7 @@ class Hibernation:
         """The row of a box that slept, and is awake now. One that is awake, or was stopped by somebody, stays so."""
         boxes = self._boxes
         await boxes.join()
-        limit = asyncio.timeout(WAKE_SECONDS)
+        limit = time_limit(WAKE_SECONDS)
         try:
             async with limit, boxes.turns.alone(f"box/{id}"):
                 return await self._wake_in_turn(id)

@@ -27,6 +27,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels, check_name
 from holdfast.threads.ids import new_id
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
@@ -223,7 +224,7 @@ class Making:
         if current is not None and live and current.state is not BoxState.DELETING:
             current = await self._boxes.move(current, BoxState.DELETING, ended_why=why)
         try:
-            async with asyncio.timeout(UNDO_SECONDS):
+            async with time_limit(UNDO_SECONDS):
                 freed = await self._boxes.provider(row.provider).remove(row.id)
         except Exception as problem:
             log.warning("box %s could not be removed after a failed create, the sweep will: %s", row.id, problem)

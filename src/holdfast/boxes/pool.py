@@ -27,6 +27,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.threads.ids import new_id
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
@@ -295,7 +296,7 @@ class Pool:
     async def _work(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
+                async with time_limit(TICK_SECONDS):
                     await self._wake.wait()
             self._wake.clear()
             try:
@@ -373,7 +374,7 @@ class Pool:
         if shelf.furnishing is None:
             return
         try:
-            async with asyncio.timeout(FURNISH_SECONDS):
+            async with time_limit(FURNISH_SECONDS):
                 await self.settings.furnishings[shelf.furnishing](box)
         except Exception as error:  # whatever somebody else's code may raise: who gets the box starts it then
             log.warning("nothing was started ahead in box %s of the pool: %s", box.id, error)
@@ -473,7 +474,7 @@ class Pool:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with time_limit(CLOSE_SECONDS):
                 await self.drain()
                 await self._drain_the_dead()
 

@@ -37,6 +37,7 @@ from holdfast.boxes.sweep import Pruned, Sweep
 from holdfast.boxes.turns import Turns
 from holdfast.boxes.uses import Uses
 from holdfast.threads.ids import now_ms
+from holdfast.time_limit import time_limit
 
 TURN_SECONDS: Final = 60.0
 """How long somebody else may be at a key before we say so."""
@@ -325,7 +326,7 @@ class Boxes:
         if row.key is None or row.lifetime is Lifetime.ONE_SHOT:
             async with self.turns.alone(f"box/{id}"):
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
-        limit = asyncio.timeout(TURN_SECONDS)
+        limit = time_limit(TURN_SECONDS)
         try:
             async with limit, self.turns.turn(f"key/{row.key}", frees_space=True):
                 limit.reschedule(None)  # the wait is bounded, the deletion is the provider's to bound

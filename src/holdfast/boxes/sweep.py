@@ -17,6 +17,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import Lifetime, OnIdle
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
@@ -114,7 +115,7 @@ class Sweep:
             self._sooner.clear()
             wait = min(left, self._pause)
             try:
-                async with asyncio.timeout(wait):
+                async with time_limit(wait):
                     await self._sooner.wait()
             except TimeoutError:
                 if wait < left:
@@ -158,7 +159,7 @@ class Sweep:
     async def end_one_shot(self, id: str) -> None:
         """Delete a one-shot whose work has ended, unless something still runs in it."""
         try:
-            async with asyncio.timeout(ONE_BOX_SECONDS):
+            async with time_limit(ONE_BOX_SECONDS):
                 row = await self._boxes.get(id)
                 if row.state is BoxState.RUNNING and row.lifetime is Lifetime.ONE_SHOT:
                     await self._boxes.note_activity()
@@ -352,7 +353,7 @@ class _Trying:
         self._sweep = sweep
         self._about = about
         self._report = report
-        self._limit = asyncio.timeout(ONE_BOX_SECONDS)
+        self._limit = time_limit(ONE_BOX_SECONDS)
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()

@@ -21,6 +21,7 @@ from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, printabl
 from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.sizes import describe_size
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -282,7 +283,7 @@ async def _live(client: Client, sort: SortName, every: float) -> None:
             live.update(_page(lines, watch, chosen[0], left_out, console.width, console.height), refresh=True)
             pressed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                async with time_limit(max(0.0, due - time.monotonic())):
                     await pressed.wait()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -14,6 +13,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
 from holdfast.cli.run_options import RunThreadArgument
 from holdfast.cli.thread_names import find_thread
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -52,7 +52,7 @@ def cancel(
             ) from None
         asked = await client.runs.cancel(before.thread)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with time_limit(_PATIENCE):
                 return await client.runs.wait(asked.id), before.live
         except TimeoutError:
             raise CommandError(

@@ -17,6 +17,7 @@ from holdfast.cli.console import Cell, assemble, hint, is_terminal, note, write_
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.run_lines import RunLines, RunSeen
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -202,7 +203,7 @@ class Following:
                 if error.exit not in (Exit.UNREACHABLE, Exit.NOT_AUTHORISED) or self._refused > _REFUSALS:
                     raise
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                async with time_limit(_LOOK_AGAIN_SECONDS):
                     await self._caught.asked.wait()
         return False
 

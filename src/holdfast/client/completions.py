@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.client.connection import Connection, encode_json, not_understood
 from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.sockets import MAX_MESSAGE, open_once, unreachable, words_of
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -54,7 +55,7 @@ class Completions:
         async with self._turns:
             if len(frame) <= MAX_MESSAGE and (line := self._find_line()) is not None:
                 try:
-                    async with asyncio.timeout(timeout):
+                    async with time_limit(timeout):
                         return await line.ask(id, frame)
                 except TimeoutError as error:
                     line.retire()  # a server answers in time: nothing comes through

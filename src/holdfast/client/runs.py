@@ -23,6 +23,7 @@ from holdfast.git_credentials import is_configuration, without_credentials
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_entry_id, new_id
 from holdfast.threads.runs import FINISHED
+from holdfast.time_limit import time_limit
 
 RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
 _PAGE: Final = 200
@@ -313,7 +314,7 @@ class Runs:
             while (run := await self.get(run.id)).live:
                 # What is on the thread is told at once. To ask now and then has the server look after the run.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LONGEST_PAUSE):
+                    async with time_limit(_LONGEST_PAUSE):
                         await _end_of(run.id, tail)
         return run
 

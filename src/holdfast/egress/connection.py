@@ -25,6 +25,7 @@ from holdfast.egress.records import Decision
 from holdfast.egress.seams import CannotConnect, CannotResolve, NeverReached
 from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
 from holdfast.egress.wire import Ended, ReadsNoMore, Wire
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.egress.way import Way
@@ -223,13 +224,13 @@ class Connection:
             raise Denied(self._never_reached(target.host, refused[0][0]))
         problem: Exception | None = None
         try:
-            async with asyncio.timeout(self._limits.connect):
+            async with time_limit(self._limits.connect):
                 tried = usable[:_MOST_ADDRESSES]
                 for address in tried:
                     # One that swallows everything must not take the time of those behind it.
                     patience = None if address == tried[-1] else _NEXT_SECONDS
                     try:
-                        async with asyncio.timeout(patience):
+                        async with time_limit(patience):
                             connected = await self._way.connector.connect(address, target.port)
                         return Wire(connected, _Meter(self, self._received)), ruling.why
                     except NeverReached as error:
@@ -259,7 +260,7 @@ class Connection:
             raise Denied(self._never_reached(target.host, target.host))
         problem = f"nobody answered within {self._limits.connect:g} s"
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.connect):
+            async with time_limit(self._limits.connect):
                 try:
                     connected, credential = await proxy.connect()
                     wire = Wire(connected, _Meter(self, self._received))
@@ -281,7 +282,7 @@ class Connection:
         if addresses.refusal(target.host) != "no address":
             return [target.host]
         try:
-            async with asyncio.timeout(self._limits.resolve):
+            async with time_limit(self._limits.resolve):
                 found = list(await self._way.resolve(target.host, target.port))
             if not found:
                 raise CannotResolve(f"{target.host} has no address")
@@ -315,7 +316,7 @@ class Connection:
         """Closing with unread bytes would reset the connection, and the box would lose the answer."""
         left = _DRAINED
         try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with time_limit(_DRAIN_SECONDS):
                 while left > 0 and await self._client.more():
                     left -= len(self._client.take(_DRAINED))
         except TimeoutError:

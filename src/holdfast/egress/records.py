@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, Self
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.egress.database import Database
 from holdfast.threads.ids import now_ms
+from holdfast.time_limit import time_limit
 
 _BATCH_SECONDS: Final = 0.25
 _MOST_TRIES: Final = 40
@@ -241,7 +242,7 @@ class SqliteRecords:
             )
         while not self._stopping.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(_BATCH_SECONDS):
+                async with time_limit(_BATCH_SECONDS):
                     await self._stopping.wait()
             await self.flush()
 

@@ -28,6 +28,7 @@ import httpx
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.network import Rule
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
+from holdfast.time_limit import time_limit
 
 _ASK_SECONDS: Final = 20.0
 _FETCH_SECONDS: Final = 10.0
@@ -91,7 +92,7 @@ class Machine:
             return None
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
+            async with time_limit(_ASK_SECONDS):
                 output = bytearray()
                 while len(output) < _MOST_OUTPUT and (data := await process.stdout.read(1 << 16)):
                     output += data
@@ -102,7 +103,7 @@ class Machine:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # and what it has started: that would keep the pipe open
             with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
+                async with time_limit(1.0):
                     while await process.stdout.read(1 << 16):
                         pass
                     await process.wait()
@@ -113,7 +114,7 @@ async def fetch(url: str) -> bytes | None:
     """By the certificates that this machine trusts, without proxies, for as long as it is quick and small."""
     try:
         async with (
-            asyncio.timeout(_FETCH_SECONDS),
+            time_limit(_FETCH_SECONDS),
             httpx.AsyncClient(
                 verify=ssl.create_default_context(), trust_env=False, follow_redirects=True, max_redirects=3
             ) as client,
@@ -279,7 +280,7 @@ async def _watch_cargo(machine: Machine, cargo: str) -> list[str]:
 
     async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
+            async with time_limit(_ASK_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
             if (found := _REQUEST.match(head)) is not None:
                 host, port, url = (each.decode("ascii", "replace") if each else "" for each in found.groups())

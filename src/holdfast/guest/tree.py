@@ -92,20 +92,24 @@ class _Packing:
                 raise _named(error, inner) from None
             try:
                 waiting += [inner + b"/" + name if inner else name for name in self._folder(folder, inner)]
-            except OSError as error:
-                raise _named(error, inner) from None
             finally:
                 os.close(folder)
 
     def _folder(self, folder: int, inner: bytes) -> list[bytes]:
         """Pack what is in a folder. Returns the folders in it, the last one first."""
         below = []
-        for name in sorted(map(os.fsencode, os.listdir(folder))):
+        try:
+            names = sorted(map(os.fsencode, os.listdir(folder)))
+        except OSError as error:
+            raise _named(error, inner) from None
+        for name in names:
             whole = b"./" + inner + b"/" + name if inner else b"./" + name
             try:
                 about = os.lstat(name, dir_fd=folder)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise _named(error, whole) from None
             if stat.S_ISDIR(about.st_mode):
                 self._header(whole + b"/", b"5", about)
                 below.append(name)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.harnesses.errors import CannotInstall
+from holdfast.time_limit import time_limit
 
 _KEPT: Final = 16_384
 _PIECE: Final = 1 << 16
@@ -44,7 +45,7 @@ async def run(argv: Sequence[str], *, seconds: float, cwd: Path | None = None) -
     assert process.stdout is not None
     kept = b""
     try:
-        async with asyncio.timeout(seconds):
+        async with time_limit(seconds):
             while piece := await process.stdout.read(_PIECE):
                 kept = (kept + piece)[-_KEPT:]
             code = await process.wait()

@@ -19,6 +19,7 @@ from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.installing import Installed, OnProgress, Tools, processor
 from holdfast.harnesses.node import fits
 from holdfast.threads.ids import new_id
+from holdfast.time_limit import time_limit
 
 _PROBE_SECONDS: Final = 30.0
 _FORGET_SECONDS: Final = 30.0
@@ -136,5 +137,5 @@ async def _copy(box: Box, source: Path, target: str) -> None:
 
 async def _forget(box: Box, path: str) -> None:
     with contextlib.suppress(BoxError, TimeoutError):  # it is in nobody's way
-        async with asyncio.timeout(_FORGET_SECONDS):
+        async with time_limit(_FORGET_SECONDS):
             await box.files.delete(path, recursive=True)

@@ -26,6 +26,7 @@ from holdfast.interpreter.host import Completion, Record
 from holdfast.interpreter.showing import show
 from holdfast.interpreter.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
 from holdfast.interpreter.tracing import CallTrace, trace_call
+from holdfast.time_limit import time_limit
 
 SUBMIT: Final = "SUBMIT"
 LLM_AT_ONCE: Final = 8
@@ -337,7 +338,7 @@ class Bridge:
 
     async def _within(self, seconds: float, what: str, work: Callable[[float], Awaitable[Any]]) -> Any:
         limit = self.budget.time_for(seconds)
-        timer = asyncio.timeout(limit)
+        timer = time_limit(limit)
         try:
             async with timer:
                 return await work(limit)

@@ -24,6 +24,7 @@ from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.showing import show
 from holdfast.interpreter.volumes import MEMORY, make_folders, volume_of, with_volume
 from holdfast.threads.ids import new_id
+from holdfast.time_limit import time_limit
 
 CHILD: Final = "interpreter.child"
 ALONE_SECONDS: Final = 900
@@ -110,7 +111,7 @@ class Berths:
                     f"all {self._most} boxes of children wait for children of their own",
                     hint="allow more boxes, fewer levels, or fewer children at once",
                 )
-            async with asyncio.timeout(self._patience):
+            async with time_limit(self._patience):
                 return await turn
         except TimeoutError:
             self._leave(turn)

@@ -27,6 +27,7 @@ from holdfast.interpreter.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution, Saved
 from holdfast.interpreter.running import Printed, Running, killed, result_of
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.interpreter.kernel import Kernels
@@ -106,7 +107,7 @@ class Context:
         try:
             asked = {"t": "attach", "context": self.id, "make": make, "token": self.kernels.token, "restore": restore}
             await connection.write(pack({**asked, "alone": self.kernels.alone}))
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with time_limit(CONNECT_SECONDS):
                 greeting = await asyncio.shield(self._ready)
         except (TimeoutError, OSError, BoxError) as error:
             await self._hang_up()
@@ -498,7 +499,7 @@ class Context:
     async def _stop(self, running: Running) -> tuple[Mapping[str, Any], bytes] | None:
         """Interrupt it, then kill it. None: it was killed, and all of its state with it."""
         try:
-            async with asyncio.timeout(GRACE_SECONDS):
+            async with time_limit(GRACE_SECONDS):
                 await self.interrupt()
                 return await asyncio.shield(running.done)
         except (TimeoutError, KernelUnreachable):

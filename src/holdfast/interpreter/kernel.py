@@ -28,6 +28,7 @@ from holdfast.interpreter.broker import Broker
 from holdfast.interpreter.calls import Handler
 from holdfast.interpreter.context import CONNECT_SECONDS, Context
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
+from holdfast.time_limit import time_limit
 
 _ENTRY: Final = "holdfast.guest.kernel.boot"
 _EARLY: Final = (
@@ -166,7 +167,7 @@ class Kernels:
 
     async def connect(self) -> Connection:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with time_limit(CONNECT_SECONDS):
                 return await self.box.connect(self.port)
         except Unsupported:
             if self._broker is None:
@@ -185,7 +186,7 @@ class Kernels:
             await connection.write(pack({**document, "token": self.token}))
             unpacker = Unpacker(0)
             try:
-                async with asyncio.timeout(CONNECT_SECONDS):
+                async with time_limit(CONNECT_SECONDS):
                     while data := await connection.read():
                         for answer, _ in unpacker.take(data):
                             if answer["t"] == "refused":
@@ -199,7 +200,7 @@ class Kernels:
 async def _port_of(process: Process) -> int:
     """As it prints it, in its first line."""
     try:
-        async with asyncio.timeout(START_SECONDS):
+        async with time_limit(START_SECONDS):
             heard = b""
             async for chunk in process.output():
                 heard += chunk.data

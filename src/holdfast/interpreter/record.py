@@ -21,6 +21,7 @@ import orjson
 
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.threads.ids import new_entry_id, now_ms
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ class QueuedRecord:
         if rest > 0 and not self._waiting and self._held < _BATCH_BYTES:
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(rest):
+                async with time_limit(rest):
                     await self._hurry.wait()
         self._wrote_at = loop.time()
 

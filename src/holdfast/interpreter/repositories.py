@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.host_git import READ_ONLY, read_environment
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
+from holdfast.time_limit import time_limit
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES: Final = 4 << 30
@@ -254,7 +255,7 @@ class HostGit:
         except NotADirectoryError:
             raise InvalidInterpreter(f"{self._folder} is no folder", hint="give a folder, or a URL") from None
         try:
-            async with asyncio.timeout(seconds):
+            async with time_limit(seconds):
                 out, said = await process.communicate()
         except TimeoutError:
             raise WorkspaceFailed(f"git {arguments[0]} did not end within {seconds:g} s in {self._folder}") from None

@@ -27,6 +27,7 @@ from holdfast.interpreter.reports import Category, Phase, Problem, Report
 from holdfast.interpreter.repositories import Remote, check_ref, locate
 from holdfast.interpreter.results import Execution
 from holdfast.interpreter.workspace import Workspace, WorkspaceConfig
+from holdfast.time_limit import time_limit_at
 
 SECONDS: Final = 300.0
 _EXECUTE_SECONDS: Final = 60.0
@@ -91,7 +92,7 @@ class _Steps:
         began = time.monotonic()
         problem = None
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + (seconds or self._left())):
+            async with time_limit_at(asyncio.get_running_loop().time() + (seconds or self._left())):
                 yield
         except TimeoutError as error:
             said = str(error) or f"it was not done in {time.monotonic() - began:.0f} s"

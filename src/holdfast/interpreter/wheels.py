@@ -22,6 +22,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import CannotExecute
 from holdfast.images.progress import Progress
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
+from holdfast.time_limit import time_limit
 
 _SECONDS: Final = 1800.0
 _LAST: Final = 64 * 1024
@@ -136,7 +137,7 @@ class HostPip:
             raise NoWheels(f"{program} cannot be run: {error}") from None
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with time_limit(_SECONDS):
                 while piece := await process.stdout.read(1 << 16):
                     progress.output(piece)
                     last += piece

@@ -12,6 +12,7 @@ from typing import IO, Final, TypeVar
 
 from holdfast.runs.errors import NoFiles
 from holdfast.runs.git_trees import MAX_ARCHIVE, GitTrees
+from holdfast.time_limit import time_limit
 
 MAX_SHOWN: Final = 2 * 1024 * 1024
 """Bytes of a patch that are shown to people; the patch itself has no such limit."""
@@ -89,7 +90,7 @@ async def compare(base: Path | None, now: AsyncIterable[bytes]) -> AsyncIterator
     with tempfile.TemporaryDirectory(prefix="holdfast-diff-", ignore_cleanup_errors=True) as folder:
         trees = GitTrees(Path(folder))
         with tempfile.TemporaryFile() as spool:
-            async with asyncio.timeout(_SECONDS):
+            async with time_limit(_SECONDS):
                 await _spool(now, spool)
             await _within(trees, lambda: _load(trees, base, spool))
         yield Compared(trees)
@@ -120,7 +121,7 @@ async def _within(trees: GitTrees, work: Callable[[], T]) -> T:
     """Work on a thread. It has ended when this returns, also where it took too long or the caller was cancelled."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with time_limit(_SECONDS):
             return await asyncio.shield(task)
     except (TimeoutError, asyncio.CancelledError) as stopped:
         trees.stop()

@@ -40,6 +40,7 @@ from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_sessi
 from holdfast.runs.workspaces import MAX_BYTES, Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.runs import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class Launching:
             with self._boxes.using(row.id):
                 if row.state is BoxState.STOPPED:
                     await self._boxes.start_box(row.id)
-                async with asyncio.timeout(_STEP_SECONDS), await self._boxes.open(row.id) as box:
+                async with time_limit(_STEP_SECONDS), await self._boxes.open(row.id) as box:
                     async for piece in box.files.download_tar(row.spec.workdir):
                         size += len(piece)
                         if size > MAX_BYTES:
@@ -240,7 +241,7 @@ class Launching:
         return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
 
     async def _unpack(self, box: Box, digest: str | None, carried: IO[bytes] | None) -> FilesHow:
-        async with asyncio.timeout(_STEP_SECONDS):
+        async with time_limit(_STEP_SECONDS):
             if carried is not None:
                 carried.seek(0)
                 await box.files.upload_tar(_pieces(carried), box.spec.workdir)
@@ -272,7 +273,7 @@ class Launching:
 
     async def _start(self, launch: Launch, harness: Harness, choice: ModelChoice, api: Api, ground: Ground) -> int:
         box = ground.box
-        async with asyncio.timeout(_INSTALL_SECONDS):
+        async with time_limit(_INSTALL_SECONDS):
             installed, python = await asyncio.gather(
                 self._agents.ensure(
                     box, harness, lambda what, ms: self._tell(launch, installing(run=launch.run, what=what, ms=ms))
@@ -406,7 +407,7 @@ class Launching:
             async with room:
                 await box.files.write(path, data, mode=0o600)
 
-        async with asyncio.timeout(_STEP_SECONDS):
+        async with time_limit(_STEP_SECONDS):
             done = await asyncio.gather(*(write(*each) for each in files.items()), return_exceptions=True)
         for each in done:
             if isinstance(each, BaseException):
@@ -445,7 +446,7 @@ class Launching:
             "beat": BEAT_SECONDS,
             **({"driver": harness.name} if command.driver else {}),
         }
-        async with asyncio.timeout(_FEED_SECONDS):
+        async with time_limit(_FEED_SECONDS):
             await process.write(stdin_of(self._pack(harness), config))
             await process.close_stdin()
         return epoch

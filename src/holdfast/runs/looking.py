@@ -12,6 +12,7 @@ from holdfast.boxes.process import ProcessState
 from holdfast.boxes.service import Boxes
 from holdfast.runs.reconcile import Look, RunnerState
 from holdfast.threads.runs import Run
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Looking:
         if run.box is None or not run.is_ours:
             return _UNKNOWN
         try:
-            async with self._room, asyncio.timeout(_SECONDS):
+            async with self._room, time_limit(_SECONDS):
                 return await self._look(run, run.box)
         except BoxNotFound:
             return Look(Liveness.GONE, RunnerState.ENDED)
@@ -69,7 +70,7 @@ class Looking:
     async def limits(self, box_id: str) -> tuple[LimitHit, ...]:
         """Those that ended processes in a box; none where it cannot say."""
         try:
-            async with asyncio.timeout(_SECONDS), await self._boxes.peek(box_id) as box:
+            async with time_limit(_SECONDS), await self._boxes.peek(box_id) as box:
                 return tuple(await box.limits_hit())
         except (BoxError, TimeoutError, OSError) as error:
             log.info("box %s does not say which limits it ran into: %s", box_id, error)
@@ -80,7 +81,7 @@ class Looking:
         if run.box is None or run.process is None or not run.is_ours:
             return
         try:
-            async with asyncio.timeout(_SECONDS), await self._boxes.peek(run.box) as box:
+            async with time_limit(_SECONDS), await self._boxes.peek(run.box) as box:
                 await (await box.process(run.process)).signal(number)
         except (BoxError, TimeoutError) as error:
             log.info("the runner of run %s could not be signalled: %s", run.run, error)
@@ -88,7 +89,7 @@ class Looking:
     async def open_door(self, box_id: str) -> None:
         """A run that outlived its server finds the next one by the same door."""
         try:
-            async with asyncio.timeout(_SECONDS), await self._boxes.peek(box_id) as box:
+            async with time_limit(_SECONDS), await self._boxes.peek(box_id) as box:
                 await box.open_door()
         except (BoxError, TimeoutError) as error:
             log.info("the door of box %s is not open: %s", box_id, error)

@@ -71,6 +71,7 @@ from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change
 from holdfast.threads.surface import THREADS
+from holdfast.time_limit import time_limit, time_limit_at
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class Runs:
         swept = loop.time()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(swept + self._sweep_seconds):
+                async with time_limit_at(swept + self._sweep_seconds):
                     await self._wake.wait()
             hurried, self._due = self._due, set()
             self._wake.clear()
@@ -381,7 +382,7 @@ class Runs:
     async def _carry_out(self, launch: Launch) -> None:
         """The rest of a launch, in the background. However it fails, the thread says so."""
         thread, run, timeout = launch.thread, launch.run, launch.options.timeout
-        limit = asyncio.timeout(min(_LAUNCH_SECONDS, timeout or _LAUNCH_SECONDS))
+        limit = time_limit(min(_LAUNCH_SECONDS, timeout or _LAUNCH_SECONDS))
         try:
             async with limit:
                 epoch = await self._launching.carry_out(launch)
@@ -565,7 +566,7 @@ class Runs:
                 if not found.run.live:
                     return found.run
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._sweep_seconds):
+                    async with time_limit(self._sweep_seconds):
                         await changed.wait()
         finally:
             stop()

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from holdfast.time_limit import time_limit
+
 if TYPE_CHECKING:
     from holdfast.boxes.box import Metrics
     from holdfast.boxes.rows import BoxRow
@@ -117,7 +119,7 @@ class BoxSamples:
         if row.state.value not in ("running", "paused") or row.provider not in boxes.providers:
             return None
         try:
-            async with asyncio.timeout(_ONE_BOX_SECONDS), await boxes.provider(row.provider).attach(row.id) as box:
+            async with time_limit(_ONE_BOX_SECONDS), await boxes.provider(row.provider).attach(row.id) as box:
                 measured_at, disk = self._disk.get(row.id, (0, None))
                 if boxes.clock() - measured_at > DISK_MS:
                     self._disk[row.id] = (boxes.clock(), None)  # one that takes too long is not tried each time

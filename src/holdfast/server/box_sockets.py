@@ -23,6 +23,7 @@ from holdfast.server.models import Model
 from holdfast.server.services import Services
 from holdfast.server.sockets import Left, problems_of, receive, serve
 from holdfast.threads.errors import InvalidRequest
+from holdfast.time_limit import time_limit
 
 M = TypeVar("M", bound=Model)
 
@@ -65,7 +66,7 @@ async def _serve(socket: WebSocket, id: str, work: Work) -> None:
 
 async def _first_frame(socket: WebSocket, model: type[M]) -> M:
     try:
-        async with asyncio.timeout(_FIRST_FRAME_SECONDS):
+        async with time_limit(_FIRST_FRAME_SECONDS):
             frame = await receive(socket)
     except TimeoutError:
         raise InvalidRequest("the first frame, which says what to run, did not come in time") from None

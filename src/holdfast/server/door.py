@@ -33,6 +33,7 @@ from holdfast.threads.errors import (
 )
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
 from holdfast.threads.surface import THREADS, StreamSurface, stream_path
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +236,7 @@ class Door:
     async def _body(self, receive: Receive) -> bytes:
         pieces, size = [], 0
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with time_limit(_BODY_SECONDS):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":

@@ -19,6 +19,7 @@ from holdfast.server.port_answer import Answer, CutShort, Head
 from holdfast.server.ports import BadAnswer, Exchange, Header, Ports, Visit, for_the_client
 from holdfast.threads.errors import StreamError
 from holdfast.threads.messages import error_body
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class PortRelay:
             box: Box
             async with await boxes.open(id) as box:
                 try:
-                    async with asyncio.timeout(self._connect_seconds):
+                    async with time_limit(self._connect_seconds):
                         connection = await box.connect(visit.target.port)
                 except TimeoutError:
                     raise SlowAnswer(
@@ -115,7 +116,7 @@ class PortRelay:
     ) -> int:
         """Whatever ends first ends the rest: the answer, the client's patience, the server."""
         answer = Answer(connection, method=visit.method)
-        limit = asyncio.timeout(self.answer_seconds)
+        limit = time_limit(self.answer_seconds)
         started: list[Head] = []
 
         def progress() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from holdfast.server import logs
 from holdfast.server.envelope import error_answer, failure, refusal
 from holdfast.server.services import Services, services_of
 from holdfast.threads.errors import StreamError
+from holdfast.time_limit import time_limit
 from holdfast.validation import describe_problem
 
 _SEND_SECONDS: Final = 10.0
@@ -94,7 +94,7 @@ async def _end_with(socket: WebSocket, error: Exception, request_id: str) -> Non
     told = json.loads(bytes(answer_to(error).body))
     told["error"]["requestId"] = request_id
     code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, StreamError) else 1011
-    async with asyncio.timeout(_SEND_SECONDS):
+    async with time_limit(_SEND_SECONDS):
         await socket.send_text(json.dumps(told))
         await socket.close(code)
 

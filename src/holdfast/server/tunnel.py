@@ -15,6 +15,7 @@ from holdfast.server.port_answer import Answer, CutShort, Head
 from holdfast.server.port_relay import PortRelay, SlowAnswer, answer_headers, refusal, request_head
 from holdfast.server.ports import BadAnswer, Exchange, Header, Visit, for_the_client
 from holdfast.threads.errors import InvalidRequest
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Tunnel:
             await connection.write(request_head(visit, [], wanted))
             answer = Answer(connection, method=visit.method)
             try:
-                async with asyncio.timeout(self._relay.answer_seconds):
+                async with time_limit(self._relay.answer_seconds):
                     head = await answer.head()
             except TimeoutError:
                 raise SlowAnswer("what listens in the box did not answer in time") from None

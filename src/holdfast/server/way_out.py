@@ -34,6 +34,7 @@ from holdfast.egress import (
     git_hosts,
 )
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     from holdfast.egress.registries import Machine
@@ -131,7 +132,7 @@ class WayOut:
         """
         self._wanted.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_READY_SECONDS):
+            async with time_limit(_READY_SECONDS):
                 await self._known.wait()
 
     async def defaults(self) -> DefaultList:
@@ -144,7 +145,7 @@ class WayOut:
     async def _find_defaults(self) -> None:
         await self._wanted.wait()
         try:
-            async with asyncio.timeout(_FIND_SECONDS):
+            async with time_limit(_FIND_SECONDS):
                 found = await self._outside.find_defaults()
             self.proxy.use(found)
             await asyncio.to_thread(_save, self._saved, found)

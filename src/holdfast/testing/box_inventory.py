@@ -187,8 +187,10 @@ def _layers_in(path: Path) -> set[str]:
 def _group_folders(ground: Ground) -> Iterator[Path]:
     name = hashlib.sha256(os.fsencode(ground.path)).hexdigest()[:12]
     for above in _group_roots():
-        if (above / "holdfast" / name).is_dir():
-            yield above / "holdfast" / name
+        # Root's groups are closed to others, who then have none there.
+        with contextlib.suppress(PermissionError):
+            if (above / "holdfast" / name).is_dir():
+                yield above / "holdfast" / name
 
 
 def _group_roots(folder: Path = _CGROUPS, depth: int = 3) -> Iterator[Path]:

@@ -36,6 +36,7 @@ from holdfast.boxes.process import (
     Sink,
     Stream,
 )
+from holdfast.time_limit import time_limit
 
 _STILL_SECONDS: Final = 2.0
 _PIECE: Final = 1 << 16
@@ -169,7 +170,7 @@ async def run(
             each.cancel()
         return code
 
-    limit = asyncio.timeout(timeout)
+    limit = time_limit(timeout)
     try:
         async with limit, asyncio.TaskGroup() as group:
             feeding = group.create_task(_feed(command.stdin, stdin))
@@ -387,7 +388,7 @@ class DummyProcess(Process):
 
     async def wait(self, timeout: float | None = None) -> int:
         wait = 0.001
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             while (info := self._info()).state is ProcessState.RUNNING:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, 0.05)
@@ -477,7 +478,7 @@ class DummyConnection(Connection):
 
 async def connect(port: int, closed: Callable[[], None]) -> Connection:
     try:
-        async with asyncio.timeout(10):
+        async with time_limit(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except BaseException as error:
         closed()

@@ -13,6 +13,8 @@ from typing import Final, cast
 
 import httptools
 
+from holdfast.time_limit import time_limit
+
 _PATIENCE: Final = 60.0
 """Seconds that an answer may take."""
 _SILENCE: Final = 90.0
@@ -53,7 +55,7 @@ class Connection:
         """The whole answer; `Lost` where there is none."""
         protocol = await self._send(method, target, headers or {}, body)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with time_limit(_PATIENCE):
                 return await protocol.answered
         except TimeoutError:
             self.close()
@@ -86,7 +88,7 @@ class Connection:
         if self._protocol is None or self._protocol.over:
             loop = asyncio.get_running_loop()
             try:
-                async with asyncio.timeout(_PATIENCE):
+                async with time_limit(_PATIENCE):
                     _, self._protocol = await loop.create_connection(_Protocol, *self._address)
             except (OSError, TimeoutError) as error:
                 raise Lost(str(error)) from error
@@ -126,7 +128,7 @@ class _Protocol(asyncio.Protocol):
     async def wait(self) -> None:
         """Until something has come: the head of the answer, a piece of its body, its end."""
         try:
-            async with asyncio.timeout(_SILENCE):
+            async with time_limit(_SILENCE):
                 await self._came.wait()
         except TimeoutError:
             raise Lost(f"nothing came for {_SILENCE:g} s") from None

@@ -24,6 +24,7 @@ from holdfast.threads.seals import Seals
 from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.streams import AppendRequest, Producer
 from holdfast.threads.surface import PREFIX, StreamSurface, stream_path
+from holdfast.time_limit import time_limit
 
 _PATIENCE: Final = 30.0
 _READ: Final = 1 << 30
@@ -134,7 +135,7 @@ class RunnerDoor:
 
     async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
         """Wait for something that can only come true by a request."""
-        async with asyncio.timeout(_PATIENCE):
+        async with time_limit(_PATIENCE):
             while True:
                 self._changed.clear()
                 if await holds():

@@ -18,6 +18,7 @@ from holdfast.client.events import decode_events
 from holdfast.testing.evidence import Acknowledgement, Delivery, Ledger
 from holdfast.testing.http import Answer, Connection, Lost, Refused
 from holdfast.testing.shapes import EntryShape, Shape, entry_message
+from holdfast.time_limit import time_limit
 
 STREAMS: Final = "/v1/stream/"
 THREADS: Final = "threads/"
@@ -98,7 +99,7 @@ class Scene:
         self._waiting[future] = (reached, then)
         try:
             self.tell()
-            async with asyncio.timeout(patience):
+            async with time_limit(patience):
                 await future
         except TimeoutError:
             raise UnexpectedAnswer(f"waited {patience:g} s for {what}, in vain") from None

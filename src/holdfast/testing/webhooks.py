@@ -11,6 +11,8 @@ from typing import Any, Final, Self
 
 import orjson
 
+from holdfast.time_limit import time_limit
+
 _WAIT_SECONDS: Final = 10.0
 _MAX_KEPT: Final = 1000
 
@@ -79,7 +81,7 @@ class WebhookReceiver:
         return self._received.qsize()
 
     async def next(self) -> Received:
-        async with asyncio.timeout(_WAIT_SECONDS):
+        async with time_limit(_WAIT_SECONDS):
             return await self._received.get()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -39,6 +39,7 @@ from holdfast.threads.streams import (
     StreamInfo,
     is_json,
 )
+from holdfast.time_limit import time_limit
 
 PREFIX: Final = "/v1/stream/"
 THREADS: Final = "threads/"
@@ -260,7 +261,7 @@ class StreamSurface:
             missed = await self._store.read(path, at.end, _POLL_LIMIT)
             if missed.data or missed.closed:
                 return missed if missed.data else None
-            async with asyncio.timeout(self._long_poll_timeout):
+            async with time_limit(self._long_poll_timeout):
                 arrived = await change
         except TimeoutError:
             return None

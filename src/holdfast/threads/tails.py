@@ -20,6 +20,7 @@ from holdfast.threads.offsets import NOW, format_offset
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change, Slice, is_json, normalize_content_type
 from holdfast.threads.surface import parse_query, start_of
+from holdfast.time_limit import time_limit
 
 _READ_LIMIT: Final = 256 * 1024
 CYCLE_SECONDS: Final = 60.0
@@ -159,7 +160,7 @@ class Tails:
             if encoding.base64:
                 headers.append((b"stream-sse-data-encoding", b"base64"))
             channel.start(Response(200, headers))
-            async with asyncio.timeout(self._cycle_seconds):
+            async with time_limit(self._cycle_seconds):
                 await self._feed(request.path, tail, broadcast, encoding, first)
         except TimeoutError:
             pass  # the cycle is over: the client comes back with its offset

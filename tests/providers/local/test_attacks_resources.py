@@ -203,6 +203,42 @@ async def test_what_a_snapshot_has_frozen_still_counts_as_the_box_s_disk(scene: 
             await scene.provider.delete_snapshot(snapshot.id)
 
 
+async def test_what_lies_in_closed_folders_counts_as_the_box_s_disk(scene: Scene) -> None:
+    hide = """
+for mode in (0, 0o200, 0o300, 0o400, 0o600):
+    os.makedirs(f"{mode}/a/b")
+    with open(f"{mode}/a/b/file", "wb") as file:
+        file.write(os.urandom(3 << 20))
+    os.chmod(f"{mode}/a", mode)
+    os.chmod(f"{mode}", mode)
+"""
+    async with scene.another() as box:
+        assert (await box.exec(["python3", "-c", PRELUDE + hide])).ok
+        for _ in range(2):
+            assert ((await box.metrics()).disk or 0) >= 15 * MEGABYTE
+        modes = await box.exec(["stat", "-c", "%a", "0", "128", "192", "256", "384"])
+        assert modes.stdout.split() == [b"0", b"200", b"300", b"400", b"600"], "as they were"
+        await scene.still_fine()
+
+
+async def test_folders_that_are_closed_without_end_hide_nothing(scene: Scene) -> None:
+    hide = """
+for depth in range(300):
+    os.mkdir("closed")
+    os.chdir("closed")
+with open("file", "wb") as file:
+    file.write(os.urandom(3 << 20))
+for depth in range(300):
+    os.chdir("..")
+    os.chmod("closed", 0)
+"""
+    async with scene.another() as box:
+        assert (await box.exec(["python3", "-c", PRELUDE + hide])).ok
+        for _ in range(2):
+            assert ((await box.metrics()).disk or 0) >= 3 * MEGABYTE
+        await scene.still_fine()
+
+
 async def test_a_flood_of_empty_files_is_stopped(scene: Scene) -> None:
     flood = """
 os.mkdir("flood")

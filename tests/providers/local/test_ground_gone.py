@@ -27,7 +27,8 @@ async def test_a_box_ends_when_its_home_is_deleted(tmp_path: Path) -> None:
         assert pid is not None
         guest = os.pidfd_open(pid)
     try:
-        shutil.rmtree(tmp_path / "home")
+        # As `rm -rf` does it for an ordinary user: a folder of the overlay's own is closed to its owner, and stays.
+        shutil.rmtree(tmp_path / "home", ignore_errors=os.geteuid() != 0)
         await asyncio.wait_for(readable(guest), _SECONDS)
     finally:
         os.close(guest)

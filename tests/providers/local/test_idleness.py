@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from tests.machine import needs_groups
 
 from holdfast.boxes.box import Box, Metrics, Power
 from holdfast.boxes.capabilities import Capability
@@ -257,7 +258,7 @@ REQUESTS: dict[str, Callable[[Box], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("sleep", ["hibernate", "pause"])
+@pytest.mark.parametrize("sleep", ["hibernate", pytest.param("pause", marks=needs_groups)])
 async def test_whatever_is_asked_of_a_sleeping_box_wakes_it(ground: Ground, sleep: str) -> None:
     row = await ground.boxes.create(HIBERNATE)
     async with await ground.boxes.open(row.id) as box:
@@ -291,6 +292,7 @@ async def test_a_hundred_who_ask_at_once_wake_a_box_once(ground: Ground, monkeyp
     assert len(started) == 1
 
 
+@needs_groups
 async def test_looking_at_a_sleeping_box_does_not_wake_it(ground: Ground) -> None:
     row = await ground.boxes.create(HIBERNATE)
     for sleep, state in ((ground.boxes.pause, BoxState.PAUSED), (ground.boxes.hibernate, BoxState.HIBERNATED)):
@@ -348,6 +350,7 @@ async def test_many_sleeps_leave_one_snapshot_and_few_layers(ground: Ground) -> 
         await ground.boxes.open(row.id)
 
 
+@needs_groups
 async def test_an_acquire_wakes_what_sleeps(ground: Ground) -> None:
     row = (await ground.boxes.acquire("k", HIBERNATE)).row
     await ground.boxes.hibernate(row.id)
@@ -368,6 +371,7 @@ async def test_an_acquire_wakes_what_sleeps(ground: Ground) -> None:
 # Pausing
 
 
+@needs_groups
 async def test_a_paused_box_goes_on_where_it_was(ground: Ground) -> None:
     assert Capability.PAUSE in ground.provider.capabilities
     row = await ground.boxes.create(PAUSE)
@@ -393,6 +397,7 @@ async def test_a_paused_box_goes_on_where_it_was(ground: Ground) -> None:
         await eventually(goes_on, "it does not go on")
 
 
+@needs_groups
 async def test_a_paused_box_is_snapshotted_forked_stopped_and_deleted_like_any_other(ground: Ground) -> None:
     row = await ground.boxes.create(PAUSE)
     async with await ground.boxes.open(row.id) as box:
@@ -413,6 +418,7 @@ async def test_a_paused_box_is_snapshotted_forked_stopped_and_deleted_like_any_o
     assert await ground.state(row.id) is BoxState.DELETED
 
 
+@needs_groups
 async def test_a_pause_that_was_cut_short_is_finished_and_one_that_was_forgotten_is_ended(ground: Ground) -> None:
     row = await ground.boxes.create(PAUSE)
     mark = ground.provider.ground.box(row.id) / "paused"

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.machine import BACKEND, needs_groups
 
 from holdfast.providers.local import limits
 from holdfast.providers.local.limits import (
@@ -36,7 +37,6 @@ from holdfast.providers.local.limits import (
 )
 
 MEGABYTE = 1024 * 1024
-BACKEND = detect()
 UNIFIED = next(
     (
         tree.mount_point
@@ -46,7 +46,6 @@ UNIFIED = next(
     None,
 )
 
-needs_groups = pytest.mark.skipif(BACKEND.kind == RLIMITS, reason=f"no control groups here: {BACKEND.why}")
 needs_unified = pytest.mark.skipif(UNIFIED is None, reason="no writable control groups of version 2 here")
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.machine import needs_groups
 
 from holdfast.boxes.errors import VolumeInUse
 from holdfast.boxes.rows import BoxRow
@@ -20,8 +21,6 @@ pytestmark = pytest.mark.anyio
 
 STARTS = 60
 AT_ONCE = 20
-
-needs_groups = pytest.mark.skipif(limits.detect().kind == limits.RLIMITS, reason="no control groups here")
 
 
 class PausingProvider(LocalProvider):

@@ -25,12 +25,26 @@ async def full_box(provider: LocalProvider) -> Box:
     return box
 
 
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """What goes on in the background waits for this."""
+    go_on = asyncio.Event()
+    clear = trash.Trash.clear
+
+    async def clear_later(self: trash.Trash) -> int:
+        await go_on.wait()
+        return await clear(self)
+
+    monkeypatch.setattr(trash.Trash, "clear", clear_later)
+    return go_on
+
+
 def left(home: Path) -> list[Path]:
     return list((home / "local" / "trash").iterdir())
 
 
 async def test_a_removal_that_takes_long_goes_on_in_the_background(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: asyncio.Event
 ) -> None:
     async with LocalProvider(tmp_path) as provider:
         box = await full_box(provider)
@@ -38,12 +52,13 @@ async def test_a_removal_that_takes_long_goes_on_in_the_background(
         await box.delete()
         assert left(tmp_path), "with no time at all, something is left"
         monkeypatch.setattr(trash, "SECONDS", 60.0)
+        held.set()
         await asyncio.wait_for(asyncio.gather(*provider._background), 60)
         assert left(tmp_path) == []
 
 
 async def test_who_ends_meanwhile_leaves_the_rest_to_the_next_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: asyncio.Event
 ) -> None:
     async with LocalProvider(tmp_path) as provider:
         box = await full_box(provider)
@@ -51,6 +66,7 @@ async def test_who_ends_meanwhile_leaves_the_rest_to_the_next_sweep(
         await box.delete()
     assert left(tmp_path)
     monkeypatch.setattr(trash, "SECONDS", 60.0)
+    held.set()
     async with LocalProvider(tmp_path) as provider:
         assert (await provider.sweep()).freed >= FOLDERS * 4096
     assert left(tmp_path) == []

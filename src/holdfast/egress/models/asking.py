@@ -17,6 +17,7 @@ from holdfast.egress.models.errors import InvalidModel, ModelFailed
 from holdfast.egress.models.gateway import REASON, ModelGateway
 from holdfast.egress.models.model import ModelChoice
 from holdfast.model_apis import Api
+from holdfast.time_limit import time_limit
 
 SECONDS: Final = 60.0
 _MAX_ANSWER: Final = 16 * 1024 * 1024
@@ -114,7 +115,7 @@ async def try_to_ask(
     }
     began = time.monotonic()
     try:
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             await gateway.handle(scope, caller.receive, caller.send, _Grant(str(choice), run))
     except TimeoutError:
         caller.status, caller.reason = 0, "silent"

@@ -23,6 +23,7 @@ from holdfast.egress.models.heads import Asked, find_route, headers_to_give, hea
 from holdfast.egress.models.scrubbing import Scrubber
 from holdfast.egress.models.store import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +283,7 @@ class _Exchange:
     async def body(self) -> AsyncGenerator[bytes]:
         while True:
             try:
-                async with asyncio.timeout(self._limits.body_idle):
+                async with time_limit(self._limits.body_idle):
                     message = await self._receive()
             except TimeoutError:
                 raise _Refused(408, "slow", "the request did not arrive in time") from None
@@ -316,7 +317,7 @@ class _Exchange:
             async for piece in response.aiter_raw():
                 self.received += len(piece)
                 if clean := scrubber.feed(piece):
-                    async with asyncio.timeout(self._limits.idle):
+                    async with time_limit(self._limits.idle):
                         await self._send({"type": "http.response.body", "body": clean, "more_body": True})
         except TimeoutError:
             raise _Left from None

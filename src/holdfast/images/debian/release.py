@@ -21,6 +21,7 @@ from typing import Final
 from holdfast.images.debian.control import stanza, words
 from holdfast.images.debian.sources import Source, is_fingerprint
 from holdfast.images.errors import MirrorFailed, NotVerified
+from holdfast.time_limit import time_limit
 
 _SECONDS: Final = 60.0
 _WEAK: Final = {"1", "2", "3"}
@@ -193,7 +194,7 @@ async def _run(arguments: Sequence[str]) -> str:
             hint=f"install it (apt install gpgv, dnf install gnupg2). {INSECURE_HINT}",
         ) from None
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with time_limit(_SECONDS):
             output, _ = await process.communicate()
     except TimeoutError:
         raise NotVerified(f"gpgv did not answer within {_SECONDS:.0f} s") from None

@@ -5,7 +5,6 @@ Knows the daemon's words (containers, images, volumes) and nothing of boxes. aio
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
@@ -23,6 +22,7 @@ from aiodocker.stream import Stream
 from yarl import URL
 
 from holdfast.boxes.errors import BoxUnreachable, CannotIsolate, InvalidSpec, Refused
+from holdfast.time_limit import time_limit
 
 DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"
 SECONDS: Final = 60.0
@@ -121,7 +121,7 @@ class Engine:
             )
         docker = self._connect()
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with time_limit(_CONNECT_SECONDS):
                 version = await docker.version()
                 found = tuple(int(part) for part in str(version["ApiVersion"]).split("."))
                 if found < _OLDEST:
@@ -205,7 +205,7 @@ class Engine:
 
     async def _reached(self, request: Callable[[], Awaitable[T]], seconds: float) -> T:
         try:
-            async with asyncio.timeout(seconds):
+            async with time_limit(seconds):
                 return await request()
         except DockerError as error:
             if error.status == _CANNOT_CONNECT:

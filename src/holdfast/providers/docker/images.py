@@ -22,6 +22,7 @@ from holdfast.boxes.images import Image, ImageConfig, ImageStore, check_referenc
 from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, told
 from holdfast.providers.docker.objects import KIND, Kind
 from holdfast.providers.docker.snapshots import Snapshots
+from holdfast.time_limit import time_limit
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _OURS: Final = frozenset({Kind.SNAPSHOT, Kind.FORK})
@@ -70,7 +71,7 @@ async def _pull(engine: Engine, name: str) -> None:
     if not rest and ":" not in repository.rpartition("/")[2]:
         params["tag"] = "latest"
     try:
-        async with asyncio.timeout(LONG_SECONDS):
+        async with time_limit(LONG_SECONDS):
             await engine.send("images/create", b"", params=params)
     except EngineProblem as problem:
         raise _missing(name, f"and it cannot be pulled: {problem.message}") from None

@@ -25,6 +25,7 @@ from holdfast.boxes.errors import BoxError, BoxUnreachable, CannotIsolate
 from holdfast.providers.docker import interpreter
 from holdfast.providers.docker.engine import Engine, EngineProblem, told
 from holdfast.providers.docker.objects import GROUND, KIND, MAKER, NONCE, RECORD, Kind, Maker, Names, is_forsaken
+from holdfast.time_limit import time_limit
 
 PLACE: Final = interpreter.PLACE
 """Where the volume is in a box."""
@@ -230,7 +231,7 @@ async def ask_help(
     try:
         stream = await engine.attach(container)
         try:
-            async with asyncio.timeout(_HELP_SECONDS):
+            async with time_limit(_HELP_SECONDS):
                 await engine.ask("POST", f"containers/{container}/start")
                 heard = b""
                 while not heard.endswith(b"\n"):

@@ -23,6 +23,7 @@ from holdfast.providers.asked_files import QUICK, AskedFiles, write_all
 from holdfast.providers.local import link
 from holdfast.providers.local.link import Link
 from holdfast.providers.pipes import Pipe
+from holdfast.time_limit import time_limit
 
 _PIECE: Final = 1 << 18
 
@@ -89,7 +90,7 @@ class GuestFiles(AskedFiles):
             raise InvalidSpec(f"{mode:o} are no permissions")
         with await self._link.call(self._request("write", path, mode=mode)) as call:
             try:
-                async with asyncio.timeout(link.DEFAULT_SECONDS):
+                async with time_limit(link.DEFAULT_SECONDS):
                     _, given = await call.answer()
                 if len(given) != 1:
                     for each in given:
@@ -109,7 +110,7 @@ class GuestFiles(AskedFiles):
                 finally:
                     os.close(descriptor)
                 call.send({"op": "commit"})
-                async with asyncio.timeout(link.DEFAULT_SECONDS):
+                async with time_limit(link.DEFAULT_SECONDS):
                     await call.done()
             except GuestRefused as refused:
                 raise file_problem(refused.number, refused.about or path) from None

@@ -48,6 +48,10 @@ takes the kernel longer than all else that handing a box over does."""
 _LOCK_SECONDS: Final = 60.0
 _LONG_PATH: Final = 2048
 _DEEPEST: Final = 200
+_OPEN: Final = 0o500
+"""What the owner of a folder needs to list it and to look at what is in it."""
+_MOST_OPENED: Final = 100
+"""Closed folders, one in another, that are opened for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,43 +428,88 @@ def measure(path: Path, least: int = 0) -> int:
     except OSError:
         return 0
     try:
-        return _measure(root, least, set(), 0)
+        return _Measuring(least).folder(root)
     finally:
         os.close(root)
 
 
-def _measure(root: int, least: int, seen: set[tuple[int, int]], depth: int) -> int:
+class _Measuring:
     """By paths from an open folder. A box can make folders deeper than a path is long: from there, one more is open."""
-    total = 0
-    waiting = ["."]
-    while waiting:
-        name = waiting.pop()
-        try:
-            folder = open_beneath(root, name)
-        except OSError:
-            continue  # gone, or a link by now
-        try:
-            if len(name) > _LONG_PATH and depth < _DEEPEST:
-                total += _measure(folder, least, seen, depth + 1)
-                continue
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-                    if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-                        if (status.st_dev, status.st_ino) in seen:
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._seen: set[tuple[int, int]] = set()
+        self._opened = 0
+        """Closed folders around the one that is measured."""
+
+    def folder(self, root: int, depth: int = 0) -> int:
+        total = 0
+        waiting = ["."]
+        while waiting:
+            name = waiting.pop()
+            try:
+                folder = open_beneath(root, name)
+            except OSError:
+                continue  # gone, or a link by now
+            try:
+                if len(name) > _LONG_PATH and depth < _DEEPEST:
+                    total += self.folder(folder, depth + 1)
+                    continue
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        try:
+                            status = entry.stat(follow_symlinks=False)
+                        except OSError:
                             continue
-                        seen.add((status.st_dev, status.st_ino))
-                    total += max(status.st_blocks * 512, least)
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append(f"{name}/{entry.name}")
-        except OSError:
-            continue
+                        is_folder = stat.S_ISDIR(status.st_mode)
+                        if status.st_nlink > 1 and not is_folder:
+                            if (status.st_dev, status.st_ino) in self._seen:
+                                continue
+                            self._seen.add((status.st_dev, status.st_ino))
+                        total += max(status.st_blocks * 512, self._least)
+                        if is_folder and _is_closed(status) and self._opened < _MOST_OPENED:
+                            with contextlib.suppress(OSError):  # gone, or a link by now
+                                total += self._closed(folder, entry.name, depth)
+                        elif is_folder:
+                            if _is_closed(status):
+                                with contextlib.suppress(OSError):
+                                    _change_mode(folder, entry.name, None)  # for good: too many are open around it
+                            waiting.append(f"{name}/{entry.name}")
+            except OSError:
+                continue
+            finally:
+                os.close(folder)
+        return total
+
+    def _closed(self, parent: int, name: str, depth: int) -> int:
+        """Open a folder to ourselves for as long as it is measured."""
+        mode = _change_mode(parent, name, None)
+        self._opened += 1
+        try:
+            folder = os.open(name, FOLDER, dir_fd=parent)
+            try:
+                return self.folder(folder, depth)
+            finally:
+                os.close(folder)
         finally:
-            os.close(folder)
-    return total
+            self._opened -= 1
+            _change_mode(parent, name, mode)
+
+
+def _change_mode(parent: int, name: str, mode: int | None) -> int:
+    """Give a folder these permissions; None: open it to its owner. Returns those that it had. Follows no link."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        before = os.fstat(place).st_mode
+        os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(before | _OPEN if mode is None else mode))  # noqa: PTH101
+        return before
+    finally:
+        os.close(place)
+
+
+def _is_closed(status: os.stat_result) -> bool:
+    """Whether a folder is closed to us though we own it: where the server is an ordinary user, boxes are that user."""
+    return status.st_uid == os.geteuid() != 0 and stat.S_IMODE(status.st_mode) & _OPEN != _OPEN
 
 
 def updated(record: BoxRecord, **changes: Any) -> BoxRecord:

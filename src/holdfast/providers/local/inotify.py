@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from holdfast.time_limit import time_limit
+
 _IN_MODIFY: Final = 0x2
 _IN_CLOSE_WRITE: Final = 0x8
 _HEADER: Final = struct.Struct("iIII")
@@ -31,7 +33,7 @@ class Change:
     async def wait(self, seconds: float) -> None:
         """Until something changed, or for so long."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with time_limit(seconds):
                 await self._event.wait()
 
 

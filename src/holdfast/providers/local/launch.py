@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from holdfast.boxes.errors import CannotIsolate, CreateFailed
 from holdfast.providers.pipes import Pipe
+from holdfast.time_limit import time_limit
 
 _SECONDS: Final = 30.0
 _PACKET: Final = 1 << 16
@@ -121,7 +122,7 @@ class Launcher:
         """Waited for even when cancelled: what was begun must be known before anybody undoes it."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        async with asyncio.timeout(_SECONDS):
+        async with time_limit(_SECONDS):
             try:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:

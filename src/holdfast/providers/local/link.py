@@ -22,6 +22,7 @@ from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable,
 from holdfast.guest import codec
 from holdfast.providers.answers import ArchiveRefused, GuestRefused, check_refused, read_answer
 from holdfast.providers.pipes import readable
+from holdfast.time_limit import time_limit
 
 _ANSWER_LIMIT: Final = codec.LIMIT
 _PIECE: Final = 1 << 16
@@ -220,7 +221,7 @@ class Link:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
             sent = connection.sendmsg([data], rights)
             if sent < len(data):
-                async with asyncio.timeout(DEFAULT_SECONDS):
+                async with time_limit(DEFAULT_SECONDS):
                     await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
         except TimeoutError:
             connection.close()
@@ -260,7 +261,7 @@ class Link:
     ) -> tuple[dict[str, Any], list[int]]:
         with await self.call(message, descriptors) as call:
             try:
-                async with asyncio.timeout(seconds):
+                async with time_limit(seconds):
                     return await call.answer()
             except TimeoutError:
                 raise BoxUnreachable(

@@ -19,6 +19,7 @@ from holdfast.providers.answers import GuestRefused
 from holdfast.providers.guest_box import check_port
 from holdfast.providers.local.link import Link
 from holdfast.providers.pipes import writable
+from holdfast.time_limit import time_limit
 
 _CONNECT_SECONDS: Final = 10.0
 
@@ -114,7 +115,7 @@ async def _connect(link: Link, port: int, ipv6: bool) -> socket.socket | None:
         raise BoxUnreachable("the guest handed out something that is no connection") from None
     connection.setblocking(False)
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with time_limit(_CONNECT_SECONDS):
             await writable(connection.fileno())
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
             return connection

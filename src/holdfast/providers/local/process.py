@@ -45,6 +45,7 @@ from holdfast.providers.local.link import DEFAULT_SECONDS, Call, Link
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.threads.ids import new_id, now_ms
+from holdfast.time_limit import time_limit
 
 _FOR_ANYBODY: Final = 0o666
 """Of pipes and kept output. Nobody gets there but by a descriptor, or through a folder that is shut to others."""
@@ -188,7 +189,7 @@ async def run_command(
         if not stdin:
             feeder.close()
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout):
                 if stdin or on_stdout is not None or on_stderr is not None:
                     code = await _attend(call, output, errors, feeder, stdin)
                 else:
@@ -303,7 +304,7 @@ class PipeChannel(Channel):
             finally:
                 for each in (input_read, output_write, errors_write):
                     os.close(each)
-            async with asyncio.timeout(DEFAULT_SECONDS):
+            async with time_limit(DEFAULT_SECONDS):
                 await call.done()
         except BaseException as error:
             for each in (input_write, output_read, errors_read):
@@ -409,7 +410,7 @@ class KeptProcess(Process):
         return ProcessInfo(self.id, self.argv, self.pty, state, code, self._started_at, ended_at)
 
     async def wait(self, timeout: float | None = None) -> int:
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             while (code := self._exit_code()) is None:
                 try:
                     with await self._link.call({"op": "wait", "id": self.id}) as call:

@@ -20,6 +20,7 @@ from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable,
 from holdfast.guest import codec, frames
 from holdfast.providers.answers import ArchiveRefused, GuestRefused, check_refused, read_answer
 from holdfast.providers.stream.transport import Dial, Transport
+from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class Call:
     async def answer(self, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
         """The next message. Raises `GuestRefused`, `ArchiveRefused`; `BoxUnreachable` where none comes."""
         try:
-            async with asyncio.timeout(seconds):
+            async with time_limit(seconds):
                 while not self._messages:
                     self.check_open()
                     self._waiting = asyncio.get_running_loop().create_future()
@@ -284,7 +285,7 @@ class _Wire:
 
     async def open(self) -> None:
         """Wait for the greeting, then serve."""
-        async with asyncio.timeout(_GREET_SECONDS):
+        async with time_limit(_GREET_SECONDS):
             while len(self._buffer) < len(frames.GREETING):
                 if not frames.GREETING.startswith(self._buffer):
                     raise _Nonsense("no greeting")
@@ -325,7 +326,7 @@ class _Wire:
         found: BoxError | None = None
         if self._calls:
             with contextlib.suppress(OSError, BoxError, TimeoutError):
-                async with asyncio.timeout(_VERDICT_SECONDS):
+                async with time_limit(_VERDICT_SECONDS):
                     found = await self._verdict()
         for call in list(self._calls.values()):
             call.end(found or BoxUnreachable(self.lost or f"the stream to box {self.box} was lost"))
@@ -334,7 +335,7 @@ class _Wire:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
         with contextlib.suppress(OSError, BoxError, TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with time_limit(_CLOSE_SECONDS):
                 await self._transport.close()
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
@@ -568,7 +569,7 @@ class StreamLink(Asking):
     async def _connect(self) -> _Wire:
         await self._drop("it was lost")
         try:
-            async with asyncio.timeout(_DIAL_SECONDS):
+            async with time_limit(_DIAL_SECONDS):
                 transport = await self._dial()
         except TimeoutError:
             raise BoxUnreachable(f"box {self.box} could not be dialled in {_DIAL_SECONDS:.0f} s") from None
@@ -589,7 +590,7 @@ class StreamLink(Asking):
 
     async def _what_became(self) -> BoxError | None:
         with contextlib.suppress(OSError, BoxError, TimeoutError):
-            async with asyncio.timeout(_VERDICT_SECONDS):
+            async with time_limit(_VERDICT_SECONDS):
                 return await self._verdict()
         return None
 

@@ -36,6 +36,7 @@ from holdfast.providers.commands import cannot_execute, cannot_tell, check_termi
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.stream.link import Asking, Call, Stream
 from holdfast.threads.ids import new_id, now_ms
+from holdfast.time_limit import time_limit
 
 _PIECE: Final = 1 << 18
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
@@ -74,7 +75,7 @@ class StreamProcesses:
             if not stdin:
                 call.streams[_INPUT].finish()
             try:
-                async with asyncio.timeout(timeout):
+                async with time_limit(timeout):
                     code = await _attend(call, output, errors, stdin)
             except TimeoutError:
                 raise ExecTimeout(
@@ -340,7 +341,7 @@ class KeptProcess(Process):
         return True
 
     async def wait(self, timeout: float | None = None) -> int:
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             for pause in (*_AGAIN, None):
                 try:
                     return await self._wait()

@@ -6,6 +6,8 @@ import asyncio
 from concurrent.futures import Future
 from typing import Final, Literal
 
+from holdfast.time_limit import time_limit
+
 Point = Literal["start", "end"] | int
 """Where an answer is held: before its first byte, before its end, or after so many deltas."""
 
@@ -32,7 +34,7 @@ class Gate:
 
     async def reached(self, timeout: float = _PATIENCE) -> None:
         """Until an answer stands here. Raises `TimeoutError`."""
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             await asyncio.shield(asyncio.wrap_future(self._reached))
 
     def wait_reached(self, timeout: float = _PATIENCE) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from holdfast.model_apis import Api
+from holdfast.time_limit import time_limit
 
 Role = Literal["system", "user", "assistant"]
 Ending = Literal["answered", "refused", "cut", "gone"]
@@ -91,7 +92,7 @@ class Request:
         return self._ended.result() if self._ended.done() else None
 
     async def ended(self, timeout: float = _PATIENCE) -> Ending:
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             return await asyncio.shield(asyncio.wrap_future(self._ended))
 
     def end(self, how: Ending) -> None:

@@ -26,6 +26,7 @@ from holdfast.testing.model.responses import Responses
 from holdfast.testing.model.scripts import Script, Scripts
 from holdfast.testing.model.steps import Scripted, Step
 from holdfast.testing.model.tools import NoSuchTool, choose, offered_by
+from holdfast.time_limit import time_limit
 
 _PATIENCE: Final = 60.0
 _MAX_KEPT: Final = 1000
@@ -171,7 +172,7 @@ class ScriptedModel:
 
     async def until(self, holds: Callable[[list[Request]], bool], timeout: float = _PATIENCE) -> list[Request]:
         """Wait until this holds of the requests. Asked again whenever one comes. Raises `TimeoutError`."""
-        async with asyncio.timeout(timeout):
+        async with time_limit(timeout):
             while True:
                 waiter: Future[None] = Future()
                 with self._lock:

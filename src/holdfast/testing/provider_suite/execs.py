@@ -24,6 +24,7 @@ from holdfast.testing.provider_suite.ground import (
     sh,
     text,
 )
+from holdfast.time_limit import time_limit
 
 ODD_ARGUMENTS = (
     "",
@@ -188,7 +189,7 @@ class Execs(Ground):
 
         script = "echo one; until [ -e go ]; do sleep 0.01; done; echo two; echo problem >&2"
         task = asyncio.create_task(sh(box, script, on_stdout=take, on_stderr=problems.append))
-        async with asyncio.timeout(20):
+        async with time_limit(20):
             await first.wait()
         assert b"".join(out) == b"one\n"
         await box.files.write("go", b"")
@@ -249,7 +250,7 @@ class Execs(Ground):
 
         async def pieces() -> AsyncIterator[bytes]:
             yield b"first\n"
-            async with asyncio.timeout(PATIENCE):
+            async with time_limit(PATIENCE):
                 await heard.wait()  # the second piece comes only when the first was answered
             yield b"second\n"
 
@@ -273,7 +274,7 @@ class Execs(Ground):
         assert (await sh(box, "exec <&-; echo on", stdin=bytes(MEGABYTE))).text == "on\n"
 
     async def test_a_command_that_leaves_something_running_has_ended_all_the_same(self, box: Box) -> None:
-        async with asyncio.timeout(20):
+        async with time_limit(20):
             done = await sh(box, "sleep 1000 & echo $!")
         assert done.ok
         await sh(box, 'kill "$1" || true', done.text.strip())

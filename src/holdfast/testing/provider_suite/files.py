@@ -31,6 +31,7 @@ from holdfast.testing.provider_suite.ground import (
     streamed,
     text,
 )
+from holdfast.time_limit import time_limit
 
 ODD_NAMES = ("two words", "two\nlines", "grüße 🌊", "-rf", "*", "'\"", "n" * 255, os.fsdecode(b"not \xff text"))
 
@@ -138,8 +139,9 @@ class FilesOfABox(Ground):
             return
         with pytest.raises(FileDenied):
             await box.files.read("shut")
+        await sh(box, "mkdir closed && chmod 500 closed")
         with pytest.raises(FileDenied):
-            await box.files.write("/etc/holdfast-suite", b"x")
+            await box.files.write("closed/file", b"x")
 
     async def test_a_pipe_or_a_device_is_no_file_and_holds_nobody_up(self, box: Box) -> None:
         await sh(box, "mkfifo pipe")
@@ -233,7 +235,7 @@ class FilesOfABox(Ground):
             yield b"end"
 
         writing = asyncio.create_task(box.files.write("file", slowly()))
-        async with asyncio.timeout(20):
+        async with time_limit(20):
             await begun.wait()
         assert await box.files.read("file") == b"old"
         assert await text(box, "cat file") == "old"
@@ -260,7 +262,7 @@ class FilesOfABox(Ground):
         with pytest.raises(Broken):
             await box.files.write("f/file", fails())
         writing = asyncio.create_task(box.files.write("f/file", hangs()))
-        async with asyncio.timeout(20):
+        async with time_limit(20):
             await begun.wait()
         await cancelled(writing)
         assert await box.files.read("f/file") == b"old"

@@ -25,6 +25,7 @@ from holdfast.boxes.process import Completed, Connection, Process, Stream
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, VolumeMount
+from holdfast.time_limit import time_limit
 
 Reopen = Callable[[], Awaitable[Provider]]
 """Opens one more provider on the same ground. Whoever calls it closes that one."""
@@ -250,7 +251,7 @@ def _accounts(config: pytest.Config) -> Accounts:
 def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def limited(self: Ground, *arguments: Any, **named: Any) -> None:
-        async with asyncio.timeout(self.time_limit):
+        async with time_limit(self.time_limit):
             await test(self, *arguments, **named)
 
     return limited
@@ -313,7 +314,7 @@ async def _not(answer: Awaitable[bool]) -> bool:
 async def eventually(check: Callable[[], Awaitable[_Found]], otherwise: str, *, patience: float = PATIENCE) -> _Found:
     """Ask again and again until the answer is true."""
     try:
-        async with asyncio.timeout(patience):
+        async with time_limit(patience):
             while True:
                 found = await check()
                 if found:
@@ -327,7 +328,7 @@ async def prints(process: Process, wanted: bytes, *, stream: Stream = "stdout", 
     """Wait until a process has printed something. Returns all that it printed from the offset on."""
     seen = b""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with time_limit(PATIENCE):
             async for chunk in process.output(stream, offset):
                 assert chunk.offset == offset + len(seen)
                 seen += chunk.data

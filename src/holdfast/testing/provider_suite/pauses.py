@@ -13,6 +13,7 @@ from holdfast.boxes.errors import BoxStopped, BoxUnreachable
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.ground import Ground, Hatchery, Reopen, claims, eventually, prints, sh, text
+from holdfast.time_limit import time_limit
 
 _COUNT = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done"
 
@@ -50,7 +51,7 @@ class Pauses(Ground):
     @claims(Capability.PAUSE)
     async def test_a_paused_box_keeps_nobody_waiting(self, box: Box) -> None:
         await box.pause()
-        async with asyncio.timeout(10):
+        async with time_limit(10):
             with pytest.raises((BoxStopped, BoxUnreachable)):
                 await box.exec(["true"])
             with pytest.raises((BoxStopped, BoxUnreachable)):

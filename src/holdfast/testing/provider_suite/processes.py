@@ -26,6 +26,7 @@ from holdfast.testing.provider_suite.ground import (
     prints,
     runs,
 )
+from holdfast.time_limit import time_limit
 
 
 class Processes(Ground):
@@ -145,7 +146,7 @@ class Processes(Ground):
         process = await box.spawn(["sh", "-c", "until [ -e go ]; do sleep 0.01; done; wc -c"], stdin=True)
         writing = asyncio.create_task(process.write(bytes(4 * MEGABYTE)))
         await box.files.write("go", b"")
-        async with asyncio.timeout(PATIENCE):
+        async with time_limit(PATIENCE):
             await writing
         await process.close_stdin()
         assert (await all_of(process)).strip() == b"4194304"

@@ -26,12 +26,13 @@ from holdfast.testing.provider_suite.ground import (
     sh,
     text,
 )
+from holdfast.time_limit import time_limit
 
 
 async def _outcome(work: Awaitable[Any]) -> Any:
     """What came of it: an answer or a proper error, in time. Everything else is a bug."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with time_limit(PATIENCE):
             return await work
     except BoxError as error:
         return error
@@ -60,7 +61,7 @@ class Races(Ground):
     async def test_a_stop_ends_what_runs(self, box: Box) -> None:
         running = asyncio.create_task(_outcome(sh(box, "echo 1 > begun; exec sleep 1000")))
         await appears(box, "begun")
-        async with asyncio.timeout(PATIENCE):
+        async with time_limit(PATIENCE):
             await box.stop()
         outcome = await running
         assert isinstance(outcome, BoxError) or outcome.exit_code > 128, outcome
@@ -103,7 +104,7 @@ class Races(Ground):
             for each in (all_of(process), process.wait(), channel.read(), rest_of_the_file(), sh(box, "sleep 1000"))
         ]
         await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE):
+        async with time_limit(PATIENCE):
             await box.delete()
         await asyncio.gather(*work)
         await channel.close()

@@ -5,7 +5,6 @@ When it is tried again is decided in rules, and done by the service.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -14,6 +13,7 @@ import orjson
 
 from holdfast.threads.subscriptions.errors import WebhookRefused
 from holdfast.threads.subscriptions.urls import Resolver, WebhookTarget, find_address, parse_target, resolve
+from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
     import httpx  # loaded when the first webhook is: most servers send none, and every start would wait for it
@@ -55,7 +55,7 @@ class WebhookSender:
         """Raise unless this URL may be called as things stand; asks for its name, sends nothing."""
         target = parse_target(url, allow_local=self._allow_local)
         try:
-            async with asyncio.timeout(min(LOOKUP_SECONDS, self._timeout)):
+            async with time_limit(min(LOOKUP_SECONDS, self._timeout)):
                 await find_address(target, self._resolver)
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
             raise WebhookRefused(
@@ -68,7 +68,7 @@ class WebhookSender:
 
         try:
             target = parse_target(url, allow_local=self._allow_local)
-            async with asyncio.timeout(self._timeout):
+            async with time_limit(self._timeout):
                 return await self._send(target, body, headers)
         except TimeoutError:
             raise DeliveryFailed(f"no complete answer within {self._timeout:g} s") from None
