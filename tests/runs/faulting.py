@@ -123,6 +123,10 @@ PATIENT: Final = frozenset({Fault.LIMITED, Fault.BROKEN})
 CUTTING: Final = frozenset({Fault.KILL_SERVER, Fault.STOP_SERVER, Fault.CUT})
 """An answer of the model may be cut off: the agent asks again, and is told again what it has in part already."""
 DRIVEN: Final = frozenset({"codex", "opencode"})
+BY_PROCESS: Final = frozenset(
+    {Fault.KILL_AGENT, Fault.KILL_DRIVER, Fault.TERMINATE_AGENT, Fault.KILL_RUNNER, Fault.KILL_GUEST}
+)
+"""Which strike at a process: it has to be found from outside."""
 
 
 def moments(agent: str, fault: Fault) -> tuple[Moment, ...]:

@@ -10,7 +10,9 @@ from random import Random
 import pytest
 from tests.agents import InstalledAgents
 from tests.runs.faulting import (
+    BY_PROCESS,
     CUTTING,
+    DRIVEN,
     FIRST,
     LAST,
     MODEL,
@@ -57,6 +59,8 @@ async def ground(tmp_path_factory: pytest.TempPathFactory, installed_agents: Ins
 @pytest.mark.parametrize("cell", wanted(), ids=str)
 async def test_a_run_survives(ground: Ground, cell: Cell, record_property: Note) -> None:
     """One that failed: bin/test --all tests/runs/test_faults.py -k CELL"""
+    if os.geteuid() != 0 and cell.agent in DRIVEN and cell.fault in BY_PROCESS:
+        pytest.skip("only root can tell a driver from its runner: neither lets others look at it")
     ended = BROKEN
     try:
         ended = await survives(ground, cell)
