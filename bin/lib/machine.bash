@@ -8,10 +8,12 @@ install_missing_packages() {
     find_missing_packages
     ((${#missing_packages[@]})) || return 0
     if ((EUID == 0)) && command -v apt-get >/dev/null; then
-        local started=${EPOCHREALTIME/[.,]/}
+        local started=${EPOCHREALTIME/[.,]/} status=0
+        mkdir -p "$private" 2>/dev/null || fail "cannot write to $checkout" "use a checkout of your own"
         printf '  setting up   %s' "${missing_packages[*]}" >&2
-        (while_locked install_packages "${missing_packages[@]}") >"$log" 2>&1 </dev/null || true
+        (while_locked install_packages "${missing_packages[@]}") >"$log" 2>&1 </dev/null || status=$?
         printf ' %s\n' "$(seconds_since "$started")" >&2
+        ((status == 0)) || { echo "    apt-get failed, so some tests will be skipped:" && tail -n 5 "$log" | sed 's/^/    /'; } >&2
         find_missing_packages
     fi
 }
@@ -42,7 +44,8 @@ install_packages() {
     # Docker's package would start a daemon of its own. The tests start theirs.
     local policy=/usr/sbin/policy-rc.d made= status=0
     [[ -e $policy ]] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=1; }
-    { apt-get -q update && apt-get -qy install --no-install-recommends "$@"; } || status=$?
+    local patient=(-o DPkg::Lock::Timeout=300) # another apt-get may be at work
+    { apt-get "${patient[@]}" -q update && apt-get "${patient[@]}" -qy install --no-install-recommends "$@"; } || status=$?
     [[ -z $made ]] || rm -f "$policy"
     return "$status"
 }

@@ -9,6 +9,7 @@ beside it) puts there can lead a later entry outside.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -126,6 +127,8 @@ class _Packing:
         except FileNotFoundError:
             pass  # gone since it was listed
         except OSError as error:
+            if stat.S_ISLNK(about.st_mode) and error.errno == errno.EINVAL:
+                return  # no link any more
             raise _named(error, stored) from None
 
     def _file(self, folder: int, name: bytes, stored: bytes) -> None:

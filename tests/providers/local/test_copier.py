@@ -131,3 +131,18 @@ def test_what_was_not_copied_says_what_to_do(outcome: dict[str, object], running
         check_copied("b-1", outcome, running=running)
     assert refused.value.code == code
     assert hint in (refused.value.hint or "")
+
+
+def test_a_link_that_is_none_any_more_is_a_change(trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = trees
+    (source / "link").symlink_to("somewhere")
+    readlink = os.readlink
+
+    def exchanged(name: bytes, *, dir_fd: int) -> bytes:
+        os.unlink(name, dir_fd=dir_fd)
+        os.mkdir(name, dir_fd=dir_fd)
+        return readlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "readlink", exchanged)
+    with pytest.raises(copier.Changed):
+        copy(source, target)

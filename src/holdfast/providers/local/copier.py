@@ -88,7 +88,7 @@ class _Copying:
         if stat.S_ISREG(about.st_mode):
             self._file(step, made)
         elif stat.S_ISLNK(about.st_mode):
-            os.symlink(os.readlink(name, dir_fd=step.folder), name, dir_fd=made)
+            os.symlink(_target_of(name, step.folder), name, dir_fd=made)
         else:  # a pipe, a socket, or the node by which an overlay marks what was deleted
             os.mknod(name, about.st_mode, about.st_rdev, dir_fd=made)
             os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=made)
@@ -222,6 +222,15 @@ def _walk(root: int) -> Iterator[_Step]:
         for each in (folder, *(held for held, _, _, _ in stack)):
             if each >= 0:
                 os.close(each)
+
+
+def _target_of(name: bytes, folder: int) -> bytes:
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise Changed from None  # it is no link any more
+        raise
 
 
 def _names(folder: int) -> list[bytes]:
