@@ -19,8 +19,8 @@ from report import Goal, Result, Row
 
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.registry import find
-from holdfast.runs.launching import rebuild
-from holdfast.runs.log import RunLog
+from holdfast.runs.launch import rebuild
+from holdfast.runs.run_log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection

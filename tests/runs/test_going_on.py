@@ -12,7 +12,7 @@ from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
 from holdfast.boxes.box import Liveness
-from holdfast.runs import launching
+from holdfast.runs import launch
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
 from holdfast.runs.reconcile import Look, RunnerState, Thresholds
@@ -379,7 +379,7 @@ async def test_a_workspace_that_is_too_large_for_another_box_says_where_to_make_
 ) -> None:
     thread = await finished_run(world)
     box = (await world.latest(thread)).box
-    monkeypatch.setattr(launching, "MAX_BYTES", 0)
+    monkeypatch.setattr(launch, "MAX_BYTES", 0)
     other = replace(SPEC, env={"OTHER": "machine"})
     resumed = await world.runs.resume(thread, change=lambda options: replace(options, spec=other))
     error = (await world.settled(resumed)).error or {}

@@ -15,12 +15,12 @@ from tests.runs.world import SPEC
 
 from holdfast.boxes.service import Boxes
 from holdfast.runs.errors import RunOver, ThreadBusy
-from holdfast.runs.launching import Launch, Launching
-from holdfast.runs.log import RunLog
+from holdfast.runs.launch import Launch, Launching
 from holdfast.runs.reconcile import End
 from holdfast.runs.request import Options, Prompt
+from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
-from holdfast.runs.workspaces import Workspaces
+from holdfast.runs.workspace_store import Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch, StreamConflict
 from holdfast.threads.ids import now_ms

@@ -21,12 +21,12 @@ from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
-from holdfast.runs.launching import Launching
-from holdfast.runs.log import RunLog
+from holdfast.runs.launch import Launching
+from holdfast.runs.ports import Installed, RunTokens, TellInstalling
 from holdfast.runs.request import Options, Prompt, with_life
-from holdfast.runs.seams import Installed, RunTokens, TellInstalling
+from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Launched, Runs
-from holdfast.runs.workspaces import Workspaces
+from holdfast.runs.workspace_store import Workspaces
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
 from holdfast.threads.entries import Entry

@@ -20,9 +20,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
-from holdfast.runs.changes import Changes, Compared, compare
 from holdfast.runs.diagnosis import Diagnosis, diagnose
-from holdfast.runs.ending import finish
 from holdfast.runs.errors import (
     InvalidRun,
     NoFiles,
@@ -32,9 +30,8 @@ from holdfast.runs.errors import (
     ThreadBusy,
     TooManyWaiting,
 )
-from holdfast.runs.launching import Launch, Launching, key_of
-from holdfast.runs.log import RunLog
-from holdfast.runs.looking import KILL, TERMINATE, Looking
+from holdfast.runs.launch import Launch, Launching, key_of
+from holdfast.runs.probe import KILL, TERMINATE, Looking
 from holdfast.runs.reconcile import (
     End,
     Known,
@@ -49,7 +46,10 @@ from holdfast.runs.reconcile import (
     timed_out,
 )
 from holdfast.runs.request import Options, Prompt, check_prompt, default_spec, options_of, timeout_in
-from holdfast.runs.workspaces import Workspaces
+from holdfast.runs.run_end import finish
+from holdfast.runs.run_log import RunLog
+from holdfast.runs.workspace_diff import Changes, Compared, compare
+from holdfast.runs.workspace_store import Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StreamConflict, StreamError, StreamNotFound
 from holdfast.threads.ids import new_entry_id, new_id

@@ -8,7 +8,7 @@ from holdfast.egress.models import Models
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness
 from holdfast.model_apis import Api
-from holdfast.runs.offers import Offer, offers
+from holdfast.runs.model_choice import Offer, offers
 from holdfast.server.box_routes import BOX_ERRORS
 from holdfast.server.models import Model
 from holdfast.server.runs import AgentName

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.box import Box
     from holdfast.harnesses.harness import Harness
     from holdfast.harnesses.installing import Progress, Tools
-    from holdfast.runs.seams import Installed, RunTokens, TellInstalling
+    from holdfast.runs.ports import Installed, RunTokens, TellInstalling
     from holdfast.runs.service import Runs
     from holdfast.server.clocks import Clocks
     from holdfast.server.door import Door
@@ -100,12 +100,12 @@ class LateRuns:
         boxes = await self._boxes.get()
         await load_aside(_load)  # which takes long enough that nobody else should wait for it
         from holdfast.harnesses.installing import Tools
-        from holdfast.runs.launching import Launching
-        from holdfast.runs.log import RunLog
-        from holdfast.runs.model_trouble import ModelTrouble
+        from holdfast.runs.launch import Launching
+        from holdfast.runs.model_errors import ModelTrouble
         from holdfast.runs.reconcile import Thresholds
+        from holdfast.runs.run_log import RunLog
         from holdfast.runs.service import Runs
-        from holdfast.runs.workspaces import Workspaces
+        from holdfast.runs.workspace_store import Workspaces
 
         workspaces = Workspaces(self._home / "workspaces")
         await asyncio.to_thread(workspaces.sweep)
@@ -149,7 +149,7 @@ class _Agents:
 
     async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
         from holdfast.harnesses.placing import ensure
-        from holdfast.runs.seams import Installed
+        from holdfast.runs.ports import Installed
 
         news = _News()
         telling = asyncio.create_task(news.tell(tell))
@@ -188,7 +188,7 @@ class _Tokens:
         self._access = access
 
     def issue(self, *, thread: str, run: str, epoch: int, box: str, agent: str, model: str) -> RunTokens:
-        from holdfast.runs.seams import RunTokens
+        from holdfast.runs.ports import RunTokens
 
         return RunTokens(
             self._access.issue_run(thread, run, epoch, box, RunScope.RUNNER, agent=agent).token,

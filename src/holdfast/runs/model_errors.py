@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
-from holdfast.runs.log import RunLog
+from holdfast.runs.run_log import RunLog
 from holdfast.threads.errors import StreamError
 from holdfast.threads.runs import model_trouble
 

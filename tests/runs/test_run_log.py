@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runs.log import RunLog
+from holdfast.runs.run_log import RunLog
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.seals import Seals

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from holdfast.runs.dangling import Remains
 from holdfast.runs.errors import RunOver
-from holdfast.runs.log import RunLog
 from holdfast.runs.reconcile import End
-from holdfast.runs.remains import Remains
+from holdfast.runs.run_log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch
 from holdfast.threads.runs import PRODUCER, Run, ThreadRuns, end_id, finished, start_id

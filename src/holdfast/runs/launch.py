@@ -32,12 +32,12 @@ from holdfast.harnesses.packing import boot_argv, stdin_of
 from holdfast.model_apis import shared
 from holdfast.runs.errors import LaunchFailed, RunOver
 from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.heard import Heard
-from holdfast.runs.log import RunLog
+from holdfast.runs.ports import Agents, Installed, ModelNames, Pack, Tokens
 from holdfast.runs.request import Options
-from holdfast.runs.seams import Agents, Installed, ModelNames, Pack, Tokens
+from holdfast.runs.run_log import RunLog
 from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
-from holdfast.runs.workspaces import MAX_BYTES, Workspaces
+from holdfast.runs.transcript import Heard
+from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.runs import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
 from holdfast.time_limit import time_limit

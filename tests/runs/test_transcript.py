@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.runs.heard import Heard
+from holdfast.runs.transcript import Heard
 
 
 def entry(ident: str, kind: str, **fields: Any) -> dict[str, Any]:

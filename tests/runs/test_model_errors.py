@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runs.log import RunLog
-from holdfast.runs.model_trouble import ModelTrouble
+from holdfast.runs.model_errors import ModelTrouble
+from holdfast.runs.run_log import RunLog
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.seals import Seals

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.runs.changes import Changes, compare
 from holdfast.runs.errors import NoFiles
+from holdfast.runs.workspace_diff import Changes, compare
 
 pytestmark = pytest.mark.anyio
 
