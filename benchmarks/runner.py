@@ -22,7 +22,7 @@ from typing import Any, Final
 import uvloop
 from report import percentile
 
-from holdfast.harnesses import packing
+from holdfast.harnesses import runner_archive
 from holdfast.testing import scripted_reader
 from holdfast.testing.runner_door import RunnerDoor
 from holdfast.threads.messages import Request, Response
@@ -77,12 +77,12 @@ async def run(kind: str, rate: int, seconds: float) -> dict[str, Any]:
                 "url": door.url, "token": door.new_token(), "env": {}, "cwd": name, "state": f"{name}/state",
                 "argv": [sys.executable, "-I", "-S", "-c", _AGENT, kind, str(rate), str(seconds)],
             }  # fmt: skip
-            archive = packing.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
+            archive = runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
             process = await asyncio.create_subprocess_exec(
-                *packing.boot_argv([sys.executable]), stdin=asyncio.subprocess.PIPE
+                *runner_archive.boot_argv([sys.executable]), stdin=asyncio.subprocess.PIPE
             )
             assert process.stdin is not None
-            process.stdin.write(packing.stdin_of(archive, config))
+            process.stdin.write(runner_archive.stdin_of(archive, config))
             process.stdin.close()
             began, figures = time.monotonic(), (0.0, 0)
             while process.returncode is None:

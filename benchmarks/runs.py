@@ -26,7 +26,7 @@ from report import Goal, Result, Row, percentile
 
 from holdfast.client import Client
 from holdfast.harnesses.harness import ModelAccess, Place, Task
-from holdfast.harnesses.installing import Installed, Tools
+from holdfast.harnesses.installation import Installed, Tools
 from holdfast.harnesses.registry import find
 from holdfast.model_apis import Api
 from holdfast.testing import scripted_agent

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness
-from holdfast.harnesses.installing import Installed, Progress, Tools
+from holdfast.harnesses.installation import Installed, Progress, Tools
 
 _KEPT = Path(__file__).parents[1] / ".holdfast"
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.acquire import Bury, Create, Finish, Found, Replace, Restore, Resume, Start, changes, decide
+from holdfast.boxes.acquire_rules import Bury, Create, Finish, Found, Replace, Restore, Resume, Start, changes, decide
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
 from holdfast.boxes.idleness import Doing
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, BoxState, move
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.reaper import (
     GRACE,
     STUCK,

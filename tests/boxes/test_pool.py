@@ -15,7 +15,7 @@ from holdfast.boxes.errors import BoxError, BoxUnreachable, CreateFailed, ImageN
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.labels import KEY, NODE, POOL, SPEC, TENANT, Owner
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, furnishing_of, made_ahead
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter

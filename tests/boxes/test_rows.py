@@ -13,12 +13,12 @@ from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import NOW, row
 
 from holdfast.boxes.errors import BoxConflict
+from holdfast.boxes.leases import LEASE, Turns
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRows
 from holdfast.boxes.spec import Lifetime, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
-from holdfast.boxes.turns import LEASE, Turns
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.sqlite.schema import connect, prepare
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.acquire import How
+from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import BoxInfo, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import (

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.acquire import How
+from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.labels import KEY, NODE, TENANT
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow

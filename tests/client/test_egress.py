@@ -8,7 +8,7 @@ import pytest
 from tests.server.box_providers import dummies
 
 from holdfast.boxes.errors import BoxNotFound, InvalidSpec, PolicyNotFound, Unsupported
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, EnvironmentPolicy, SyncClient
 from holdfast.testing.server import ServerProcess

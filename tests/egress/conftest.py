@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import (
     Connector,
     Decision,

@@ -20,8 +20,8 @@ import pytest
 from tests.egress.conftest import PUBLIC, WAIT, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello
 
-from holdfast.boxes.network import Network
-from holdfast.egress import accepting
+from holdfast.boxes.network_policy import Network
+from holdfast.egress import acceptor
 from holdfast.testing.outside import NeverConnector, RefusingConnector, ShiftingName, StaticNames
 
 pytestmark = pytest.mark.anyio
@@ -612,7 +612,7 @@ async def test_a_listener_that_is_made_to_block_makes_nobody_wait(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worst case: whatever is done about it is undone in time."""
-    monkeypatch.setattr(accepting, "os", SimpleNamespace(set_blocking=lambda descriptor, blocking: None))
+    monkeypatch.setattr(acceptor, "os", SimpleNamespace(set_blocking=lambda descriptor, blocking: None))
     world.box("a.example.com", id="b-2")
     world.box("a.example.com")
     listener = socket.create_server(("127.0.0.1", 0))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.egress.conftest import WAIT, Client, World, answering, echoing
 
-from holdfast.boxes.network import Network
-from holdfast.egress.hello import NotTls, read_hello
+from holdfast.boxes.network_policy import Network
+from holdfast.egress.tls_hello import NotTls, read_hello
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.egress.conftest import OTHER, WAIT, World, answering, echoing, make_world
 
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from tests.egress.conftest import WAIT, Client, World, answering, echoing, make_
 from tests.egress.test_connect import client_hello, tunnel
 
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network import Network, NetworkPolicy, Rule
+from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source
 
 pytestmark = pytest.mark.anyio

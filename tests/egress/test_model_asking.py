@@ -12,7 +12,7 @@ import pytest
 from tests.egress.model_world import KEY, World, make_world
 
 from holdfast.egress.models import InvalidModel, ModelFailed, Said, ask
-from holdfast.egress.models.asking import question_of, read_answer
+from holdfast.egress.models.completion import question_of, read_answer
 from holdfast.model_apis import Api
 from holdfast.testing.model import Gate, Step, Usage, error, held, text
 

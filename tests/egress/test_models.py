@@ -12,7 +12,7 @@ from tests.egress.model_world import KEY, SECRET
 
 from holdfast.egress.models import PROVIDERS, InvalidModel, ModelKeyMissing, ModelNotFound, Models
 from holdfast.egress.models.catalog import SIZES
-from holdfast.egress.models.sealing import CannotUnseal, Seal
+from holdfast.egress.models.encryption import CannotUnseal, Seal
 from holdfast.egress.models.upstream import proxy_for
 from holdfast.model_apis import Api
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes.errors import InvalidSpec
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import Decision, SqlitePolicies, SqliteRecords
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.harnesses import packing
+from holdfast.harnesses import runner_archive
 from holdfast.testing import scripted_reader
 from holdfast.testing.runner_door import RunnerDoor
 
@@ -23,7 +23,7 @@ def say(**record):
 
 
 def archive(more: Iterable[tuple[str, Path]] = ()) -> bytes:
-    return packing.pack((), [("holdfast.harnesses.scripted.reader", READER), *more])
+    return runner_archive.pack((), [("holdfast.harnesses.scripted.reader", READER), *more])
 
 
 def alive(pid: int) -> bool:
@@ -109,14 +109,14 @@ async def start(
         **fields,
     }
     process = await asyncio.create_subprocess_exec(
-        *packing.boot_argv(python),
+        *runner_archive.boot_argv(python),
         stdin=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
         env={},
     )
     assert process.stdin is not None
-    process.stdin.write(packing.stdin_of(archive(more), config))
+    process.stdin.write(runner_archive.stdin_of(archive(more), config))
     await process.stdin.drain()
     process.stdin.close()
     return Running(process, run)

@@ -19,7 +19,7 @@ from tests.providers.local.rootfs import busybox, pieces
 
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.process import Process
-from holdfast.harnesses import packing
+from holdfast.harnesses import runner_archive
 from holdfast.harnesses.registry import names
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.provider_suite.ground import appears, number_in, runs
@@ -52,8 +52,8 @@ async def start(box: Box, script: str, *, more: Iterable[tuple[str, Path]] = (),
         "url": "http://127.0.0.1:3128", "argv": ["sh", "-c", script], "env": {"MORE": "1"}, "cwd": "/workspace",
         "state": "/home/box/.holdfast/runs/r-1", **fields,
     }  # fmt: skip
-    process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
-    await process.write(packing.stdin_of(archive(more), config))
+    process = await box.spawn(runner_archive.boot_argv(await box.python()), stdin=True, tree=True)
+    await process.write(runner_archive.stdin_of(archive(more), config))
     await process.close_stdin()
     return process
 
@@ -211,7 +211,7 @@ async def test_an_agent_reaches_neither_the_runner_nor_its_driver_nor_the_guest(
 
 
 async def test_a_runner_is_closed_before_it_is_told_anything(box: Box) -> None:
-    runner = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
+    runner = await box.spawn(runner_archive.boot_argv(await box.python()), stdin=True, tree=True)
     # Its descriptors are a sign: they belong to nobody here once it has closed itself, which is the first it does.
     look = (
         "for n in $(seq 1000); do for each in /proc/[0-9]*; do"
@@ -224,15 +224,15 @@ async def test_a_runner_is_closed_before_it_is_told_anything(box: Box) -> None:
 
 
 async def test_a_runner_that_is_told_nothing_says_so(box: Box) -> None:
-    process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
+    process = await box.spawn(runner_archive.boot_argv(await box.python()), stdin=True, tree=True)
     await process.close_stdin()
     assert await process.wait(PATIENCE) == 1
     assert b"did not come" in await process.read("stderr")
 
 
 async def test_a_configuration_that_is_none_ends_the_runner(box: Box) -> None:
-    process = await box.spawn(packing.boot_argv(await box.python()), stdin=True, tree=True)
-    await process.write(packing.stdin_of(archive(), {"run": "r-1"}))
+    process = await box.spawn(runner_archive.boot_argv(await box.python()), stdin=True, tree=True)
+    await process.write(runner_archive.stdin_of(archive(), {"run": "r-1"}))
     assert await process.wait(PATIENCE) == 70
     assert b"cannot begin" in await process.read("stderr")
 
@@ -249,7 +249,7 @@ def test_the_archive_holds_what_is_imported_and_no_more() -> None:
 
 @pytest.mark.parametrize("harness", [*names(), "acp"])
 def test_the_archive_of_a_harness_needs_nothing_else(harness: str, tmp_path: Path) -> None:
-    (tmp_path / "archive").write_bytes(packing.pack([harness]))
+    (tmp_path / "archive").write_bytes(runner_archive.pack([harness]))
     program = (
         f"import sys; sys.path.insert(0, '{tmp_path}/archive')\n"
         f"from holdfast.harnesses.{harness} import reader; reader.Reader()\n"
@@ -262,13 +262,13 @@ def test_the_archive_of_a_harness_needs_nothing_else(harness: str, tmp_path: Pat
 
 
 def test_everything_in_the_archive_is_python_3_9() -> None:
-    packed = zipfile.ZipFile(io.BytesIO(packing.pack(names())))
+    packed = zipfile.ZipFile(io.BytesIO(runner_archive.pack(names())))
     for name in packed.namelist():
         if name.endswith(".py"):
             ast.parse(packed.read(name), name, feature_version=(3, 9))
 
 
 def test_a_configuration_reads_back_as_it_was() -> None:
-    sent = packing.stdin_of(b"archive", {"token": "ü"})
+    sent = runner_archive.stdin_of(b"archive", {"token": "ü"})
     assert sent[:8] == (7).to_bytes(8, "big")
     assert json.loads(sent[8 + 7 + 8 :]) == {"token": "ü"}

@@ -16,7 +16,7 @@ from tests.server.test_door import Relay, Runs
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.process import Process
 from holdfast.egress import EgressProxy, SqliteRecords
-from holdfast.harnesses import packing
+from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
 from holdfast.server.door import Door
 from holdfast.testing.nowhere import Nowhere
@@ -55,8 +55,8 @@ class House:
             "url": await self.box.open_door(), "argv": [*python, "-I", "-S", "-c", PRELUDE + script], "env": {},
             "cwd": "/workspace", "state": "/home/box/.holdfast/runs/r-1", "beat": 0.1, **more,
         }  # fmt: skip
-        process = await self.box.spawn(packing.boot_argv(python), stdin=True, tree=True)
-        await process.write(packing.stdin_of(archive(), config))
+        process = await self.box.spawn(runner_archive.boot_argv(python), stdin=True, tree=True)
+        await process.write(runner_archive.stdin_of(archive(), config))
         await process.close_stdin()
         return process
 

@@ -13,8 +13,8 @@ from tests.providers.local.rootfs import busybox_program
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.images import Image
 from holdfast.images import build, make_plan, parse_recipe
+from holdfast.images.build_host import BUILD, ProviderWorkshop
 from holdfast.images.progress import Silent
-from holdfast.images.workshop import BUILD, ProviderWorkshop
 from holdfast.providers.local import LocalProvider
 
 APPLETS: Final = (

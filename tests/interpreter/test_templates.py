@@ -30,8 +30,8 @@ from holdfast.cli import interpreter as interpreter_command
 from holdfast.cli import interpreter_template
 from holdfast.cli.errors import CommandError
 from holdfast.images import build, make_plan, parse_recipe
+from holdfast.images.build_host import ProviderWorkshop, Workshop
 from holdfast.images.errors import InvalidRecipe, StepFailed
-from holdfast.images.workshop import ProviderWorkshop, Workshop
 from holdfast.interpreter import templates as interpreter_templates
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import InvalidInterpreter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes.box import Power
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider

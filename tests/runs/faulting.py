@@ -32,7 +32,7 @@ from holdfast.testing.model.gates import Gate, Point
 from holdfast.testing.model.steps import FOR_EVER, Bash, Step
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.access import Access, ApiKey, RunScope
-from holdfast.threads.runs import end_id
+from holdfast.threads.run_events import end_id
 
 PATIENCE: Final = 90.0
 PROMPT: Final = "Please look into the workspace and say what is there."

@@ -10,13 +10,13 @@ import pytest
 from tests.runs.test_going_on import finished_run
 from tests.runs.world import PATIENCE, SPEC, World
 
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import ProcessState
 from holdfast.runs.errors import NoFiles, NothingToResume, RunOver
 from holdfast.runs.request import Options, Prompt
-from holdfast.threads import runs
+from holdfast.threads import run_events
 from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.runs import CancelKind, RunStatus
+from holdfast.threads.run_events import CancelKind, RunStatus
 from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio
@@ -35,11 +35,11 @@ def claim(run: str = "r-forged", **more: Any) -> tuple[str, dict[str, Any]]:
         "run": run, "epoch": 1, "agent": "scripted", "model": "m/x", "provider": "dummy", "prompts": (),
         "resumes": None, "options": OPEN, **more,
     }  # fmt: skip
-    return runs.start_id(run), runs.started(**fields)
+    return run_events.start_id(run), run_events.started(**fields)
 
 
 def end(run: str = "r-forged") -> tuple[str, dict[str, Any]]:
-    return runs.end_id(run), {"type": runs.FINISHED, "run": run, "status": "completed", "by": "runner"}
+    return run_events.end_id(run), {"type": run_events.FINISHED, "run": run, "status": "completed", "by": "runner"}
 
 
 async def test_a_forged_run_and_a_queued_chat_launch_nothing(world: World) -> None:
@@ -49,7 +49,7 @@ async def test_a_forged_run_and_a_queued_chat_launch_nothing(world: World) -> No
     row = await world.runs.reconcile(thread, force=True)
     await world.runs.sweep()
     assert (row.runs.waiting, world.runs.is_launching(thread)) == ((), False)
-    assert [each["payload"]["type"] for each in await world.entries(thread)].count(runs.STARTED) == 1
+    assert [each["payload"]["type"] for each in await world.entries(thread)].count(run_events.STARTED) == 1
     assert world.agents.scripted.tasks == []
 
 
@@ -66,14 +66,14 @@ async def test_the_process_of_somebody_elses_box_is_neither_asked_nor_signalled(
     assert victim.box is not None
     assert victim.process is not None
     thread = (await world.threads.create()).id
-    box = runs.box_found(run="r-forged", box=victim.box, provider="dummy", how="live", files="kept", ms=1)
+    box = run_events.box_found(run="r-forged", box=victim.box, provider="dummy", how="live", files="kept", ms=1)
     await forge(
         world,
         thread,
         claim(),
         ("x-1", box),
-        ("x-2", runs.runner_started(run="r-forged", epoch=2, process=victim.process)),
-        ("x-3", runs.cancel_requested("r-forged", CancelKind.CANCEL, None)),
+        ("x-2", run_events.runner_started(run="r-forged", epoch=2, process=victim.process)),
+        ("x-3", run_events.cancel_requested("r-forged", CancelKind.CANCEL, None)),
     )
     with pytest.raises(NoFiles):
         await world.runs.changes(thread)
@@ -118,7 +118,7 @@ async def test_a_forged_end_does_not_end_a_run(world: World) -> None:
 async def test_a_forged_runner_takes_no_run_over(world: World) -> None:
     launched = await world.launch()
     runner = await world.runner(launched)
-    await forge(world, launched.thread, ("x-1", runs.runner_started(run=launched.run, epoch=9, process="p-9")))
+    await forge(world, launched.thread, ("x-1", run_events.runner_started(run=launched.run, epoch=9, process="p-9")))
     with pytest.raises(RunOver):
         await world.runs.beat(launched.run, 9)
     assert not await world.runs.lives(launched.thread, launched.run, 9)

@@ -28,7 +28,7 @@ from tests.runs.faulting import (
 )
 from tests.runs.matrix import ALL, BROKEN, PROPERTY
 
-from holdfast.threads.runs import FINISHED, STARTED, end_id
+from holdfast.threads.run_events import FINISHED, STARTED, end_id
 
 pytestmark = pytest.mark.anyio
 

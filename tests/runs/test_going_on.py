@@ -17,7 +17,7 @@ from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
 from holdfast.runs.reconcile import Look, RunnerState, Thresholds
 from holdfast.runs.request import Options, Prompt
-from holdfast.threads.runs import MAX_WAITING, CancelKind, RunStatus, ThreadRuns
+from holdfast.threads.run_events import MAX_WAITING, CancelKind, RunStatus, ThreadRuns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Thresholds()

@@ -18,7 +18,7 @@ from holdfast.runs.reconcile import Thresholds
 from holdfast.runs.request import Options, Prompt
 from holdfast.threads.errors import StaleEpoch
 from holdfast.threads.rows import ThreadRow
-from holdfast.threads.runs import RunStatus, Stage
+from holdfast.threads.run_events import RunStatus, Stage
 
 pytestmark = pytest.mark.anyio
 LIMITS = Thresholds()

@@ -25,7 +25,7 @@ from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch, StreamConflict
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
-from holdfast.threads.runs import PRODUCER, CancelKind, RunStatus, ThreadRuns, runner_started
+from holdfast.threads.run_events import PRODUCER, CancelKind, RunStatus, ThreadRuns, runner_started
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore

@@ -18,7 +18,7 @@ from holdfast.runs.reconcile import (
     Thresholds,
     decide,
 )
-from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
 from holdfast.threads.seals import Origin
 
 LIMITS = Thresholds()

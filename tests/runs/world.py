@@ -32,7 +32,7 @@ from holdfast.testing.dummy import DummyProvider
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StoreUnavailable
 from holdfast.threads.projection import Projection
-from holdfast.threads.runs import PRODUCER, Run
+from holdfast.threads.run_events import PRODUCER, Run
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.boxes.errors import CannotIsolate
-from holdfast.boxes.network import Egress
+from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider
 from holdfast.providers.unusable import UnusableProvider
 from holdfast.server.config import Settings

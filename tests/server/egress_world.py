@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.boxes.network import Rule
+from holdfast.boxes.network_policy import Rule
 from holdfast.egress import CannotConnect, CannotResolve, DefaultList, Source
 from holdfast.server.config import Settings
 from holdfast.server.way_out import Outside

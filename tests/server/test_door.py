@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from tests.threads.test_authority import END, PAYLOADS
 
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.server.door import Door
 from holdfast.testing.nowhere import Nowhere

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.network import Network, NetworkPolicy, Rule
+from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source, git_hosts
 from holdfast.server.way_out import Outside, WayOut, this_machine
 from holdfast.testing.nowhere import Nowhere

@@ -9,7 +9,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import FileInfo, FileKind, Files, Match, Replaced
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network import Egress, Network, NetworkPolicy, Rule, Traffic
+from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Rule, Traffic
 from holdfast.boxes.process import (
     Channel,
     Chunk,

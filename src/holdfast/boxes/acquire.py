@@ -1,196 +1,217 @@
-"""What to do when somebody asks for the box of a key: resume, start, replace, restore or create. Decisions only.
-
-`holdfast.boxes.service` finds out what there is, asks `decide`, and does as told.
-"""
+"""Acquiring: the box of a key, by what `holdfast.boxes.acquire_rules` decides. All who ask at once get one box."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from holdfast.boxes.box import Liveness, Power
-from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
-from holdfast.boxes.labels import SPEC
-from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.acquire_rules import (
+    Acquired,
+    Bury,
+    Create,
+    Finish,
+    Found,
+    How,
+    Replace,
+    Restore,
+    Resume,
+    Start,
+    decide,
+    with_lifetime_of,
+)
+from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
+from holdfast.boxes.labels import KEY, TENANT, Owner
+from holdfast.boxes.lifecycle import ASLEEP, PASSING, BoxState, state_of
+from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import NOT_OF_THE_MACHINE, BoxSpec, Lifetime
+from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels
+from holdfast.time_limit import time_limit
+
+if TYPE_CHECKING:
+    from holdfast.boxes.service import Boxes
+
+_TRIES: Final = 20
+
+log = logging.getLogger(__name__)
 
 
-class How(StrEnum):
-    RESUMED = "resumed"
-    RESTORED = "restored"
-    CREATED = "created"
+class Acquiring:
+    """The boxes of keys of one service."""
 
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
 
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    """The box of a key, and how it came to be."""
-
-    row: BoxRow
-    how: How
-    replaced: str | None = None
-    """The box that it stands in for."""
-    why: str = ""
-    """For people: why it was not just resumed, or that it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What there is for a key."""
-
-    row: BoxRow | None = None
-    """The live row of the key."""
-    abandoned: bool = False
-    """The row is in a state that passes, and whoever was at work on it is dead."""
-    liveness: Liveness | None = None
-    """What the provider says of that box."""
-    power: Power | None = None
-    snapshot: Snapshot | None = None
-    """The latest of the key that its provider could restore."""
-    network_live: bool = True
-    """Its provider can change what the box may reach."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    row: BoxRow
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start it, then resume it."""
-
-    row: BoxRow
-
-
-@dataclass(frozen=True, slots=True)
-class Bury:
-    """The box is no more: write that down, and look again."""
-
-    row: BoxRow
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Somebody died while making or deleting it: remove what is left, and look again."""
-
-    row: BoxRow
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """The box is another machine than the one that is wanted: delete it, and look again."""
-
-    row: BoxRow
-    changed: tuple[str, ...] = ()
-    """Nothing, where one was asked for that has nothing of it."""
-
-    @property
-    def why(self) -> str:
-        return f"the spec changed: {', '.join(self.changed)}" if self.changed else "a fresh one was asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    pass
-
-
-Decision = Resume | Start | Bury | Finish | Replace | Restore | Create
-
-
-def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool = True) -> Decision:
-    """The next thing to do. Raises where doing anything could make a second box, or harm somebody else's work.
-
-    `fresh`: neither the box that there is nor a snapshot of it will do. Not `replaces`: a box of another spec stays.
-    """
-    row = found.row
-    if row is None or wanted.lifetime is Lifetime.ONE_SHOT:
-        # A one-shot box is nobody's: it neither takes the key's box nor stands in its way.
-        return _afresh(None if fresh else found.snapshot, wanted)
-    if row.lifetime is Lifetime.ONE_SHOT:
-        raise BoxConflict(f"box {row.id} is a one-shot: it is never given out a second time")
-    if row.state in (BoxState.CREATING, BoxState.DELETING):
-        if found.abandoned:
-            return Finish(row, f"whoever was {row.state} it died")
-        raise BoxConflict(f"box {row.id} is {row.state}", hint="somebody else is at it: try again in a moment")
-    match found.liveness:
-        case Liveness.GONE:
-            return Bury(row, f"{row.provider} has it no more")
-        case Liveness.LIVE:
-            pass
-        case _:
+    async def acquire(
+        self, key: str, spec: BoxSpec, owner: Owner, timeout: float, *, fresh: bool = False, replaces: bool = True
+    ) -> Acquired:
+        self._boxes.making.check(spec)
+        if not key:
+            raise InvalidSpec("the key is empty")
+        check_labels({KEY: key})
+        await self._boxes.join()
+        limit = time_limit(timeout)
+        try:
+            async with limit:
+                if fresh:
+                    async with self._boxes.turns.turn(f"key/{key}"):
+                        return await self._acquire_in_turn(key, spec, owner, fresh=True)
+                return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner, replaces)
+        except TimeoutError:
+            if not limit.expired():
+                raise
             raise BoxUnreachable(
-                f"box {row.id} of key {row.key} does not answer, and {row.provider} cannot say whether it is alive",
-                hint="try again; delete the box if you want another one in its place",
+                f"the box of key {key} was not ready within {timeout:g} s",
+                hint="try again: what was half made has been cleaned up",
+            ) from None
+
+    async def _resume_at_once(self, key: str, spec: BoxSpec) -> Acquired | None:
+        """The common case needs no turn: a box that runs, of the same spec."""
+        row = await self._boxes.rows.of_key(self._boxes.tenant, key)
+        if row is None or row.state is not BoxState.RUNNING or row.spec.hash != spec.hash:
+            return None
+        if with_lifetime_of(row.spec, spec) != row.spec or row.node != self._boxes.node:
+            return None
+        liveness, power = await self._boxes.look(row)
+        if not isinstance(decide(Found(row, liveness=liveness, power=power), spec), Resume):
+            return None
+        now = self._boxes.clock()
+        if not await self._boxes.rows.touch(self._boxes.tenant, row.id, BoxState.RUNNING, now):
+            return None  # somebody was quicker, and is deleting it
+        return Acquired(replace(row, last_active_at=now), How.RESUMED, why="it was there")
+
+    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool) -> Acquired:
+        if spec.lifetime is Lifetime.ONE_SHOT:
+            return await self._acquire_in_turn(key, spec, owner)
+        async with self._boxes.turns.turn(f"key/{key}"):
+            at_once = await self._resume_at_once(key, spec)
+            return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces)
+
+    async def _acquire_in_turn(
+        self, key: str, spec: BoxSpec, owner: Owner, *, fresh: bool = False, replaces: bool = True
+    ) -> Acquired:
+        provider = self._boxes.provider(spec.provider)
+        found = await self._found(key, spec)
+        replaced: str | None = None
+        whys: list[str] = []
+        for _ in range(_TRIES):
+            match decide(found, spec, fresh=fresh, replaces=replaces):
+                case Resume(row):
+                    row = await self._take_up(await self._with_network(row, spec), spec)
+                    return Acquired(row, How.RESUMED, why="it was there")
+                case Start(row):
+                    slept = row.state
+                    row = await self._with_network(row, spec)  # first: nothing in it may run under the old one
+                    if slept in ASLEEP:
+                        row = await self._take_up(await self._boxes.hibernation.wake(row.id), spec)
+                        return Acquired(row, How.RESUMED, why=f"it was {slept}, and was woken")
+                    row = await self._take_up(await self._boxes.power_up(row), spec)
+                    return Acquired(row, How.RESUMED, why="it was stopped, and was started")
+                case Bury(row, why):
+                    await self._boxes.end(row, BoxState.GONE, why)
+                    whys.append(f"box {row.id} is gone")
+                case Finish(row, why):
+                    with suppress(BoxConflict):  # it is another row by now: look again
+                        await self._boxes.remove_judged(row, why)
+                case Replace(row) as decision:
+                    with suppress(BoxConflict):
+                        await self._boxes.remove_judged(row, f"replaced: {decision.why}")
+                        replaced = row.id
+                        whys.append(decision.why)
+                case Restore(snapshot):
+                    row = self._boxes.making.new_row(spec, owner, key=key, snapshot=snapshot.id)
+                    try:
+                        row = await self._boxes.making.restored(row, provider, snapshot.id)
+                    except (WrongSnapshot, SnapshotNotFound) as error:
+                        whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so it begins empty")
+                        found = Found()
+                        continue
+                    whys.append(f"restored from snapshot {snapshot.id}")
+                    return Acquired(row, How.RESTORED, replaced, "; ".join(whys))
+                case Create():
+                    row = await self._boxes.making.fresh(spec, owner, key, provider)
+                    return Acquired(row, How.CREATED, replaced, "; ".join(whys) or "there was none")
+            found = await self._found(key, spec)
+        raise BoxConflict(f"the box of key {key} keeps changing under our hands", hint="try again in a moment")
+
+    async def _found(self, key: str, spec: BoxSpec) -> Found:
+        row = None
+        if spec.lifetime is not Lifetime.ONE_SHOT:
+            row = await self._boxes.rows.of_key(self._boxes.tenant, key) or await self._adopt_of(key, spec)
+        if row is None:
+            return Found(snapshot=await self._latest(key, spec))
+        self._boxes.here(row)
+        wait = 0.005
+        while row.state in PASSING:
+            if is_abandoned(row, await self._boxes.turns.holders(), self._boxes.turns.holder, self._boxes.busy):
+                break
+            await asyncio.sleep(wait)  # somebody is reaping, stopping or starting it; `acquire` bounds the wait
+            wait = min(wait * 2, 0.1)
+            row = await self._boxes.rows.of_key(self._boxes.tenant, key)
+            if row is None:
+                return Found(snapshot=await self._latest(key, spec))
+        if row.state in (BoxState.CREATING, BoxState.DELETING):
+            return Found(row, abandoned=True)
+        liveness, power = await self._boxes.look(row)
+        network_live = Capability.NETWORK_LIVE in self._boxes.provider(row.provider).capabilities
+        return Found(row, liveness=liveness, power=power, network_live=network_live)
+
+    async def _latest(self, key: str, spec: BoxSpec) -> Snapshot | None:
+        provider = self._boxes.provider(spec.provider)
+        if Capability.SNAPSHOTS not in provider.capabilities:
+            return None
+        found = await provider.snapshots({KEY: key, TENANT: self._boxes.tenant})
+        return max(found, key=lambda each: (each.created_at, each.id), default=None)
+
+    async def _adopt_of(self, key: str, spec: BoxSpec) -> BoxRow | None:
+        """A box of this key that its provider has, and whose row was lost or is in another store."""
+        for info in await self._boxes.provider(spec.provider).find({KEY: key, TENANT: self._boxes.tenant}):
+            if (
+                info.spec.lifetime is not Lifetime.ONE_SHOT
+                and await self._boxes.rows.get(self._boxes.tenant, info.id) is None
+            ):
+                return await self.adopt(info)
+        return None
+
+    async def adopt(self, info: BoxInfo) -> BoxRow:
+        """Write a box into the store that only its provider knew."""
+        now = self._boxes.clock()
+        row = BoxRow(
+            id=info.id,
+            tenant=self._boxes.tenant,
+            node=self._boxes.node,
+            provider=info.provider,
+            key=info.labels.get(KEY),
+            spec=info.spec,
+            labels=dict(info.labels),
+            state=state_of(info.power),
+            created_at=info.created_at,
+            changed_at=now,
+            last_active_at=now,
+            snapshot=info.snapshot,
+        )
+        await self._boxes.rows.insert(row)
+        log.info("box %s was found at %s and written into the store", info.id, info.provider)
+        return self._boxes.remember(row)
+
+    async def _with_network(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
+        """A box that may reach what its latest acquirer asks for."""
+        return row if row.spec.network == wanted.network else await self._boxes.networks.set(row.id, wanted.network)
+
+    async def _take_up(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
+        """Give a box out again: it counts as active, and lives as long as its latest acquirer asks."""
+
+        def taken_up(current: BoxRow) -> BoxRow:
+            spec = with_lifetime_of(current.spec, wanted)
+            now = self._boxes.clock()
+            changed = current.changed_at if current.state is BoxState.RUNNING else now
+            return replace(
+                current, spec=spec, state=BoxState.RUNNING, changed_at=changed, last_active_at=now, holder=None
             )
-    if fresh:
-        return Replace(row)
-    changed = changes(row.spec, wanted)
-    if not found.network_live:
-        changed += network_changes(row.spec, wanted)
-    if changed:
-        if not replaces:
-            raise BoxDiffers(f"the spec of box {row.id} is another: {', '.join(changed)}", hint="delete it first")
-        return Replace(row, changed)
-    if found.power is Power.RUNNING:
-        return Resume(row)
-    return Start(row)
 
-
-def _afresh(snapshot: Snapshot | None, wanted: BoxSpec) -> Decision:
-    # A snapshot of another spec holds the files of another machine: it is there to be restored by name.
-    if snapshot is not None and snapshot.labels.get(SPEC) == wanted.hash:
-        return Restore(snapshot)
-    return Create()
-
-
-def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
-    """What makes one spec another machine than the other, field by field. Of env, only names: values may be secret."""
-    if had.hash == wanted.hash:
-        return ()
-    before, after = had.to_json(), wanted.to_json()
-    changed = []
-    for name in before:
-        if name in NOT_OF_THE_MACHINE or before[name] == after[name]:
-            continue
-        if name == "env":
-            names = sorted(_different(before["env"], after["env"]))
-            changed.append(f"env ({', '.join(names)})")
-        elif name in ("volumes", "mounts"):
-            changed.append(name)
-        else:
-            changed.append(f"{name} {_shown(before[name])} → {_shown(after[name])}")
-    return tuple(changed)
-
-
-def network_changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
-    """How one spec may reach something else than the other. That makes no other machine."""
-    if had.network == wanted.network:
-        return ()
-    if had.network.mode is wanted.network.mode:
-        return ("network policy",)
-    return (f"network {had.network.mode} → {wanted.network.mode}",)
-
-
-def _different(before: dict[str, str], after: dict[str, str]) -> set[str]:
-    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-
-
-def _shown(value: Any) -> str:
-    return "default" if value is None else str(value)
-
-
-def with_lifetime_of(spec: BoxSpec, wanted: BoxSpec) -> BoxSpec:
-    """The spec of a box that goes on living as its latest acquirer asks."""
-    return replace(
-        spec, lifetime=wanted.lifetime, idle_seconds=wanted.idle_seconds, on_idle=wanted.on_idle, network=wanted.network
-    )
+        return self._boxes.remember(await self._boxes.swap(row, taken_up))

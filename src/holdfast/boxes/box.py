@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.files import Files
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
@@ -124,7 +124,7 @@ class Box(ABC):
     """As of when this handle was made."""
     files: Files
     tools: str | None = None
-    """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installing`), if it does."""
+    """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installation`), if it does."""
     wake: Callable[[], Awaitable[bool]] | None = None
     """Set by who opened it, where a box that sleeps shall wake for what is asked of it: whether it was woken."""
 

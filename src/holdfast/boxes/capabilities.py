@@ -6,7 +6,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from holdfast.boxes.errors import Unsupported
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.boxes.spec import BoxSpec, OnIdle
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.endings import settled, to_the_end
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxUnreachable, SnapshotNotFound
 from holdfast.boxes.labels import HIBERNATION, RESERVED
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT, PASSING, BoxState, move
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.shielded import settled, to_the_end
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.time_limit import time_limit
 

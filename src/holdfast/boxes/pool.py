@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import Box, BoxInfo
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.endings import to_the_end
 from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.shielded import to_the_end
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit

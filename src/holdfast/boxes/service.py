@@ -14,28 +14,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from holdfast.boxes.acquire import Acquired
-from holdfast.boxes.acquiring import Acquiring
+from holdfast.boxes.acquire import Acquiring
+from holdfast.boxes.acquire_rules import Acquired
+from holdfast.boxes.activity import Uses
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Power
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.endings import settled, to_the_end
+from holdfast.boxes.creation import Making
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable, Unsupported
 from holdfast.boxes.hibernation import Hibernation
-from holdfast.boxes.keeping import Keeping
 from holdfast.boxes.labels import Owner
+from holdfast.boxes.leases import Turns
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT, PASSING, BoxState, move, state_of
-from holdfast.boxes.making import Making
-from holdfast.boxes.network import NetworkPolicy
-from holdfast.boxes.networks import Networks
+from holdfast.boxes.network_policy import NetworkPolicy
+from holdfast.boxes.network_update import Networks
 from holdfast.boxes.pool import Pool, PoolSettings
 from holdfast.boxes.provider import Provider, Volume
 from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
+from holdfast.boxes.shielded import settled, to_the_end
+from holdfast.boxes.snapshot_store import Keeping
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sweep import Pruned, Sweep
-from holdfast.boxes.turns import Turns
-from holdfast.boxes.uses import Uses
 from holdfast.threads.ids import now_ms
 from holdfast.time_limit import time_limit
 

@@ -15,7 +15,7 @@ from typing import Final, Generic, Self, TypeVar
 from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import FileInfo, Files, Match, Replaced
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.process import (
     MAX_OUTPUT,
     Channel,

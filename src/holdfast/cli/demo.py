@@ -99,7 +99,7 @@ async def _set_up(home: Path) -> None:
     """Have the agent on this machine, and say what that took where it was not there."""
     from holdfast.harnesses import registry
     from holdfast.harnesses.errors import CannotInstall
-    from holdfast.harnesses.installing import Progress, Tools
+    from holdfast.harnesses.installation import Progress, Tools
 
     tools, harness = Tools(home), registry.find(_AGENT)
     if await asyncio.to_thread(tools.find, harness) is not None:

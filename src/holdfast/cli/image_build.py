@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from holdfast.boxes.images import Image
     from holdfast.client import Client
+    from holdfast.images.build_host import Workshop
     from holdfast.images.debian.bootstrap import Trust
     from holdfast.images.debian.sources import AptConfiguration, Source
     from holdfast.images.progress import Progress
-    from holdfast.images.workshop import Workshop
 
 _RECIPE: Final = "image.toml"
 _LINES: Final = 40
@@ -148,7 +148,7 @@ class _Choice:
         return self._architecture or debian_architecture()
 
     def sources(self, apt: AptConfiguration, release: dict[str, str]) -> list[Source]:
-        from holdfast.images.debian.of_machine import own_sources
+        from holdfast.images.debian.host_system import own_sources
         from holdfast.images.debian.sources import given, of_distribution
         from holdfast.images.errors import NoSources
 
@@ -165,7 +165,7 @@ class _Choice:
 
     def trust(self, apt: AptConfiguration) -> Trust:
         from holdfast.images.debian.bootstrap import Unsigned
-        from holdfast.images.debian.of_machine import own_trust
+        from holdfast.images.debian.host_system import own_trust
 
         if self._insecure:
             note("insecure", "signatures are not checked: whoever sits between here and the mirror can change packages")
@@ -184,7 +184,7 @@ async def _base(
     again: bool,
 ) -> Image:
     from holdfast.images.base import BASE, ENV, PACKAGES
-    from holdfast.images.debian.of_machine import build_of_machine
+    from holdfast.images.debian.host_system import build_of_machine
     from holdfast.images.debian.sources import read_configuration, read_os_release
 
     apt = read_configuration()

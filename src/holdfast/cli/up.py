@@ -172,7 +172,7 @@ def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> No
     """Before anything starts: what boxes may reach is wired up in the background."""
     if not allow_private and egress_proxy is None:
         return
-    from holdfast.egress.private import Private
+    from holdfast.egress.private_networks import Private
     from holdfast.egress.upstream_proxy import UpstreamProxy
 
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from holdfast.boxes.box import Box, Deleted, Metrics, Power, Preview, Step
 from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.client.box_connection import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket

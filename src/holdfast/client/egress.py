@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.sync import SyncIterator
 from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.connection import Connection

@@ -22,7 +22,7 @@ from holdfast.client.tail import Tail
 from holdfast.git_credentials import is_configuration, without_credentials
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_entry_id, new_id
-from holdfast.threads.runs import FINISHED
+from holdfast.threads.run_events import FINISHED
 from holdfast.time_limit import time_limit
 
 RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]

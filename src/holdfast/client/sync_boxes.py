@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from holdfast.boxes.box import Deleted, Step
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec

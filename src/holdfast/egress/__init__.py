@@ -1,12 +1,9 @@
 """The way out of boxes: a proxy on the host that lets through what a policy allows, and records what it decided."""
 
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
+from holdfast.egress.environment_policies import SqlitePolicies
 from holdfast.egress.limits import Limits
-from holdfast.egress.policies import SqlitePolicies
-from holdfast.egress.private import Private
-from holdfast.egress.proxy import EgressProxy, Policies
-from holdfast.egress.records import Decision, DecisionPage, Records, SqliteRecords
-from holdfast.egress.seams import (
+from holdfast.egress.outbound import (
     CannotConnect,
     CannotResolve,
     Connector,
@@ -16,6 +13,9 @@ from holdfast.egress.seams import (
     SystemConnector,
     SystemResolver,
 )
+from holdfast.egress.private_networks import Private
+from holdfast.egress.proxy import EgressProxy, Policies
+from holdfast.egress.records import Decision, DecisionPage, Records, SqliteRecords
 from holdfast.egress.upstream_proxy import UpstreamProxy
 
 __all__ = [

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.egress.head import BadHead, Body, parse_trailer
-from holdfast.egress.wire import Ended, Wire
+from holdfast.egress.http_head import BadHead, Body, parse_trailer
+from holdfast.egress.sockets import Ended, Wire
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _LONGEST_LINE: Final = 4096

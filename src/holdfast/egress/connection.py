@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.egress import addresses
 from holdfast.egress.chunks import relay_body
-from holdfast.egress.head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response
-from holdfast.egress.hello import TLS_BEGINS, NotTls, read_hello
+from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response
+from holdfast.egress.outbound import CannotConnect, CannotResolve, NeverReached
 from holdfast.egress.policy import CONNECT, Target
 from holdfast.egress.records import Decision
-from holdfast.egress.seams import CannotConnect, CannotResolve, NeverReached
+from holdfast.egress.sockets import Ended, ReadsNoMore, Wire
+from holdfast.egress.tls_hello import TLS_BEGINS, NotTls, read_hello
 from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
-from holdfast.egress.wire import Ended, ReadsNoMore, Wire
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.egress.way import Way
+    from holdfast.egress.box_egress import Way
 
 _MOST_ADDRESSES: Final = 6
 """Tried for one name."""

@@ -16,18 +16,18 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network import DOOR, Network, NetworkPolicy, Traffic
-from holdfast.egress.accepting import Accepting
+from holdfast.boxes.network_policy import DOOR, Network, NetworkPolicy, Traffic
+from holdfast.egress.acceptor import Accepting
+from holdfast.egress.box_egress import Way
 from holdfast.egress.connection import Connection
 from holdfast.egress.defaults import DefaultList
 from holdfast.egress.limits import Limits
+from holdfast.egress.outbound import Connector, Door, Resolver
 from holdfast.egress.policy import allowance
-from holdfast.egress.private import Private
+from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
-from holdfast.egress.seams import Connector, Door, Resolver
+from holdfast.egress.sockets import reset
 from holdfast.egress.upstream_proxy import UpstreamProxy
-from holdfast.egress.way import Way
-from holdfast.egress.wire import reset
 
 Policies = Callable[[str], NetworkPolicy | None]
 """The policy of an environment, where it has one."""

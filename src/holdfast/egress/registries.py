@@ -26,7 +26,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import httpx
 
 from holdfast.boxes.errors import InvalidSpec
-from holdfast.boxes.network import Rule
+from holdfast.boxes.network_policy import Rule
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
 from holdfast.time_limit import time_limit
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import unquote, urlsplit
 
-from holdfast.egress.seams import CannotConnect
+from holdfast.egress.outbound import CannotConnect
 
 _PORT: Final = 3128
 _LONGEST: Final = 4096

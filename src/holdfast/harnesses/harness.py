@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from holdfast.harnesses.packing import pack
+from holdfast.harnesses.runner_archive import pack
 from holdfast.model_apis import Api as Api
 
 

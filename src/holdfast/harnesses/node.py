@@ -1,6 +1,6 @@
 """Node, which runs npm and some of the agents. It comes with the extra `agents`; the machine's own is left alone.
 
-Boxes get the program alone, from beside the agents (`holdfast.harnesses.installing`).
+Boxes get the program alone, from beside the agents (`holdfast.harnesses.installation`).
 """
 
 from __future__ import annotations

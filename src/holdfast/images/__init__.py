@@ -4,6 +4,7 @@ Knows boxes, images and snapshots by their contracts only: a `Workshop` gives th
 """
 
 from holdfast.images.base import BASE
+from holdfast.images.build_host import Workshop
 from holdfast.images.builder import build
 from holdfast.images.errors import (
     BadPackage,
@@ -17,7 +18,6 @@ from holdfast.images.errors import (
 from holdfast.images.plan import Plan, make_plan
 from holdfast.images.progress import Progress, Silent
 from holdfast.images.recipe import Recipe, parse_recipe, read_recipe
-from holdfast.images.workshop import Workshop
 
 __all__ = [
     "BASE",

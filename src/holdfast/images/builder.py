@@ -14,12 +14,12 @@ from typing import Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, ExecTimeout, SnapshotInUse, SnapshotNotFound
 from holdfast.boxes.images import Image
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.snapshots import Snapshot
+from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import INSTALL, CommandStep, FilesStep, PackagesStep, Plan, Step
 from holdfast.images.progress import Progress
-from holdfast.images.workshop import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 
 _STEP_SECONDS: Final = 4 * 3600.0
 

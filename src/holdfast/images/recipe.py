@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.images import check_reference
-from holdfast.boxes.network import DEFAULT_LIST, Network, NetworkPolicy
+from holdfast.boxes.network_policy import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.images.errors import InvalidRecipe
 
 _GROUP: Final = ("packages", "files", "commands")

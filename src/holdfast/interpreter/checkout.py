@@ -22,7 +22,7 @@ from typing import Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotExecute, ExecTimeout, FileMissing, FileProblem, OutputTooLarge
 from holdfast.boxes.files import FileKind
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.boxes.process import Completed
 from holdfast.interpreter.errors import WorkspaceConflict, WorkspaceFailed
 from holdfast.interpreter.repositories import (

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast.boxes.acquire import How
+from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.spec import BoxSpec

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.boxes.acquire import How
+from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 

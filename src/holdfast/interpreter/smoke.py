@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotIsolate, ImageNotFound, InvalidSpec, Unsupported
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.client.errors import HoldfastError
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter

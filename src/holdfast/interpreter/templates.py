@@ -22,15 +22,15 @@ from typing import Any, Final, Self
 
 from holdfast.boxes.errors import ImageNotFound
 from holdfast.boxes.images import Image
-from holdfast.boxes.network import DEFAULT_LIST, Network, NetworkPolicy
+from holdfast.boxes.network_policy import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.images.base import ENV
+from holdfast.images.build_host import Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.builder import build
-from holdfast.images.debian.of_machine import build_of_machine
+from holdfast.images.debian.host_system import build_of_machine
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import make_plan
 from holdfast.images.progress import Progress, Silent
 from holdfast.images.recipe import Group, Recipe, read_recipe
-from holdfast.images.workshop import Workshop, build_spec, for_a_while, image_or_none
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.wheels import HostPip, NoWheels, check_requirement, python_in
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.acquire import How
+from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxDiffers, BoxError, BoxGone, BoxNotFound, CreateFailed
 from holdfast.boxes.spec import BoxSpec

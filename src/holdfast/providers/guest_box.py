@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Metrics, Preview, Step
 from holdfast.boxes.errors import BoxUnreachable, InvalidSpec, Unsupported
-from holdfast.boxes.network import DOOR, NetworkPolicy
+from holdfast.boxes.network_policy import DOOR, NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels

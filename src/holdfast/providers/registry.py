@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.errors import BoxError, CannotIsolate
-from holdfast.boxes.network import Egress
+from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider
 from holdfast.providers.unusable import AbsentProvider, UnusableProvider
 

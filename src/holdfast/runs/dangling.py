@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.threads.runs import DELTA
+from holdfast.threads.run_events import DELTA
 
 _MAX_TEXT: Final = 1024 * 1024
 _MAX_OPEN: Final = 1_000

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile import Look, RunnerState, Thresholds, limit_hint
-from holdfast.threads.runs import Run, RunStatus, Stage, ThreadRuns
+from holdfast.threads.run_events import Run, RunStatus, Stage, ThreadRuns
 
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
 """In the notice of an agent that waits for the output of a command which has ended."""

@@ -15,20 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
-from holdfast.boxes.acquire import Acquired, How
+from holdfast.boxes.acquire_rules import Acquired, How
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.boxes.process import Process
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import ModelNotSpoken
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Rebuilt, Task
-from holdfast.harnesses.packing import boot_argv, stdin_of
+from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.model_apis import shared
 from holdfast.runs.errors import LaunchFailed, RunOver
 from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
@@ -39,7 +39,7 @@ from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_sessi
 from holdfast.runs.transcript import Heard
 from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
 from holdfast.threads.entries import Entry
-from holdfast.threads.runs import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
+from holdfast.threads.run_events import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.errors import StreamError
-from holdfast.threads.runs import model_trouble
+from holdfast.threads.run_events import model_trouble
 
 _REMEMBERED: Final = 1_000
 _MAX_MESSAGE: Final = 500

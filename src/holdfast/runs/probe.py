@@ -11,7 +11,7 @@ from holdfast.boxes.errors import BoxError, BoxNotFound, ProcessNotFound
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.service import Boxes
 from holdfast.runs.reconcile import Look, RunnerState
-from holdfast.threads.runs import Run
+from holdfast.threads.run_events import Run
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

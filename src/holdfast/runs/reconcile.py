@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.boxes.box import LimitHit, Liveness
-from holdfast.threads.runs import CancelKind, RunStatus, Stage, ThreadRuns
+from holdfast.threads.run_events import CancelKind, RunStatus, Stage, ThreadRuns
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from holdfast.runs.reconcile import End
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch
-from holdfast.threads.runs import PRODUCER, Run, ThreadRuns, end_id, finished, start_id
+from holdfast.threads.run_events import PRODUCER, Run, ThreadRuns, end_id, finished, start_id
 from holdfast.threads.streams import Producer
 
 log = logging.getLogger(__name__)

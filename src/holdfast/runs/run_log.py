@@ -17,7 +17,7 @@ from holdfast.threads.errors import StaleEpoch, StoreUnavailable
 from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id
 from holdfast.threads.rows import ThreadRow
-from holdfast.threads.runs import PRODUCER, ThreadRuns, is_control
+from holdfast.threads.run_events import PRODUCER, ThreadRuns, is_control
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore

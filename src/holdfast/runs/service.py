@@ -55,7 +55,7 @@ from holdfast.threads.errors import StreamConflict, StreamError, StreamNotFound
 from holdfast.threads.ids import new_entry_id, new_id
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RunFilter, RunRow, ThreadRow
-from holdfast.threads.runs import (
+from holdfast.threads.run_events import (
     MAX_WAITING,
     CancelKind,
     Run,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from holdfast.threads.runs import AgentSession, RunStatus, ThreadRuns
+from holdfast.threads.run_events import AgentSession, RunStatus, ThreadRuns
 
 
 class SessionHow(StrEnum):

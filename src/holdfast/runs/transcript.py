@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.threads.runs import DELTA, FINISHED, STARTED
+from holdfast.threads.run_events import DELTA, FINISHED, STARTED
 
 _ANSWERS: Final = ("assistant", "call", "tool", "compaction")
 

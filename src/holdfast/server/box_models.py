@@ -12,7 +12,7 @@ from holdfast.boxes import box, files, process, provider, snapshots
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sweep import Pruned

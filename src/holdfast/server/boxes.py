@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.server.box_models import (
     BoxId,

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import StringConstraints
 
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import Decision
 from holdfast.server.box_models import BoxId, BoxModel, NetworkModel, shown
 from holdfast.server.box_routes import BOX_ERRORS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ModelError, ask

@@ -17,7 +17,7 @@ from holdfast.threads.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from holdfast.boxes.box import Box
-    from holdfast.boxes.network import Egress
+    from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.pool import PoolSettings
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service import Boxes

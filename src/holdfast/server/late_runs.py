@@ -13,7 +13,7 @@ from holdfast.threads.access import Access, RunScope
 if TYPE_CHECKING:
     from holdfast.boxes.box import Box
     from holdfast.harnesses.harness import Harness
-    from holdfast.harnesses.installing import Progress, Tools
+    from holdfast.harnesses.installation import Progress, Tools
     from holdfast.runs.ports import Installed, RunTokens, TellInstalling
     from holdfast.runs.service import Runs
     from holdfast.server.clocks import Clocks
@@ -99,7 +99,7 @@ class LateRuns:
     async def _open(self) -> Runs:
         boxes = await self._boxes.get()
         await load_aside(_load)  # which takes long enough that nobody else should wait for it
-        from holdfast.harnesses.installing import Tools
+        from holdfast.harnesses.installation import Tools
         from holdfast.runs.launch import Launching
         from holdfast.runs.model_errors import ModelTrouble
         from holdfast.runs.reconcile import Thresholds
@@ -148,7 +148,7 @@ class _Agents:
         self.find = find
 
     async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
-        from holdfast.harnesses.placing import ensure
+        from holdfast.harnesses.placement import ensure
         from holdfast.runs.ports import Installed
 
         news = _News()
@@ -199,8 +199,8 @@ class _Tokens:
 def _load() -> None:
     import importlib
 
-    for needed in ("runs.service", "harnesses.placing", "harnesses.packing"):
-        importlib.import_module(f"holdfast.{needed}")
+    for needed in ("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive"):
+        importlib.import_module(needed)
 
 
 def _note_failure(task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,7 @@ from holdfast.threads.access import MAX_TOKEN_SECONDS, ApiKey, IssuedToken, Scop
 from holdfast.threads.authority import check_chosen_id
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import ThreadRow, ThreadStatus
-from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage
+from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage
 from holdfast.threads.surface import PREFIX, THREADS
 
 ThreadId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]

@@ -20,7 +20,7 @@ from holdfast.server.services import Caller, Use, UseRuns
 from holdfast.threads.access import Scope
 from holdfast.threads.errors import Forbidden
 from holdfast.threads.rows import RunFilter
-from holdfast.threads.runs import RunStatus
+from holdfast.threads.run_events import RunStatus
 
 router = APIRouter(prefix="/v1", tags=["runs"], responses=BOX_ERRORS)
 

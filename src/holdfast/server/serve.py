@@ -56,7 +56,7 @@ from holdfast.threads.tails import Tails
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from holdfast.boxes.network import Egress
+    from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.server.port_relay import PortRelay
     from holdfast.server.way_out import Outside

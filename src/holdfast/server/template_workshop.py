@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import SnapshotNotFound
-from holdfast.boxes.network import Network
+from holdfast.boxes.network_policy import Network
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
+from holdfast.images.build_host import ProviderWorkshop
 from holdfast.images.progress import Progress
-from holdfast.images.workshop import ProviderWorkshop
 from holdfast.interpreter.templates import Templates
 
 if TYPE_CHECKING:

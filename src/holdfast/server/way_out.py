@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.errors import InvalidSpec, PolicyNotFound
-from holdfast.boxes.network import Network, NetworkPolicy, Rule
+from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import (
     Connector,
     DefaultList,

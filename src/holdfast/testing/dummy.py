@@ -39,7 +39,7 @@ from holdfast.boxes.errors import (
     WrongSnapshot,
 )
 from holdfast.boxes.labels import POOL, matches
-from holdfast.boxes.network import DOOR
+from holdfast.boxes.network_policy import DOOR
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Holding, Snapshot

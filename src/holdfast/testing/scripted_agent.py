@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from holdfast.harnesses import packing, registry
+from holdfast.harnesses import registry, runner_archive
 from holdfast.harnesses.harness import Command, Harness, Package, Rebuilt, Task
 from holdfast.model_apis import Api
 from holdfast.testing import scripted_reader
@@ -38,7 +38,7 @@ class Scripted(Harness):
     apis: ClassVar[tuple[Api, ...]] = tuple(Api)
 
     def archive(self) -> bytes:
-        return packing.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
+        return runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
 
     def files(self, task: Task) -> Mapping[str, bytes]:
         return {}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.threads.entries import Admit, Entry, keyed, keyed_entries, keyed_slices
 from holdfast.threads.errors import Forbidden, InvalidEntry
-from holdfast.threads.runs import FINISHED, PREFIX, PRODUCER, RunStatus, end_id
+from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, RunStatus, end_id
 from holdfast.threads.seals import Seals
 from holdfast.threads.streams import Keyed
 

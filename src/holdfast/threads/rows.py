@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.runs import Run, RunStatus, ThreadRuns, concerns_runs, fold_run, is_control
+from holdfast.threads.run_events import Run, RunStatus, ThreadRuns, concerns_runs, fold_run, is_control
 from holdfast.threads.seals import Origin, Seals
 
 _PREVIEW: Final = 200

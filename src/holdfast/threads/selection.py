@@ -10,7 +10,7 @@ import orjson
 
 from holdfast.threads.entries import type_matches
 from holdfast.threads.framing import as_array, parse_json, split_messages
-from holdfast.threads.runs import DELTA, FINISHED, STARTED
+from holdfast.threads.run_events import DELTA, FINISHED, STARTED
 
 _ESCAPE: Final = b"\\u"
 """The letters of a type are never escaped but so."""

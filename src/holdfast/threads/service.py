@@ -11,7 +11,7 @@ from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFou
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
-from holdfast.threads.runs import DELTA
+from holdfast.threads.run_events import DELTA
 from holdfast.threads.selection import Selection, Unfinished
 from holdfast.threads.slices import Slices
 from holdfast.threads.store import StreamStore

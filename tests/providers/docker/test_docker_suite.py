@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy, SqliteRecords

@@ -13,7 +13,7 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE
 from tests.providers.local.world import World, plain_site
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import Completed
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import Decision, EgressProxy, Limits, SqlitePolicies, SqliteRecords

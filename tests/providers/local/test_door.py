@@ -13,7 +13,7 @@ from tests.providers.local.networking import works
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxConflict, Unsupported
-from holdfast.boxes.network import PROXY_PORT
+from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.local import LocalProvider

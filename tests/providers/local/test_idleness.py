@@ -17,7 +17,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxGone, BoxStopped, ConnectRefused
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network import Traffic
+from holdfast.boxes.network_policy import Traffic
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sqlite import SqliteBoxes

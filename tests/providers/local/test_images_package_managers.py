@@ -25,7 +25,7 @@ from tests.providers.local.world import folder_site
 
 from holdfast.boxes import Box, BoxSpec
 from holdfast.images import build, make_plan, parse_recipe
-from holdfast.images.workshop import ProviderWorkshop
+from holdfast.images.build_host import ProviderWorkshop
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.local.images import interpreter
 from holdfast.providers.local.images.dnf import amended

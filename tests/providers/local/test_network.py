@@ -11,7 +11,7 @@ from tests.providers.local.networking import Net, attack, curl, networked, run, 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, InvalidSpec, Unsupported
 from holdfast.boxes.labels import OWNER_ENVIRONMENT
-from holdfast.boxes.network import PROXY_PORT, Network, NetworkPolicy
+from holdfast.boxes.network_policy import PROXY_PORT, Network, NetworkPolicy
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider

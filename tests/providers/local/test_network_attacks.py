@@ -17,7 +17,7 @@ from tests.providers.local.networking import Net, attack, curl, networked
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import Limits
 from holdfast.guest import codec
 from holdfast.providers.local.link import Link

@@ -14,7 +14,7 @@ from tests.providers.local.registries import apt_site, cargo_site, npm_site, pip
 from tests.providers.local.world import git_site
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.network import Rule
+from holdfast.boxes.network_policy import Rule
 from holdfast.boxes.spec import HostMount
 from holdfast.egress import DefaultList, Source
 

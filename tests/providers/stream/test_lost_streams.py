@@ -15,7 +15,7 @@ from tests.providers.stream.over_pipes import PipesProvider
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxStopped, BoxUnreachable
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import frames

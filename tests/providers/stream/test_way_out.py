@@ -13,7 +13,7 @@ from tests.providers.stream.over_pipes import PipesProvider
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxConflict
-from holdfast.boxes.network import Network, NetworkPolicy, Traffic
+from holdfast.boxes.network_policy import Network, NetworkPolicy, Traffic
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.stream import let_out
 from holdfast.testing.provider_suite.ground import exactly, rest

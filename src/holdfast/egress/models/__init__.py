@@ -1,11 +1,11 @@
 """Models: which there are, their keys at rest, and the gateway by which agents in boxes reach them without a key."""
 
-from holdfast.egress.models.asking import Message, Said, ask
 from holdfast.egress.models.catalog import PROVIDERS
+from holdfast.egress.models.completion import Message, Said, ask
 from holdfast.egress.models.errors import InvalidModel, ModelError, ModelFailed, ModelKeyMissing, ModelNotFound
 from holdfast.egress.models.gateway import Answered, GatewayLimits, ModelGateway, OnAnswer
 from holdfast.egress.models.model import Model, ModelChoice
-from holdfast.egress.models.probing import Probe, probe
+from holdfast.egress.models.probe import Probe, probe
 from holdfast.egress.models.store import Endpoint, Models
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
 

@@ -19,8 +19,8 @@ import httpx
 import orjson
 
 from holdfast.egress.models.errors import ModelError
-from holdfast.egress.models.heads import Asked, find_route, headers_to_give, headers_to_send, query_that_goes_on
-from holdfast.egress.models.scrubbing import Scrubber
+from holdfast.egress.models.headers import Asked, find_route, headers_to_give, headers_to_send, query_that_goes_on
+from holdfast.egress.models.redaction import Scrubber
 from holdfast.egress.models.store import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
 from holdfast.time_limit import time_limit

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from holdfast.egress.database import Database
 from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
+from holdfast.egress.models.encryption import CannotUnseal, Seal
 from holdfast.egress.models.errors import InvalidModel, ModelKeyMissing, ModelNotFound
 from holdfast.egress.models.model import (
     DEFAULT_CONTEXT,
@@ -25,7 +26,6 @@ from holdfast.egress.models.model import (
     checked_name,
     checked_tokens,
 )
-from holdfast.egress.models.sealing import CannotUnseal, Seal
 from holdfast.model_apis import Api
 from holdfast.threads.ids import now_ms
 

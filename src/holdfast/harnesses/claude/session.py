@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.harnesses.writing import iso, written
+from holdfast.harnesses.session_files import iso, written
 
 _Line = tuple[bytes, str | None, tuple[str, ...]]
 """A line behind its first brace, but for what depends on the others; its id, and more ids that mean it."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from holdfast.harnesses.codex.reader import is_context
-from holdfast.harnesses.writing import iso
+from holdfast.harnesses.session_files import iso
 
 VERSION: Final = "0.166.0"
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.harnesses.writing import iso, written
+from holdfast.harnesses.session_files import iso, written
 
 _ROLES: Final = frozenset(("system", "user", "assistant", "toolResult", "custom", "bashExecution", "branchSummary"))
 _NO_USAGE: Final = {

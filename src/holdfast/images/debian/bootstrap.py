@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from holdfast.boxes.images import Image, ImageConfig
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
+from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.debian.download import Downloads, MissingFile, Wanted
 from holdfast.images.debian.index import Package, PackageIndex, fulfils
 from holdfast.images.debian.release import IndexFile, Release, check_age, dearmour, parse_release, verify
@@ -25,7 +26,6 @@ from holdfast.images.debian.rootfs import CONFIGURE, DPKG_RULES, RootFilesystem,
 from holdfast.images.debian.sources import Source, is_fingerprint, signed_by, write_deb822
 from holdfast.images.errors import MirrorFailed, NoSources, NotVerified, StepFailed
 from holdfast.images.progress import Progress
-from holdfast.images.workshop import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 
 _FORMAT: Final = 1
 """Of what is made of the packages: another one makes another image of the same packages."""

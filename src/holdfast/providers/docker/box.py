@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.box import BoxInfo, Power
 from holdfast.boxes.errors import BoxUnreachable
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.answers import GuestRefused
 from holdfast.providers.docker import containers

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.endings import to_the_end
 from holdfast.boxes.errors import (
     BoxConflict,
     BoxError,
@@ -33,8 +32,9 @@ from holdfast.boxes.errors import (
     Unsupported,
 )
 from holdfast.boxes.labels import POOL, matches
-from holdfast.boxes.network import Egress, Network, NetworkPolicy
+from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy
 from holdfast.boxes.provider import Provider, Swept, Volume
+from holdfast.boxes.shielded import to_the_end
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.answers import GuestRefused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.boxes.network import Egress, Network
+from holdfast.boxes.network_policy import Egress, Network
 from holdfast.providers.docker.objects import BoxRecord
 from holdfast.providers.stream import StreamLink, let_out
 

@@ -20,7 +20,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.endings import to_the_end
 from holdfast.boxes.errors import (
     DISK_HINT,
     BoxConflict,
@@ -36,8 +35,9 @@ from holdfast.boxes.errors import (
     WrongSnapshot,
 )
 from holdfast.boxes.labels import HIBERNATION, POOL, matches
-from holdfast.boxes.network import NetworkPolicy, Traffic
+from holdfast.boxes.network_policy import NetworkPolicy, Traffic
 from holdfast.boxes.provider import Provider, Swept, Volume
+from holdfast.boxes.shielded import to_the_end
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.answers import GuestRefused, number_in

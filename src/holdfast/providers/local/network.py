@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxStopped, BoxUnreachable
-from holdfast.boxes.network import PROXY_PORT, Egress, Network, NetworkPolicy, Traffic
+from holdfast.boxes.network_policy import PROXY_PORT, Egress, Network, NetworkPolicy, Traffic
 from holdfast.providers.answers import GuestRefused
 from holdfast.providers.local.link import Link
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from holdfast.boxes.box import BoxInfo, Power, Step
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxError, CannotIsolate
-from holdfast.boxes.network import Egress, Network, NetworkPolicy, Traffic
+from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Traffic
 from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.answers import GuestRefused
 from holdfast.providers.local import bubblewrap, layers, limits, machine, runtime, volumes

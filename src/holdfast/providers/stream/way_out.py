@@ -10,7 +10,7 @@ import socket
 from typing import Final
 
 from holdfast.boxes.errors import BoxConflict, BoxUnreachable
-from holdfast.boxes.network import PROXY_PORT, Egress
+from holdfast.boxes.network_policy import PROXY_PORT, Egress
 from holdfast.providers.answers import GuestRefused
 from holdfast.providers.stream.link import Call, StreamLink
 

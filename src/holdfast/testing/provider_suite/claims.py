@@ -10,7 +10,7 @@ import pytest
 from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import Unsupported
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec, HostMount, OnIdle, VolumeMount
 from holdfast.testing.provider_suite.ground import Ground, Hatchery, fresh

@@ -20,7 +20,7 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import SnapshotNotFound, VolumeNotFound
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import Completed, Connection, Process, Stream
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.snapshots import Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
-from holdfast.boxes.network import PROXY_PORT, Network, NetworkPolicy
+from holdfast.boxes.network_policy import PROXY_PORT, Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.ground import Ground, Hatchery, claims
 

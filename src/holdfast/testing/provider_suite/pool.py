@@ -13,7 +13,7 @@ from holdfast.boxes.box import Box, BoxInfo, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import POOL
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.testing.provider_suite.ground import Ground, Hatchery, Reopen, claims, fresh, sh, text

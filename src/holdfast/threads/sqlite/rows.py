@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow, ThreadStatus
-from holdfast.threads.runs import Run, ThreadRuns
+from holdfast.threads.run_events import Run, ThreadRuns
 from holdfast.threads.sqlite.schema import is_corruption
 from holdfast.threads.sqlite.store import SqliteStore
 from holdfast.threads.surface import THREADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.egress.models.asking import SECONDS, try_to_ask
+from holdfast.egress.models.completion import SECONDS, try_to_ask
 from holdfast.egress.models.gateway import ModelGateway
 from holdfast.egress.models.model import ModelChoice
 from holdfast.model_apis import Api

@@ -19,7 +19,7 @@ from tests.harnesses.npm_world import Registry, native_agent, script_agent, tiny
 
 from holdfast.harnesses import node, npm, registry
 from holdfast.harnesses.errors import CannotInstall
-from holdfast.harnesses.installing import Progress, Tools, processor
+from holdfast.harnesses.installation import Progress, Tools, processor
 
 pytestmark = pytest.mark.anyio
 _SECONDS = 60.0
@@ -154,7 +154,7 @@ async def test_an_install_that_is_killed_leaves_nothing_that_counts(
     program = (
         "import asyncio, importlib.util, sys\n"
         "from pathlib import Path\n"
-        "from holdfast.harnesses.installing import Tools\n"
+        "from holdfast.harnesses.installation import Tools\n"
         "spec = importlib.util.spec_from_file_location('tiny', sys.argv[1])\n"
         "sys.modules['tiny'] = module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, ImageNotFound, SnapshotNotFound, Unsupported
 from holdfast.boxes.images import Image, ImageConfig
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime

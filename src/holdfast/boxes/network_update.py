@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec
 

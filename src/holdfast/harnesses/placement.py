@@ -16,7 +16,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotExecute, ExecTimeout, FileExists, FileProblem, WrongFileKind
 from holdfast.harnesses.errors import CannotInstall
 from holdfast.harnesses.harness import Harness
-from holdfast.harnesses.installing import Installed, OnProgress, Tools, processor
+from holdfast.harnesses.installation import Installed, OnProgress, Tools, processor
 from holdfast.harnesses.node import fits
 from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit

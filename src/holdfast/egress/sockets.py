@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from holdfast.egress.head import BadHead
+from holdfast.egress.http_head import BadHead
 
 _PIECE: Final = 64 << 10
 _LARGE_PIPE: Final = 1 << 20

@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from holdfast.boxes.images import Image
+from holdfast.images.build_host import Workshop
 from holdfast.images.debian.bootstrap import Signed, Trust, build_system, choose, is_current, utc_now
 from holdfast.images.debian.download import Downloads
 from holdfast.images.debian.sources import (
@@ -21,7 +22,6 @@ from holdfast.images.debian.sources import (
 )
 from holdfast.images.errors import NoSources
 from holdfast.images.progress import Progress
-from holdfast.images.workshop import Workshop
 
 _DISTRIBUTION_KEYS: Final = ("debian-archive-keyring.gpg", "ubuntu-archive-keyring.gpg")
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.threads import runs
+from holdfast.threads import run_events
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RunFilter, ThreadRow, ThreadStatus, fold
-from holdfast.threads.runs import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.sqlite import SqliteStore
@@ -41,7 +41,7 @@ def entry(id: str, ts: int, **payload: Any) -> dict[str, Any]:
 
 
 def started(run: str = "r-1", epoch: int = 1, ts: int = 10, **more: Any) -> dict[str, Any]:
-    payload = runs.started(
+    payload = run_events.started(
         run=run,
         epoch=epoch,
         agent="pi",
@@ -51,25 +51,31 @@ def started(run: str = "r-1", epoch: int = 1, ts: int = 10, **more: Any) -> dict
         resumes=None,
         options=more.pop("options", {}),
     )
-    return entry(runs.start_id(run), ts, **payload)
+    return entry(run_events.start_id(run), ts, **payload)
 
 
 def finished(run: str = "r-1", status: Any = "completed", **more: Any) -> dict[str, Any]:
-    return entry(f"end-{run}", 99, **{"type": runs.FINISHED, "run": run, "status": status, "by": "runner", **more})
+    return entry(
+        f"end-{run}", 99, **{"type": run_events.FINISHED, "run": run, "status": status, "by": "runner", **more}
+    )
 
 
 STORY: list[dict[str, Any]] = [
     entry("e-1", 9, type="chat", role="user", text="do it"),
     started(),
-    entry("e-2", 11, **runs.box_found(run="r-1", box="b-1", provider="local", how="created", files="workspace", ms=3)),
-    entry("e-3", 12, **runs.provisioned(run="r-1", agent="pi", version="1.0", ms=4, session="new")),
-    entry("e-4", 13, **runs.runner_started(run="r-1", epoch=2, process="p-1")),
-    entry("e-5", 14, **runs.heartbeat("r-1")),
+    entry(
+        "e-2",
+        11,
+        **run_events.box_found(run="r-1", box="b-1", provider="local", how="created", files="workspace", ms=3),
+    ),
+    entry("e-3", 12, **run_events.provisioned(run="r-1", agent="pi", version="1.0", ms=4, session="new")),
+    entry("e-4", 13, **run_events.runner_started(run="r-1", epoch=2, process="p-1")),
+    entry("e-5", 14, **run_events.heartbeat("r-1")),
     entry("r-1-1", 1, type="pi.session", session="s-1"),
     entry("r-1-2", 1, type="pi.delta", message="m", text="hel"),
     entry("r-1-3", 1, type="pi.assistant", message="m", text="hello"),
     entry("e-6", 15, type="chat", role="user", text="and this", queued=True),
-    entry("e-7", 16, **runs.cancel_requested("r-1", CancelKind.INTERRUPT, None)),
+    entry("e-7", 16, **run_events.cancel_requested("r-1", CancelKind.INTERRUPT, None)),
     finished(status="cancelled", usage={"input": 3, "cost": "much"}, exit_code=0),
 ]
 
@@ -140,12 +146,12 @@ def test_only_what_fits_is_applied() -> None:
             started(),
             started("r-2", 5),  # while another lives
             finished("r-2"),
-            entry("other", 1, type=runs.FINISHED, run="r-1", status="completed"),  # not under the id of its end
+            entry("other", 1, type=run_events.FINISHED, run="r-1", status="completed"),  # not under the id of its end
             finished(status="wonderful"),
             finished(status=["completed"]),
-            entry("e", 1, type=runs.HEARTBEAT, run="r-2"),
-            entry("e", 1, type=runs.RUNNER, run="r-1", epoch=10**15, process=["p"]),
-            entry("e", 1, type=runs.BOX, run="r-1", box={"b": 1}),
+            entry("e", 1, type=run_events.HEARTBEAT, run="r-2"),
+            entry("e", 1, type=run_events.RUNNER, run="r-1", epoch=10**15, process=["p"]),
+            entry("e", 1, type=run_events.BOX, run="r-1", box={"b": 1}),
             entry("e", 1, type="signal.run.unheard_of", run="r-1"),
             entry("e", 1, type="pi.session", session=7),
             entry("e", 1, type="pierre.session", session="s"),
@@ -159,7 +165,7 @@ def test_only_what_fits_is_applied() -> None:
 
 def test_only_so_many_prompts_wait() -> None:
     chats = [entry(f"e-{n}", n, type="chat", text="x", queued=True) for n in range(300)]
-    assert len(row_of(chats).runs.waiting) == runs.MAX_WAITING
+    assert len(row_of(chats).runs.waiting) == run_events.MAX_WAITING
 
 
 _VALUES = st.recursive(
@@ -174,7 +180,7 @@ _TYPES = st.sampled_from(
         "pi.delta",
         "pi.x",
         *(
-            runs.PREFIX + name
+            run_events.PREFIX + name
             for name in ("started", "box", "provisioned", "runner", "heartbeat", "cancel_requested", "finished", "x")
         ),
     ]
@@ -243,11 +249,11 @@ def test_what_has_no_seal_is_shown_as_a_run_and_nothing_of_it_is_believed() -> N
 
 
 FORGED = (
-    entry("x-1", 20, **runs.box_found(run="r-1", box="b-2", provider="local", how="live", files="kept", ms=1)),
-    entry("x-2", 20, **runs.runner_started(run="r-1", epoch=9, process="p-9")),
-    entry("x-3", 20, **runs.heartbeat("r-1")),
-    entry("x-4", 20, **runs.cancel_requested("r-1", CancelKind.CANCEL, None)),
-    entry("x-5", 20, **runs.provisioned(run="r-1", agent="pi", version="9", ms=4, session="continued")),
+    entry("x-1", 20, **run_events.box_found(run="r-1", box="b-2", provider="local", how="live", files="kept", ms=1)),
+    entry("x-2", 20, **run_events.runner_started(run="r-1", epoch=9, process="p-9")),
+    entry("x-3", 20, **run_events.heartbeat("r-1")),
+    entry("x-4", 20, **run_events.cancel_requested("r-1", CancelKind.CANCEL, None)),
+    entry("x-5", 20, **run_events.provisioned(run="r-1", agent="pi", version="9", ms=4, session="continued")),
     entry("x-6", 20, type="chat", role="user", text="launch me", queued=True, interrupt=True),
     finished(),
     started("r-2", 9, options=OPEN),
@@ -360,11 +366,11 @@ async def test_who_joins_in_the_middle_of_a_message_gets_its_beginning(tmp_path:
     """Also where pages end anywhere in it."""
     under_way = [
         entry("p-1", 1, type="pi.delta", message="o", text="from "),
-        entry("p-2", 1, **runs.heartbeat("r-2")),
+        entry("p-2", 1, **run_events.heartbeat("r-2")),
         entry("p-3", 1, type="pi.delta", message="o", text="the "),
         entry("p-4", 1, type="chat", role="user", text="and this"),
         entry("p-5", 1, type="pi.delta", message="o", text="start"),
-        entry("p-6", 1, **runs.heartbeat("r-2")),
+        entry("p-6", 1, **run_events.heartbeat("r-2")),
     ]
     async with Opened(tmp_path / "holdfast.db") as opened:
         id = (await opened.threads.create()).id

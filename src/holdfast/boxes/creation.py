@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.endings import nothing, settled, to_the_end
 from holdfast.boxes.errors import (
     BoxConflict,
     BoxError,
@@ -25,6 +24,7 @@ from holdfast.boxes.labels import KEY, NODE, SPEC, Owner, refuse_reserved
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.shielded import nothing, settled, to_the_end
 from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels, check_name
 from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit

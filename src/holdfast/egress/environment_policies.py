@@ -10,7 +10,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from holdfast.boxes.errors import InvalidSpec
-from holdfast.boxes.network import NetworkPolicy
+from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.egress.database import Database
 from holdfast.threads.ids import now_ms
 

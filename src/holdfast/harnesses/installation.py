@@ -5,7 +5,7 @@
     <home>/installing/                   what is being made, out of the sight of boxes, and the locks of who makes it
     <home>/npm-cache/                    what npm fetched, unless the user's environment names another place for it
 
-Boxes see the folder `tools`, or get a copy of what they need of it: `holdfast.harnesses.placing`.
+Boxes see the folder `tools`, or get a copy of what they need of it: `holdfast.harnesses.placement`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.egress.head import BadHead, Request, host_name, parse_authority, parse_request, parse_response
+from holdfast.egress.http_head import BadHead, Request, host_name, parse_authority, parse_request, parse_response
 
 _PIECES = st.sampled_from(
     [b"GET", b"CONNECT", b" ", b"http://", b"a.example.com", b":80", b"/", b"HTTP/1.1", b"\r\n", b"\n", b"\r",

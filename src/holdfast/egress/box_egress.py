@@ -10,15 +10,15 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.boxes.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress.connection import NO_NETWORK, Connection
 from holdfast.egress.limits import Bucket, Limits
+from holdfast.egress.outbound import Connector, Door, Resolver
 from holdfast.egress.policy import Allowance, Target
-from holdfast.egress.private import Private
+from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
-from holdfast.egress.seams import Connector, Door, Resolver
+from holdfast.egress.sockets import reset
 from holdfast.egress.upstream_proxy import UpstreamProxy
-from holdfast.egress.wire import reset
 
 _ACCEPTS: Final = 32
 """At a time; then the other boxes get their turn."""
