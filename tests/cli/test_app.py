@@ -41,7 +41,7 @@ def test_a_command_imports_its_own_module_only() -> None:
     modules = modules_after("thread", "--help")
     assert "holdfast.cli.thread" in modules
     others = {f"holdfast.cli.{name}" for name in COMMANDS} - {"holdfast.cli.thread"}
-    assert not modules & (others | {"holdfast.client", "holdfast.server.serve", "httpx", "fastapi", "rich"})
+    assert not modules & (others | {"holdfast.client", "holdfast.server.compose", "httpx", "fastapi", "rich"})
 
 
 def test_version_is_the_packages(bare_cli: Cli) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from tests.guest.running import PRELUDE, archive
-from tests.server.test_door import Relay, Runs
+from tests.server.test_guest_api import Relay, Runs
 
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.process import Process
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
-from holdfast.server.door import Door
+from holdfast.server.wire.guest_api import Door
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunScope
 from holdfast.threads.authority import Authority

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.boxes.network_policy import Rule
 from holdfast.egress import CannotConnect, CannotResolve, DefaultList, Source
 from holdfast.server.config import Settings
-from holdfast.server.way_out import Outside
+from holdfast.server.egress import Outside
 
 ADDRESS = "45.33.32.1"
 

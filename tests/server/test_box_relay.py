@@ -12,12 +12,12 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.process import Connection
-from holdfast.server.late_boxes import LateBoxes
+from holdfast.server.lazy.boxes import LazyBoxes
 from holdfast.server.metrics import Metrics
-from holdfast.server.origins import OriginPolicy
-from holdfast.server.port_relay import PortRelay
-from holdfast.server.ports import Ports
-from holdfast.server.preview import Carrier, Previews
+from holdfast.server.wire.origins import OriginPolicy
+from holdfast.server.wire.port_relay import PortRelay
+from holdfast.server.wire.ports import Ports
+from holdfast.server.wire.preview import Carrier, Previews
 from holdfast.threads.access import Access
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,7 @@ async def visit(stub: Stub, body: int = 0) -> tuple[int, bytes]:
     access = Access(cast("Any", None), b"secret", required=False)
     ports = Ports(access, OriginPolicy(open_server=True), Previews(b"key", required=False))
     metrics = Metrics(Counter(), dict, lambda: 0)
-    relay = PortRelay(ports, cast("LateBoxes", stub), metrics, lambda: "r-1", connect_seconds=0.05, answer_seconds=0.1)
+    relay = PortRelay(ports, cast("LazyBoxes", stub), metrics, lambda: "r-1", connect_seconds=0.05, answer_seconds=0.1)
     left = body
     answered: list[dict[str, Any]] = []
 

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from holdfast.client import Client
 from holdfast.model_apis import Api
-from holdfast.server.completion_socket import AT_ONCE, MAX_WAITING
+from holdfast.server.routes.completion_socket import AT_ONCE, MAX_WAITING
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, Usage, error, held, text
 from holdfast.testing.server import ServerProcess
 

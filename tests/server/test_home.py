@@ -17,9 +17,9 @@ import pytest
 
 from holdfast import local_server
 from holdfast.local_server import RunningServer, find_answering, find_or_start, read_running
+from holdfast.server.compose import CannotServe, serve
 from holdfast.server.config import Settings
 from holdfast.server.home import Home, HomeInUse
-from holdfast.server.serve import CannotServe, serve
 from holdfast.testing.server import ServerProcess
 
 

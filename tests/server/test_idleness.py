@@ -17,7 +17,7 @@ from tests.boxes.test_decisions import row
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
-from holdfast.server.box_samples import BoxSamples, most_active
+from holdfast.server.box_metrics import BoxSamples, most_active
 from holdfast.testing.dummy import DummyProvider
 from holdfast.testing.server import ServerProcess
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from tests.server.box_providers import dummies
 
-from holdfast.server.app import create_app
-from holdfast.server.services import Services
+from holdfast.server.routes.app import create_app
+from holdfast.server.routes.services import Services
 from holdfast.testing.server import ServerProcess
 
 EXAMPLES = 200 if os.environ.get("HOLDFAST_TEST_ALL") else 25

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.tunnel import Tunnel
+from holdfast.server.wire.tunnel import Tunnel
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.interpreter.results import Execution
-from holdfast.server.live_interpreters import Missed, Underway
+from holdfast.server.interpreters import Missed, Underway
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source, git_hosts
-from holdfast.server.way_out import Outside, WayOut, this_machine
+from holdfast.server.egress import Outside, ServerEgress, this_machine
 from holdfast.testing.nowhere import Nowhere
 
 pytestmark = pytest.mark.anyio
@@ -32,8 +32,8 @@ class Asked:
             raise self._answer
         return self._answer
 
-    def way_out(self, folder: Path) -> WayOut:
-        return WayOut(folder / "data.db", Outside(Nowhere(), Nowhere(), self))
+    def way_out(self, folder: Path) -> ServerEgress:
+        return ServerEgress(folder / "data.db", Outside(Nowhere(), Nowhere(), self))
 
 
 async def test_nobody_is_asked_before_a_box_has_a_network(tmp_path: Path) -> None:

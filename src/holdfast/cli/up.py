@@ -106,9 +106,9 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the server on this machine, until Ctrl-C. Where one runs already, says where, and leaves it as it is."""
+    from holdfast.server.compose import CannotServe, serve
     from holdfast.server.config import Settings
     from holdfast.server.home import HomeInUse
-    from holdfast.server.serve import CannotServe, serve
 
     folder = the_home(home)
     _check_network(allow_private or (), egress_proxy)

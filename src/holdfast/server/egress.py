@@ -1,146 +1,224 @@
-"""REST: what boxes may reach, and what was decided about what they asked for."""
+"""The egress of a server: the proxy, what it records, and the policies of environments, put together.
+
+Opened in the background, with the boxes: a start waits for none of it. Which registries this machine uses is asked when
+the first box has a network, and written down for the next start.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Query
-from pydantic import StringConstraints
+from holdfast.boxes.errors import InvalidSpec, PolicyNotFound
+from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
+from holdfast.egress import (
+    Connector,
+    DefaultList,
+    Door,
+    EgressProxy,
+    Limits,
+    Private,
+    Resolver,
+    Source,
+    SqlitePolicies,
+    SqliteRecords,
+    SystemConnector,
+    SystemResolver,
+    UpstreamProxy,
+    git_hosts,
+)
+from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
+from holdfast.time_limit import time_limit
 
-from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.egress import Decision
-from holdfast.server.box_models import BoxId, BoxModel, NetworkModel, shown
-from holdfast.server.box_routes import BOX_ERRORS
-from holdfast.server.models import Model
-from holdfast.server.services import UseBoxes, UseWayOut
+if TYPE_CHECKING:
+    from holdfast.egress.registries import Machine
 
-EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+log = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["egress"])
-
-
-class EnvironmentPolicyModel(Model):
-    environment: str
-    network: NetworkModel
-
-    @classmethod
-    def of(cls, environment: str, policy: NetworkPolicy) -> EnvironmentPolicyModel:
-        return cls(environment=environment, network=NetworkModel.of(policy))
-
-
-class EnvironmentPolicyList(Model):
-    policies: list[EnvironmentPolicyModel]
-
-
-class DefaultRule(Model):
-    rule: str
-    source: str
-    """Whose it is: pip, npm, apt, cargo, git."""
-
-
-class DefaultListModel(Model):
-    """What `default` stands for in a list of rules."""
-
-    rules: list[DefaultRule]
+_FIND_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 15.0
+_SAVED: Final = "egress-default.json"
 
 
-class DecisionModel(Model):
-    id: str
-    at: int
-    host: str
-    """Empty where it did not come to one."""
-    port: int
-    method: str
-    """`CONNECT` for HTTPS, and whatever else goes through a tunnel."""
-    allowed: bool
-    failed: bool
-    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
-    why: str
-    """The rule that allowed it, or what speaks against it."""
-    count: int
-    """How many this stands for: like ones that came in a flood share a record."""
-    sent: int
-    """Bytes out of the box."""
-    received: int
-    milliseconds: int | None
-    """None while it goes on."""
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is beyond the boxes of a server, as its proxy gets there."""
 
-    @classmethod
-    def of(cls, decision: Decision) -> DecisionModel:
-        return cls(
-            id=decision.id,
-            at=decision.at,
-            host=shown(decision.host),
-            port=decision.port,
-            method=shown(decision.method),
-            allowed=decision.allowed,
-            failed=decision.failed,
-            why=shown(decision.why),
-            count=decision.count,
-            sent=decision.sent,
-            received=decision.received,
-            milliseconds=decision.ms,
+    resolver: Resolver
+    connector: Connector
+    find_defaults: Callable[[], Awaitable[DefaultList]]
+    """Asks this machine's own clients which registries they use, which takes a moment."""
+    make_upstream: Callable[[], Upstream] = LoopbackUpstream
+    """How the model gateway gets to providers: nowhere but on this machine, unless told."""
+    private: Private | None = None
+    """Private addresses that boxes may reach."""
+    proxy: UpstreamProxy | None = None
+    """The proxy of this network, for what leaves boxes."""
+
+
+class _Proxy(EgressProxy):
+    """Says when the first box has a network."""
+
+    def __init__(self, *arguments: Any, wanted: asyncio.Event, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._wanted = wanted
+
+    def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
+        super().admit(box, policy, labels)
+        if policy.mode is not Network.NONE:
+            self._wanted.set()
+
+
+class ServerEgress:
+    """Owns all of it, from `open` to `close`."""
+
+    def __init__(
+        self, database: Path, outside: Outside, *, limits: Limits | None = None, door: Door | None = None
+    ) -> None:
+        limits = limits or Limits()
+        self.make_upstream = outside.make_upstream
+        self.records = SqliteRecords(database, kept=limits.decisions)
+        self.policies = SqlitePolicies(database)
+        self._saved = database.with_name(_SAVED)
+        self._outside = outside
+        self._wanted = asyncio.Event()
+        self._known = asyncio.Event()
+        self._finding: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
+        self.proxy: EgressProxy = _Proxy(
+            outside.resolver,
+            outside.connector,
+            self.records,
+            defaults=git_hosts(),
+            policies=self.policies,
+            limits=limits,
+            door=door,
+            private=outside.private,
+            upstream=outside.proxy,
+            wanted=self._wanted,
         )
 
+    async def open(self) -> None:
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self.records)
+            await opening.enter_async_context(self.policies)
+            await opening.enter_async_context(self.proxy)
+            self._opened = opening.pop_all()
+        saved = await asyncio.to_thread(_load, self._saved)
+        if saved is not None:
+            self.proxy.use(saved)
+            self._known.set()
+        self._finding = asyncio.create_task(self._find_defaults(), name="egress default list")
 
-class DecisionList(Model):
-    decisions: list[DecisionModel]
-    next_cursor: str | None
+    async def close(self) -> None:
+        """Closing twice does nothing."""
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+        await self._opened.aclose()
+
+    # --- the default list ---
+
+    async def ready(self) -> None:
+        """For a box with a network: returns when there is a default list, be it that of the last time.
+
+        Nobody waits for long: the list reaches boxes that run, too.
+        """
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with time_limit(_READY_SECONDS):
+                await self._known.wait()
+
+    async def defaults(self) -> DefaultList:
+        """As this machine's clients tell it now."""
+        self._wanted.set()
+        if self._finding is not None:
+            await asyncio.shield(self._finding)
+        return self.proxy.defaults
+
+    async def _find_defaults(self) -> None:
+        await self._wanted.wait()
+        try:
+            async with time_limit(_FIND_SECONDS):
+                found = await self._outside.find_defaults()
+            self.proxy.use(found)
+            await asyncio.to_thread(_save, self._saved, found)
+        except Exception as error:  # without it, boxes reach git hosts and what their policies list
+            log.warning("the package registries of this machine could not be found out: %s", error)
+        finally:
+            self._known.set()
+
+    # --- the policies of environments ---
+
+    def policy(self, environment: str) -> NetworkPolicy:
+        """Raises `PolicyNotFound`."""
+        found = self.policies(environment)
+        if found is None:
+            raise PolicyNotFound(
+                f"environment {environment} has no network policy of its own",
+                hint=f"set one: holdfast egress set {environment} --allow HOST",
+            )
+        return found
+
+    async def set_policy(self, environment: str, policy: NetworkPolicy) -> None:
+        """It reaches running boxes at once."""
+        await self.policies.put(environment, policy)
+        self.proxy.refresh(environment)
+
+    async def remove_policy(self, environment: str) -> None:
+        """Raises `PolicyNotFound`."""
+        self.policy(environment)
+        await self.policies.remove(environment)
+        self.proxy.refresh(environment)
 
 
-@router.put("/boxes/{id}/network")
-async def set_network(id: BoxId, network: NetworkModel, boxes: UseBoxes, way_out: UseWayOut) -> BoxModel:
-    """Change what a box may reach, from now on. Connections that are not allowed any more are ended."""
-    policy = network.to_policy()
-    if policy.mode is not Network.NONE:
-        await way_out.ready()
-    return BoxModel.of(await boxes.set_network(id, policy))
+def this_machine(
+    environment: Mapping[str, str], *, allow_private: Sequence[str] = (), proxy: str | None = None
+) -> Outside:
+    """The network as this machine has it; its clients go by these variables. Raises ValueError.
+
+    `allow_private` are hosts and networks, `proxy` the one of this network: for boxes.
+    """
+
+    async def find_defaults() -> DefaultList:
+        machine, find = await asyncio.to_thread(_load_registries)
+        return await find(machine(environment))
+
+    return Outside(
+        SystemResolver(),
+        SystemConnector(),
+        find_defaults,
+        lambda: NetworkUpstream(environment),
+        Private.parse(allow_private),
+        UpstreamProxy.of(proxy, environment),
+    )
 
 
-@router.get("/boxes/{id}/egress")
-async def list_decisions(
-    id: BoxId,
-    boxes: UseBoxes,
-    way_out: UseWayOut,
-    denied: Annotated[bool, Query(description="Only what was refused.")] = False,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> DecisionList:
-    """What a box asked the network for and what was decided, the newest first."""
-    await boxes.get(id)
-    page = await way_out.records.page(id, after=cursor, limit=limit, denied_only=denied)
-    return DecisionList(decisions=[DecisionModel.of(each) for each in page.decisions], next_cursor=page.next_cursor)
+def _load_registries() -> tuple[type[Machine], Callable[[Machine], Awaitable[DefaultList]]]:
+    from holdfast.egress.registries import Machine, find_defaults
+
+    return Machine, find_defaults
 
 
-@router.get("/egress/default")
-async def show_default_list(way_out: UseWayOut) -> DefaultListModel:
-    """What `default` stands for: the registries that this machine's own clients use, and git hosts."""
-    found = await way_out.defaults()
-    return DefaultListModel(rules=[DefaultRule(rule=str(each.rule), source=each.why) for each in found.sources])
+def _save(path: Path, found: DefaultList) -> None:
+    sources = [[str(each.rule), each.why] for each in found.sources]
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(json.dumps({"sources": sources, "environment": dict(found.environment)}))
+    temporary.replace(path)
 
 
-@router.get("/egress/policies")
-async def list_policies(way_out: UseWayOut) -> EnvironmentPolicyList:
-    """The policies of environments, by name."""
-    found = way_out.policies.all()
-    return EnvironmentPolicyList(policies=[EnvironmentPolicyModel.of(*each) for each in found.items()])
-
-
-@router.get("/egress/policies/{environment}")
-async def get_policy(environment: EnvironmentName, way_out: UseWayOut) -> EnvironmentPolicyModel:
-    """What boxes of an environment may reach that have mode `allow` and list nothing themselves."""
-    return EnvironmentPolicyModel.of(environment, way_out.policy(environment))
-
-
-@router.put("/egress/policies/{environment}")
-async def set_policy(environment: EnvironmentName, network: NetworkModel, way_out: UseWayOut) -> EnvironmentPolicyModel:
-    """Set the policy of an environment. It reaches its running boxes at once."""
-    policy = network.to_policy()
-    await way_out.set_policy(environment, policy)
-    return EnvironmentPolicyModel.of(environment, policy)
-
-
-@router.delete("/egress/policies/{environment}", status_code=204)
-async def remove_policy(environment: EnvironmentName, way_out: UseWayOut) -> None:
-    """Forget the policy of an environment: its boxes fall back to the default list, at once."""
-    await way_out.remove_policy(environment)
+def _load(path: Path) -> DefaultList | None:
+    """None where there is none that could be read: then it is found anew."""
+    try:
+        document = json.loads(path.read_text())
+        sources = tuple(Source(Rule.parse(rule), str(why)) for rule, why in document["sources"])
+        environment = {str(name): str(value) for name, value in document["environment"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidSpec):
+        return None
+    return DefaultList(sources, environment)

@@ -23,9 +23,9 @@ from holdfast.threads.surface import THREADS
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
     from holdfast.images.progress import Progress
-    from holdfast.server.late_boxes import LateBoxes
-    from holdfast.server.late_models import LateModels
-    from holdfast.server.template_workshop import ServerTemplates
+    from holdfast.server.lazy.boxes import LazyBoxes
+    from holdfast.server.lazy.models import LazyModels
+    from holdfast.server.template_builder import ServerTemplates
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -37,13 +37,13 @@ class ServerHost:
 
     def __init__(
         self,
-        boxes: LateBoxes,
+        boxes: LazyBoxes,
         store: StreamStore,
         threads: Threads,
-        models: LateModels,
+        models: LazyModels,
         templates: ServerTemplates,
     ) -> None:
-        self._late_boxes = boxes
+        self._lazy_boxes = boxes
         self._templates = templates
         self._store = store
         self._threads = threads
@@ -54,15 +54,15 @@ class ServerHost:
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
         """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
-        boxes = await self._late_boxes.get()
+        boxes = await self._lazy_boxes.get()
         if spec.network.mode is not Network.NONE:
-            await (await self._late_boxes.way_out()).ready()
+            await (await self._lazy_boxes.way_out()).ready()
         acquired = await boxes.acquire(key, spec, fresh=fresh, replaces=False)
         return Given(await boxes.open(acquired.row.id), acquired.how, acquired.why)
 
     async def find(self, key: str) -> Box | None:
         """The box of a key as it is, if there is one. Closed by who asked."""
-        boxes = await self._late_boxes.get()
+        boxes = await self._lazy_boxes.get()
         for row in (await boxes.list(BoxFilter(key=key))).rows:
             return await boxes.open(row.id)
         return None
@@ -70,14 +70,14 @@ class ServerHost:
     async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
         """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
         long."""
-        boxes = await self._late_boxes.get()
+        boxes = await self._lazy_boxes.get()
         return await boxes.open((await boxes.fork(box.id, key=key, idle_seconds=idle_seconds)).id)
 
     async def delete(self, box: Box) -> None:
-        await (await self._late_boxes.get()).delete(box.id)
+        await (await self._lazy_boxes.get()).delete(box.id)
 
     async def ensure_volume(self, name: str, provider: str) -> None:
-        boxes: Boxes = await self._late_boxes.get()
+        boxes: Boxes = await self._lazy_boxes.get()
         try:
             await boxes.create_volume(name, provider)
         except VolumeExists:

@@ -1,570 +1,485 @@
-"""REST: interpreters that live in the server. What is printed comes as it is printed, a line of JSON each."""
+"""Interpreters that live in the server: made over HTTP, and found again by their threads and boxes on first use.
+
+Nothing of one is only here. What it was made with is an entry on its thread; what it has in memory is in its box, which
+outlives the server. An execution goes on when who asked for it leaves: who asks with its id again gets the same one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import codecs
-import contextlib
-import json
-import secrets
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+import logging
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import Response, StreamingResponse
-from pydantic import Field, JsonValue, StringConstraints, ValidationError
-from pydantic.functional_validators import AfterValidator
-
-from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
-from holdfast.boxes.spec import OnIdle
-from holdfast.guest.kernel import shipping
-from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
+from holdfast.boxes.process import Stream
+from holdfast.boxes.rows import BoxFilter
+from holdfast.interpreter.budget import Limits
+from holdfast.interpreter.checks import Restore
+from holdfast.interpreter.errors import InterpreterError
+from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
+from holdfast.interpreter.record import (
+    ALL,
+    EXECUTION,
+    SETTINGS,
+    RecordUnwritten,
+    Replay,
+    ReplayedExecution,
+    replay,
+)
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
-from holdfast.server.box_models import VolumeName, without_nul
-from holdfast.server.box_routes import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
-from holdfast.server.late_interpreters import LABEL
-from holdfast.server.models import Labels, Model, Title
-from holdfast.server.runs import ModelName, RunBox
-from holdfast.server.services import Administrator, Use
-from holdfast.threads.errors import StreamError
-from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
+from holdfast.interpreter.workspace import Transition
+from holdfast.server.interpreter_host import ServerHost
+from holdfast.server.lazy.interpreters import LABEL
+from holdfast.threads.entries import Entry, keyed
+from holdfast.threads.errors import StreamNotFound
+from holdfast.threads.ids import new_entry_id, new_id, now_ms
+from holdfast.threads.rows import RowFilter, ThreadRow
+from holdfast.threads.seals import Origin, Seals
+from holdfast.threads.streams import AppendRequest
+from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
-    from holdfast.server.live_interpreters import Description, LiveInterpreters, Made, Underway
-
-NDJSON: Final = "application/x-ndjson"
-_STATE_LIMIT: Final = 4 << 30
-_SILENCE: Final = 15.0
-"""Seconds without a line before an empty one says that somebody is still there."""
-
-STATUSES: Final = {
-    "interpreter_not_found": 404,
-    "interpreter_deleted": 410,
-    "kernel_lost": 410,
-    "kernel_unreachable": 503,
-    "too_many_boxes": 429,
-    "too_many_interpreters": 429,
-    "budget_exceeded": 429,
-    "no_python": 422,
-    "invalid_interpreter": 422,
-    "invalid_submission": 422,
-    "completion_failed": 502,
-    "workspace_failed": 502,
-    "record_unwritten": 503,
-    "state_failed": 409,
-}
-"""Of errors of interpreters, by code. Others are conflicts."""
-
-router = APIRouter(prefix="/v1/interpreters", responses=BOX_ERRORS, tags=["interpreters"])
-
-InterpreterId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,120}$")]
-ExecutionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Code = Annotated[str, StringConstraints(max_length=8_000_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(without_nul)]
-Count = Annotated[int, Field(ge=0, lt=1 << 53, strict=True)]
-
-
-async def _interpreters(services: Use, _: Administrator) -> LiveInterpreters:
-    return await services.interpreters.get()
-
-
-if TYPE_CHECKING:
-    UseInterpreters = Annotated[LiveInterpreters, Depends(_interpreters)]
-else:
-    # What it is loads much: it is loaded when the first interpreter is asked for.
-    UseInterpreters = Annotated[Any, Depends(_interpreters)]
-
-
-# --- what goes in ---
-
-
-class LimitsModel(Model):
-    """Of the calls that code makes of the host. Left out: as interpreters have them."""
-
-    calls: Count | None = 50
-    tokens: Count | None = None
-    cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    seconds: Seconds | None = None
-    call_seconds: Seconds = 60.0
-
-
-class FieldModel(Model):
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    type: Annotated[str, StringConstraints(min_length=1, max_length=1000)] = "Any"
-    """The name of a type of Python: `list[str]`."""
-
-
-class SettingsModel(Model):
-    """What an interpreter is made with. All of it is on its thread."""
-
-    template: Text | None = None
-    model: ModelName | None = None
-    """What `llm_query` asks; the only one, where it is left out."""
-    box: RunBox = Field(default_factory=RunBox)
-    repo_url: Text | None = None
-    """To clone, at a URL that the box may reach."""
-    ref: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    volume: VolumeName | None = None
-    """Mounted at `/home/box/memory`."""
-    output_fields: Annotated[list[FieldModel], Field(max_length=256)] | None = None
-    """What SUBMIT takes."""
-    timeout_seconds: Seconds = 900.0
-    output_limit: Annotated[int, Field(ge=100, le=1_000_000, strict=True)] = OUTPUT_LIMIT
-    """Characters of each stream that a result has. The whole is in a file."""
-    memory: Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)] | None = None
-    """Bytes that its Python may take."""
-    restore: Literal["fork"] | None = None
-    """`fork`: a live fork is made before each execution, for the case that code has to be killed."""
-    limits: LimitsModel = Field(default_factory=LimitsModel)
-
-    def to_made(self) -> Made:
-        from holdfast.interpreter.budget import Limits
-        from holdfast.interpreter.fields import fields_of
-        from holdfast.server.live_interpreters import Made
-
-        fields = None
-        if self.output_fields is not None:
-            fields = [{"name": each.name, "type": each.type} for each in self.output_fields]
-            fields_of(fields)  # refused now, and not when it is found again
-        return Made(
-            document=self.model_dump(mode="json", by_alias=True, exclude_none=True),
-            # Asleep, it would lose what it has in memory.
-            spec=replace(self.box.to_spec(), on_idle=OnIdle.KEEP, idle_seconds=None),
-            template=self.template,
-            model=self.model,
-            repo_url=self.repo_url,
-            ref=self.ref,
-            volume=self.volume,
-            output_fields=fields,
-            timeout=self.timeout_seconds,
-            output_limit=self.output_limit,
-            memory=self.memory,
-            restore=self.restore,
-            limits=Limits(
-                calls=self.limits.calls,
-                tokens=self.limits.tokens,
-                cost=self.limits.cost,
-                seconds=self.limits.seconds,
-                call_seconds=self.limits.call_seconds,
-            ),
-        )
-
-
-def read_made(document: Mapping[str, Any]) -> Made:
-    """Of a thread: checked as if it came in now."""
-    try:
-        return SettingsModel.model_validate(document).to_made()
-    except ValidationError as error:
-        raise ValueError(f"{error.error_count()} of its settings make no sense") from None
-
-
-class NewInterpreter(SettingsModel):
-    title: Title | None = None
-    labels: Labels = Field(default_factory=dict)
-
-
-class NewExecution(Model):
-    code: Code
-    variables: Annotated[dict[str, JsonValue], Field(max_length=10_000)] = Field(default_factory=dict)
-    """Become globals before. What JSON lacks has a form with `$`: see the documentation."""
-    timeout_seconds: Seconds | None = None
-    id: ExecutionId | None = None
-    """Asked twice with the same one, it runs once."""
-
-
-class WorkspaceChange(Model):
-    """What is left out stays."""
-
-    repo_url: Text | None = None
-    ref: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    volume: VolumeName | None = None
-    force_new: bool = False
-    """Begin with another box. What only the old one had is lost."""
-
-
-# --- what comes out ---
-
-
-class InterpreterModel(Model):
-    id: str
-    thread: str
-    title: str | None
-    labels: dict[str, str]
-    created_at: int
-    last_activity_at: int
-    is_live: bool
-    """It is in the server's memory now. Else it is found again when it is used."""
-    box: str | None
-    """None: it has none any more."""
-
-    @classmethod
-    def of(cls, row: ThreadRow, box: str | None, is_live: bool) -> InterpreterModel:
-        return cls(**_facts(row, box, is_live))
-
-
-class InterpreterList(Model):
-    interpreters: list[InterpreterModel]
-    next_cursor: str | None
-
-
-class TransitionModel(Model):
-    kind: Literal["created", "reused", "resumed", "recreated"]
-    reason: str
-    changed: list[str] = Field(default_factory=list)
-
-
-class InterpreterDetail(InterpreterModel):
-    python: str | None
-    transition: TransitionModel | None
-    """How it came to the box that it has."""
-    executions: int
-    calls: int
-    """That its code made of the host."""
-    input_tokens: int
-    output_tokens: int
-    cost: float
-    settings: dict[str, JsonValue] | None
-    """None: it lives in the process that made it."""
-
-    @classmethod
-    def told(cls, found: Description) -> InterpreterDetail:
-        told = found.told
-        started, workspace = told.started or {}, told.workspace
-        return cls(
-            **_facts(found.row, found.box, found.is_live),
-            python=_text(started.get("python")),
-            transition=None if workspace is None else _transition(workspace),
-            executions=len(told.executions),
-            calls=told.calls,
-            input_tokens=told.input_tokens,
-            output_tokens=told.output_tokens,
-            cost=told.cost,
-            settings=None if told.settings is None else dict(told.settings),
-        )
-
-
-def _facts(row: ThreadRow, box: str | None, is_live: bool) -> dict[str, Any]:
-    return {
-        "id": row.labels.get(LABEL, ""),
-        "thread": row.id,
-        "title": row.title,
-        "labels": row.labels,
-        "created_at": row.created_at,
-        "last_activity_at": row.last_activity_at,
-        "is_live": is_live,
-        "box": box,
-    }
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _transition(payload: Mapping[str, Any]) -> TransitionModel | None:
-    """As the thread tells it, which anybody may have written."""
-    try:
-        told = {"kind": payload.get("transition"), "reason": payload.get("reason"), "changed": payload.get("changed")}
-        return TransitionModel.model_validate(told)
-    except ValidationError:
-        return None
-
-
-class CodeErrorModel(Model):
-    kind: str
-    message: str
-    traceback: str
-    syntax: bool
-
-
-class ArtifactModel(Model):
-    name: str
-    media_type: str
-    path: str
-    """In the box: `/v1/boxes/{id}/files` has it."""
-    size: int
-    data: str | None
-    """Base64, where it is small enough to come along."""
-
-
-class ExecutionModel(Model):
-    id: str
-    ok: bool
-    stdout: str
-    stderr: str
-    value: JsonValue
-    """Of the last expression, where it has a form that travels."""
-    value_text: str | None
-    value_missing: str | None
-    """Why `value` is null although there was a value."""
-    error: CodeErrorModel | None
-    submitted: dict[str, JsonValue] | None
-    artifacts: list[ArtifactModel]
-    seconds: float
-    compute_seconds: float
-    state_lost: bool
-    restored: bool
-    """Its Python was killed: what it had in memory is as it was before this execution."""
-    text: str
-    """What a model reads of it."""
-
-    @classmethod
-    def of(cls, done: Execution) -> ExecutionModel:
-        error = done.error
-        return cls.model_construct(
-            id=done.id,
-            ok=done.ok,
-            stdout=_sound(done.stdout),
-            stderr=_sound(done.stderr),
-            value=_form(done.value),
-            value_text=None if done.value_text is None else _sound(done.value_text),
-            error=None
-            if error is None
-            else CodeErrorModel.model_construct(
-                kind=_sound(error.kind),
-                message=_sound(error.message),
-                traceback=_sound(error.traceback),
-                syntax=error.syntax,
-            ),
-            submitted=None if done.submitted is None else {name: _form(each) for name, each in done.submitted.items()},
-            artifacts=[
-                ArtifactModel.model_construct(
-                    name=_sound(each.name),
-                    media_type=_sound(each.media_type),
-                    path=_sound(each.path),
-                    size=each.size,
-                    data=None if each.data is None else base64.b64encode(each.data).decode(),
-                )
-                for each in done.artifacts
-            ],
-            seconds=done.seconds,
-            compute_seconds=done.compute_seconds,
-            value_missing=None if done.value_missing is None else _sound(done.value_missing),
-            state_lost=done.state_lost,
-            restored=done.restored,
-            text=_sound(done.text),
-        )
-
-
-def _sound(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _form(value: Any) -> Any:
-    """As JSON: what that lacks has a form with `$`."""
-    try:
-        return json.loads(shipping.dump(value).decode("utf-8", "replace"))
-    except (shipping.Unshippable, ValueError):
-        return None
-
-
-class SavedModel(Model):
-    names: list[str]
-    unsaved: dict[str, str]
-    """Names that could not be loaded, with why."""
-
-
-# --- routes ---
-
-
-@router.post("", status_code=201)
-async def create_interpreter(interpreters: UseInterpreters, new: NewInterpreter | None = None) -> InterpreterDetail:
-    """Make an interpreter: a box, and a Python in it that keeps its state."""
-    wanted = new or NewInterpreter()
-    settings = SettingsModel.model_validate(wanted.model_dump(exclude={"title", "labels"}, exclude_unset=True))
-    id = await interpreters.create(settings.to_made(), title=wanted.title, labels=wanted.labels)
-    return InterpreterDetail.told(await interpreters.describe(id))
-
-
-@router.get("")
-async def list_interpreters(
-    interpreters: UseInterpreters,
-    deleted: Annotated[bool, Query(description="Those that were deleted instead.")] = False,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> InterpreterList:
-    """List interpreters, those of scripts and notebooks too, the latest active first."""
-    after = parse_cursor(cursor) if cursor is not None else None
-    page = await interpreters.page(RowFilter(labels=((LABEL, None),), archived=deleted, limit=limit, after=after))
-    boxes = await interpreters.boxes()
-    found = [(row, row.labels.get(LABEL, "")) for row in page.rows]
-    return InterpreterList(
-        interpreters=[InterpreterModel.of(row, boxes.get(id), interpreters.is_live(id)) for row, id in found],
-        next_cursor=page.next_cursor,
-    )
-
-
-@router.get("/{id}")
-async def get_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> InterpreterDetail:
-    """Look at an interpreter: where it runs, and what its thread tells."""
-    return InterpreterDetail.told(await interpreters.describe(id))
-
-
-@router.delete("/{id}", status_code=204)
-async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> None:
-    """Delete its box and all that it has in memory. Its thread stays, archived, and so does its volume."""
-    await interpreters.delete(id)
-
-
-@router.post("/{id}/execute")
-async def execute_code(
-    id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters
-) -> ExecutionModel:
-    """Run code to its end. What the code does wrong is in the answer. It goes on if the client leaves."""
-    underway = await _begin(id, new, interpreters)
-    async for event in services.boxes.until_stopping(underway.follow()):
-        if isinstance(event, Execution):
-            return ExecutionModel.of(event)
-    raise AssertionError("an execution ends with its result")
-
-
-@router.post(
-    "/{id}/execute/stream",
-    response_class=Response,
-    responses={200: {"description": "A line of JSON each: output, then the result.", "content": {NDJSON: {}}}},
-)
-async def stream_code(id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters) -> Response:
-    """Run code, and say what it prints as it prints it: `{"type": "output", "stream", "text"}`; the last line is
-    `{"type": "result", …}` or `{"type": "error", …}`. Empty lines say that it goes on."""
-    underway = await _begin(id, new, interpreters)
-    lines = _lines(services.boxes.until_stopping(underway.follow()), underway.id)
-    return StreamingResponse(await began(lines), media_type=NDJSON)
-
-
-@router.post("/{id}/interrupt", status_code=204)
-async def interrupt_code(id: InterpreterId, interpreters: UseInterpreters) -> None:
-    """KeyboardInterrupt in the code that runs, if any does."""
-    await interpreters.interrupt(id, read_made)
-
-
-@router.post("/{id}/reset", status_code=204)
-async def reset_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> None:
-    """Empty its memory: a new Python in the same box. Files and thread stay; code that runs is ended."""
-    await interpreters.reset(id, read_made)
-
-
-@router.post("/{id}/workspace")
-async def configure_workspace(
-    id: InterpreterId, change: WorkspaceChange, interpreters: UseInterpreters
-) -> TransitionModel:
-    """Change what it works on, in place: what is in memory stays, unless the box has to be another one."""
-    before = await interpreters.made(id, read_made)
-    wanted = {"repo_url": change.repo_url, "ref": change.ref, "volume": change.volume}
-    changed = {name: value for name, value in wanted.items() if value is not None}
-    moved = change.repo_url is not None and change.repo_url != before.repo_url
-    made = replace(
-        before,
-        repo_url=change.repo_url or before.repo_url,
-        ref=change.ref if moved or change.ref is not None else before.ref,
-        volume=change.volume or before.volume,
-    )
-    document = {**before.document, "repoUrl": made.repo_url, "ref": made.ref, "volume": made.volume}
-    made = replace(made, document={name: value for name, value in document.items() if value is not None})
-    transition = await interpreters.configure(id, made, change.force_new, changed, read_made)
-    return TransitionModel(kind=transition.kind.value, reason=transition.reason, changed=list(transition.changed))
-
-
-@router.get(
-    "/{id}/state", response_class=Response, responses=binary_answer("What it has in memory. The headers tell of it.")
-)
-async def export_state(id: InterpreterId, interpreters: UseInterpreters) -> Response:
-    """What it has in memory, as bytes: for `PUT` here, or at another interpreter."""
-    interpreter = await interpreters.interpreter(id, read_made)
-    path = _passing()
-    told = await interpreter.save_state(path)
-    headers = {"holdfast-names": str(len(told.names)), "holdfast-unsaved": _header(told.unsaved)}
-    return StreamingResponse(await began(_read(interpreter.box, path)), media_type=OCTETS, headers=headers)
-
-
-@router.put("/{id}/state", openapi_extra=binary_body())
-async def import_state(id: InterpreterId, request: Request, interpreters: UseInterpreters) -> SavedModel:
-    """Replace all that it has in memory by what was exported: it is never merged."""
-    interpreter = await interpreters.interpreter(id, read_made)
-    path = _passing()
-    try:
-        await interpreter.box.files.write(path, _bounded(request.stream()), mode=0o600)
-        loaded = await interpreter.load_state(path)
-    finally:
-        await _remove(interpreter.box, path)
-    return SavedModel(names=list(loaded.names), unsaved=dict(loaded.unsaved))
-
-
-def _passing() -> str:
-    """A file of the box, for a moment."""
-    return f"/tmp/.holdfast-state-{secrets.token_hex(8)}"
-
-
-async def _read(box: Box, path: str) -> AsyncIterator[bytes]:
-    try:
-        async for piece in box.files.stream(path):
-            yield piece
-    finally:
-        await _remove(box, path)
-
-
-async def _bounded(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    size = 0
-    async for piece in pieces:
-        size += len(piece)
-        if size > _STATE_LIMIT:
-            raise InvalidInterpreter(f"a state has {_STATE_LIMIT:,} bytes at most")
-        if piece:
-            yield piece
-
-
-async def _remove(box: Box, path: str) -> None:
-    with contextlib.suppress(BoxError):
-        await box.files.delete(path)
-
-
-def _header(unsaved: Mapping[str, str]) -> str:
-    """Names and reasons as JSON, as much as a header can hold."""
-    few = {_sound(name)[:100]: _sound(why)[:100] for name, why in list(unsaved.items())[:20]}
-    return json.dumps({"count": len(unsaved), "first": few})
-
-
-async def _begin(id: str, new: NewExecution, interpreters: LiveInterpreters) -> Underway:
-    try:
-        variables = {name: shipping.from_form(value) for name, value in new.variables.items()}
-    except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise InvalidInterpreter(f"a variable is not what it says it is: {error}") from None
-    execution = new.id or f"x-{secrets.token_hex(8)}"
-    return await interpreters.execute(id, new.code, variables, new.timeout_seconds, execution, read_made)
-
-
-async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[bytes]:
-    yield _line({"type": "execution", "id": execution})
-    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-    coming: asyncio.Future[Any] | None = None
-    try:
+    from holdfast.boxes.spec import BoxSpec
+    from holdfast.server.lazy.boxes import LazyBoxes
+    from holdfast.server.lazy.models import LazyModels
+    from holdfast.server.template_builder import ServerTemplates
+    from holdfast.threads.service import ThreadPage, Threads
+    from holdfast.threads.store import StreamStore
+
+log = logging.getLogger(__name__)
+
+_MOST_LIVE: Final = 256
+_HELD_BYTES: Final = 4 << 20
+"""Output of an execution that is held for who follows it."""
+_HELD_CHUNKS: Final = 4096
+_KEPT_EXECUTIONS: Final = 16
+_KEY: Final = "interpreter/"
+"""Of their boxes: the id follows."""
+_MOST_KNOWN: Final = 10_000
+_MOST_RESUMED: Final = _KEPT_EXECUTIONS
+_LONGEST_SECONDS: Final = 86_400
+
+
+class InterpreterNotFound(InterpreterError):
+    code = "interpreter_not_found"
+
+
+class InterpreterElsewhere(InterpreterError):
+    """It lives in the process that made it."""
+
+    code = "interpreter_elsewhere"
+
+
+class InterpreterDeleted(InterpreterError):
+    code = "interpreter_deleted"
+
+
+class ExecutionKnown(InterpreterError):
+    """Nothing runs twice."""
+
+    code = "execution_known"
+
+
+class TooManyInterpreters(InterpreterError):
+    code = "too_many_interpreters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What an interpreter was made with. As on its thread, but for the box, which is read with care."""
+
+    document: Mapping[str, Any]
+    """As it is written down."""
+    spec: BoxSpec
+    template: str | None = None
+    model: str | None = None
+    repo_url: str | None = None
+    ref: str | None = None
+    volume: str | None = None
+    output_fields: list[dict[str, str]] | None = None
+    timeout: float = EXECUTION_SECONDS
+    output_limit: int = OUTPUT_LIMIT
+    memory: int | None = None
+    restore: Restore | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+ReadMade = Callable[[Mapping[str, Any]], Made]
+"""Settings of a thread. Raises ValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Output that was not held for one who was too slow, or came late."""
+
+    chunks: int
+
+
+class Underway:
+    """One execution, and its output for whoever follows it."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.task: asyncio.Task[Execution] | None = None
+        self._chunks: deque[tuple[Stream, bytes]] = deque()
+        self._first = 0
+        self._held = 0
+        self._moved = asyncio.Event()
+
+    def took(self, stream: Stream, data: bytes) -> None:
+        self._chunks.append((stream, data))
+        self._held += len(data)
+        while self._held > _HELD_BYTES or len(self._chunks) > _HELD_CHUNKS:
+            self._held -= len(self._chunks.popleft()[1])
+            self._first += 1
+        self._move()
+
+    def begin(self, task: asyncio.Task[Execution]) -> None:
+        self.task = task
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Execution]) -> None:
+        if not task.cancelled():
+            task.exception()  # which is told to who follows it, if anybody does
+        self._move()
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def follow(self) -> AsyncIterator[tuple[Stream, bytes] | Missed | Execution]:
+        """Its output from the beginning, as far as it is held, then what came of it. Raises what that raised."""
+        assert self.task is not None
+        at = 0
         while True:
-            coming = coming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait({coming}, timeout=_SILENCE)
-            if not done:
-                yield b"\n"
-                continue
-            event, coming = coming.result(), None
-            if isinstance(event, Execution):
-                result = ExecutionModel.of(event).model_dump(mode="json", by_alias=True)
-                yield _line({"type": "result", **result})
+            moved = self._moved
+            if at < self._first:
+                yield Missed(self._first - at)
+                at = self._first
+            elif at < self._first + len(self._chunks):
+                chunk = self._chunks[at - self._first]
+                at += 1
+                yield chunk
+            elif self.task.done():
+                yield await self.task
                 return
-            if not isinstance(event, tuple):
-                yield _line({"type": "missed", "chunks": event.chunks})
             else:
-                stream, data = event
-                # Also where half a character is all there is: who comes again counts lines.
-                yield _line({"type": "output", "stream": stream, "text": decoders[stream].decode(data)})
-    except (InterpreterError, BoxError, StreamError) as error:
-        told = {"code": error.code, "message": error.message, "hint": error.hint}
-        yield _line({"type": "error", "error": told})
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+                await moved.wait()
 
 
-def _line(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+@dataclass(slots=True)
+class _Live:
+    interpreter: Interpreter
+    host: ServerHost
+    made: Made
+    executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
+    resuming: tuple[asyncio.Task[Execution], ...] = ()
+    """Of executions that an earlier server began: what it has in memory is as they leave it."""
+    known: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Ids of executions that were begun: each runs once, whoever asks again."""
+
+    def remember(self, execution: str) -> None:
+        self.known[execution] = None
+        while len(self.known) > _MOST_KNOWN:
+            self.known.popitem(last=False)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(each.task is not None and not each.task.done() for each in self.executions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    row: ThreadRow
+    told: Replay
+    box: str | None
+    is_live: bool
+
+
+class ServerInterpreters:
+    """Owns the interpreters that are live here, until `close`. Their boxes, and what runs in them, go on."""
+
+    def __init__(
+        self,
+        boxes: LazyBoxes,
+        store: StreamStore,
+        threads: Threads,
+        models: LazyModels,
+        templates: ServerTemplates,
+        seals: Seals,
+        *,
+        most: int = _MOST_LIVE,
+    ) -> None:
+        self._boxes = boxes
+        self._store = store
+        self._threads = threads
+        self._models = models
+        self._templates = templates
+        self._seals = seals
+        self._most = most
+        self._live: OrderedDict[str, _Live] = OrderedDict()
+        """Those that were used last come last."""
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def new_host(self) -> ServerHost:
+        """Closed by who asked for it."""
+        return ServerHost(self._boxes, self._store, self._threads, self._models, self._templates)
+
+    async def close(self) -> None:
+        live, self._live = list(self._live.values()), OrderedDict()
+        await asyncio.gather(*(self._let_go(each) for each in live))
+
+    # --- which there are ---
+
+    async def create(self, made: Made, *, title: str | None, labels: Mapping[str, str]) -> str:
+        """Make one, with a box and a Python in it."""
+        id = new_id("i")
+        await self._write_down(id, made, title or f"Interpreter {id}", labels)
+        async with self._turn(id):
+            live = await self._open(id, made)
+            try:
+                await live.interpreter.start()
+            except BaseException:
+                await self._remove(id, live)
+                raise
+        return id
+
+    async def page(self, wanted: RowFilter) -> ThreadPage:
+        return await self._threads.list(wanted)
+
+    async def boxes(self) -> dict[str, str]:
+        """The boxes that interpreters have now: id by id."""
+        boxes = await self._boxes.get()
+        rows = await boxes.rows.live(boxes.tenant, boxes.node)
+        return {row.key.removeprefix(_KEY): row.id for row in rows if row.key is not None and row.key.startswith(_KEY)}
+
+    def is_live(self, id: str) -> bool:
+        return id in self._live
+
+    async def describe(self, id: str) -> Description:
+        """Raises `InterpreterNotFound`."""
+        row = await self._row(id)
+        live = self._live.get(id)
+        if live is not None:
+            await live.interpreter.flush()
+        told = replay(await self._entries(row.id, (ALL,)))
+        return Description(row, told, (await self.boxes()).get(id), is_live=live is not None)
+
+    # --- what is done with one ---
+
+    async def execute(
+        self, id: str, code: str, variables: Mapping[str, Any], timeout: float | None, execution: str, read: ReadMade
+    ) -> Underway:
+        """Begin an execution; one with an id that is known is followed again instead."""
+        live = await self._get(id, read)
+        underway = live.executions.get(execution)
+        if underway is not None:
+            return underway
+        if execution in live.known:
+            raise ExecutionKnown(
+                f"execution {execution} was begun before, and its result is not held any more",
+                hint=f"thread t-{id} has what is known of it",
+            )
+        underway = live.executions[execution] = Underway(execution)
+        live.remember(execution)
+        ended = [key for key, each in live.executions.items() if each.task is not None and each.task.done()]
+        for key in ended[: max(0, len(live.executions) - _KEPT_EXECUTIONS)]:
+            del live.executions[key]
+        running = self._run(live, code, variables, timeout, underway)
+        underway.begin(asyncio.create_task(running, name=f"execution {execution}"))
+        return underway
+
+    async def _run(
+        self, live: _Live, code: str, variables: Mapping[str, Any], timeout: float | None, to: Underway
+    ) -> Execution:
+        if live.resuming:
+            await asyncio.wait(live.resuming)
+        running = live.interpreter.execute(code, variables or None, timeout=timeout, on_output=to.took, id=to.id)
+        return await self._written(live.interpreter, running)
+
+    async def _written(self, interpreter: Interpreter, running: Awaitable[Execution]) -> Execution:
+        done = await running
+        try:
+            await interpreter.flush()  # who is told of it finds it on the thread, whatever dies then
+        except RecordUnwritten as error:
+            log.warning("%s", error)  # what came of it matters more
+        return done
+
+    async def interrupt(self, id: str, read: ReadMade) -> None:
+        await (await self.interpreter(id, read)).interrupt()
+
+    async def reset(self, id: str, read: ReadMade) -> None:
+        """Empty its memory. Files and thread stay."""
+        await (await self.interpreter(id, read)).reset()
+
+    async def configure(
+        self, id: str, made: Made, force_new: bool, changed: Mapping[str, Any], read: ReadMade
+    ) -> Transition:
+        """Change its workspace. `made` is what it is made with from then on."""
+        live = await self._get(id, read)
+        transition = await live.interpreter.configure_workspace(**changed, force_new=force_new)
+        live.made = made
+        await self._write_down(id, made, "", {})
+        return transition
+
+    async def made(self, id: str, read: ReadMade) -> Made:
+        return (await self._get(id, read)).made
+
+    async def interpreter(self, id: str, read: ReadMade) -> Interpreter:
+        """Started. It stays ours."""
+        found = (await self._get(id, read)).interpreter
+        return await found.start()
+
+    async def delete(self, id: str) -> None:
+        """Its box goes with all that is in it. Its thread stays, archived; so does its volume."""
+        row = await self._row(id)
+        async with self._turn(id):
+            live = self._live.get(id)
+            if live is not None:
+                await self._remove(id, live)
+            else:
+                boxes = await self._boxes.get()
+                for box in (await boxes.list(BoxFilter(key=f"{_KEY}{id}"))).rows:
+                    await boxes.delete(box.id)
+        if not row.archived:
+            await self._threads.archive(row.id, True)
+
+    # --- finding one again ---
+
+    async def _get(self, id: str, read: ReadMade) -> _Live:
+        async with self._turn(id):
+            live = self._live.get(id)
+            if live is None:
+                made = await self._read_made(id, read)
+                told = replay(await self._entries(f"t-{id}", (EXECUTION,)))
+                begun = [each for each in told.executions if each.ok is None][-_MOST_RESUMED:]
+                live = await self._open(id, made, [each.id for each in begun])
+                for each in told.executions:
+                    live.remember(each.id)
+                live.resuming = tuple(self._resume(live, each) for each in reversed(begun))
+            self._live.move_to_end(id)
+            return live
+
+    def _resume(self, live: _Live, begun: ReplayedExecution) -> asyncio.Task[Execution]:
+        """An earlier server began it. What comes of it is written down as if nothing had happened in between."""
+        underway = live.executions[begun.id] = Underway(begun.id)
+        given = begun.payload.get("timeout")
+        timeout = float(given) if isinstance(given, int | float) and 0 < given < _LONGEST_SECONDS else None
+        running = live.interpreter.resume(begun.id, begun.code or "", timeout=timeout, on_output=underway.took)
+        task = asyncio.create_task(self._written(live.interpreter, running), name=f"execution {begun.id}, again")
+        underway.begin(task)
+        return task
+
+    async def _open(self, id: str, made: Made, begun: Sequence[str] = ()) -> _Live:
+        await self._make_room()
+        host = self.new_host()
+        interpreter = Interpreter(
+            id=id,
+            host=host,
+            template=made.template,
+            model=made.model,
+            spec=made.spec,
+            repo_url=made.repo_url,
+            ref=made.ref,
+            volume=made.volume,
+            output_fields=made.output_fields,
+            limits=made.limits,
+            timeout=made.timeout,
+            output_limit=made.output_limit,
+            memory=made.memory,
+            restore=made.restore,
+            keep=True,
+            roots=(),
+            begun=begun,
+            durable=True,
+        )
+        live = self._live[id] = _Live(interpreter, host, made)
+        return live
+
+    async def _make_room(self) -> None:
+        while len(self._live) >= self._most:
+            idle = next((id for id, each in self._live.items() if not each.is_busy), None)
+            if idle is None:
+                raise TooManyInterpreters(
+                    f"{self._most} interpreters are at work here", hint="wait until one of them is done"
+                )
+            await self._let_go(self._live.pop(idle))
+
+    async def _read_made(self, id: str, read: ReadMade) -> Made:
+        row = await self._row(id)
+        if row.archived:
+            raise InterpreterDeleted(f"interpreter {id} is deleted", hint="its thread tells what it did")
+        told = await self._entries(row.id, (SETTINGS,))
+        # What somebody else wrote there would decide which network and which volume a box gets.
+        entries = [each for each in told if self._seals.origin(row.id, each) is Origin.HERE]
+        if told and not entries:
+            raise InterpreterNotFound(
+                f"it cannot be shown that this server made interpreter {id}: its settings have no seal of the server",
+                hint="make another: its thread still tells what this one did",
+            )
+        if not entries:
+            raise InterpreterElsewhere(
+                f"interpreter {id} lives in the process that made it", hint="holdfast interpreter show tells of it"
+            )
+        try:
+            return read(entries[-1]["payload"]["settings"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InterpreterNotFound(f"nobody can read what interpreter {id} was made with: {error}") from None
+
+    async def _row(self, id: str) -> ThreadRow:
+        try:
+            row = await self._threads.get(f"t-{id}")
+        except StreamNotFound:
+            row = None
+        if row is None or row.labels.get(LABEL) != id:
+            raise InterpreterNotFound(
+                f"there is no interpreter {id}", hint="holdfast interpreter list shows those there are"
+            )
+        return row
+
+    async def _entries(self, thread: str, types: tuple[str, ...]) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        since, is_whole = 0, False
+        while not is_whole:
+            page = await self._threads.entries(thread, types=types, since=since, limit=1000)
+            found += page.entries
+            since, is_whole = page.position, page.up_to_date
+        return found
+
+    async def _write_down(self, id: str, made: Made, title: str, labels: Mapping[str, str]) -> None:
+        host = self.new_host()
+        try:
+            thread = (await host.record(f"t-{id}", title=title, labels={**labels, LABEL: id})).thread
+        finally:
+            await host.close()
+        entry = Entry(new_entry_id(), now_ms(), {"type": SETTINGS, "settings": dict(made.document)})
+        sealed = keyed(self._seals.seal(thread, entry))
+        await self._store.append(THREADS + thread, AppendRequest(keyed=(sealed,)))
+
+    # --- letting go ---
+
+    async def _let_go(self, live: _Live) -> None:
+        try:
+            await live.interpreter.shutdown(delete=False)
+        except Exception:  # one that cannot be let go of must not keep others
+            log.exception("interpreter %s was not let go of as it should be", live.interpreter.id)
+        await self._forget(live)
+
+    async def _remove(self, id: str, live: _Live) -> None:
+        self._live.pop(id, None)
+        try:
+            await live.interpreter.shutdown(delete=True)
+        finally:
+            await self._forget(live)
+
+    async def _forget(self, live: _Live) -> None:
+        tasks = [each.task for each in live.executions.values() if each.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await live.host.close()
+
+    def _turn(self, id: str) -> asyncio.Lock:
+        if len(self._turns) > 4 * self._most:
+            self._turns = {key: lock for key, lock in self._turns.items() if lock.locked()}
+        return self._turns.setdefault(id, asyncio.Lock())

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from holdfast.boxes.pool import PoolStatistics
-    from holdfast.server.box_samples import Usages
+    from holdfast.server.box_metrics import Usages
 
 _GAUGES: Final = {
     "memory": ("memory_bytes", "Memory that a box uses."),

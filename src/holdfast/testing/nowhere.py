@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.egress import CannotConnect, CannotResolve, DefaultList
 from holdfast.server.config import Settings
-from holdfast.server.way_out import Outside
+from holdfast.server.egress import Outside
 
 
 class Nowhere:

@@ -31,8 +31,8 @@ from holdfast.server.config import Settings
 from holdfast.testing.clock import ShiftedClocks
 
 if TYPE_CHECKING:
-    from holdfast.server.late_runs import FindAgent
-    from holdfast.server.serve import MakeOutside, OpenProviders
+    from holdfast.server.compose import MakeOutside, OpenProviders
+    from holdfast.server.lazy.runs import FindAgent
 
 _LOG_SHOWN: Final = 6_000
 
@@ -340,7 +340,7 @@ def _ending(code: int) -> str:
 
 def _main() -> None:
     """The template: import, then fork a server for every line of settings, and say how each of them ends."""
-    from holdfast.server.serve import open_providers, serve
+    from holdfast.server.compose import open_providers, serve
     from holdfast.testing.nowhere import nowhere
 
     def run(told: bytes) -> None:

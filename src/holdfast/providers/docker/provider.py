@@ -60,7 +60,7 @@ from holdfast.providers.docker.objects import (
 )
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.docker.transport import DockerTransport
-from holdfast.providers.docker.way_out import WayOut
+from holdfast.providers.docker.way_out import ServerEgress
 from holdfast.providers.steps import take_step
 from holdfast.providers.stream import RUN, StreamLink
 from holdfast.threads.ids import new_id, now_ms
@@ -121,7 +121,7 @@ class DockerProvider(Provider):
         self.default_image = image
         """For boxes that ask for none."""
         self._egress = egress
-        self._way_out = None if egress is None else WayOut(egress)
+        self._way_out = None if egress is None else ServerEgress(egress)
         self._runtime: runtime_module.Runtime | None = None
         self._preparing = asyncio.Lock()
         self._resuming: asyncio.Task[None] | None = None

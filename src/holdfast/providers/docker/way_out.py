@@ -7,7 +7,7 @@ from holdfast.providers.docker.objects import BoxRecord
 from holdfast.providers.stream import StreamLink, let_out
 
 
-class WayOut:
+class ServerEgress:
     """Of all boxes of a provider. The egress is whoever's composed them."""
 
     def __init__(self, egress: Egress) -> None:

@@ -1,0 +1,355 @@
+"""Composition: opens the home, puts the pieces together, serves until told to stop, and takes everything down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING
+
+import uvicorn
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import holdfast
+from holdfast.harnesses.registry import entry_prefixes
+from holdfast.local_server import RunningServer
+from holdfast.server import logs
+from holdfast.server.clocks import Clocks
+from holdfast.server.config import Settings
+from holdfast.server.home import Home
+from holdfast.server.lazy.app import LazyApp
+from holdfast.server.lazy.boxes import LazyBoxes
+from holdfast.server.lazy.interpreters import LazyInterpreters
+from holdfast.server.lazy.loading import load_in_thread
+from holdfast.server.lazy.models import LazyModels
+from holdfast.server.lazy.runs import FindAgent, LazyRuns
+from holdfast.server.metrics import Metrics
+from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.guest_api import Door
+from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
+from holdfast.server.wire.origins import OriginPolicy, is_loopback
+from holdfast.server.wire.ports import Ports
+from holdfast.server.wire.preview import Previews
+from holdfast.server.wire.streams import StreamService
+from holdfast.threads.access import Access, derive, new_key
+from holdfast.threads.authority import Authority
+from holdfast.threads.ids import now_ms
+from holdfast.threads.projection import Projection
+from holdfast.threads.seals import Seals
+from holdfast.threads.service import Threads
+from holdfast.threads.sqlite import SqliteStore
+from holdfast.threads.sqlite.keys import SqliteKeys
+from holdfast.threads.sqlite.rows import SqliteRows
+from holdfast.threads.sqlite.schema import CannotOpen
+from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
+from holdfast.threads.surface import StreamSurface
+from holdfast.threads.tails import Tails
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from holdfast.boxes.network_policy import Egress
+    from holdfast.boxes.provider import Provider
+    from holdfast.server.egress import Outside
+    from holdfast.server.wire.port_relay import PortRelay
+
+log = logging.getLogger(__name__)
+
+Started = Callable[[RunningServer, str | None], None]
+"""Called once the server answers, with the first API key where one was just made."""
+
+OpenProviders = Callable[[Settings, "Egress"], "Awaitable[Mapping[str, Provider]]"]
+"""Opens the providers of boxes, in the background. The server closes them."""
+
+MakeOutside = Callable[[Settings], "Outside"]
+"""What the boxes of a server find beyond it. Made in the background."""
+
+_SHUTDOWN_SECONDS = 10
+_SWEEP_SECONDS = 5.0
+_HOME_SECONDS = 1.0
+_MAX_MESSAGE = 1024 * 1024
+"""Bytes of one WebSocket message."""
+_PING_SECONDS = 20.0
+
+
+class CannotServe(Exception):
+    """The server cannot start as asked. The message says why, and what to do."""
+
+
+async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
+    """All that this installation has."""
+    await asyncio.to_thread(_load_registry)  # which takes long enough that nobody else should wait for it
+    from holdfast.providers import registry
+
+    docker = registry.DockerSettings(
+        settings.docker_host, settings.docker_tls, settings.docker_runtime, settings.docker_image
+    )
+    return await registry.open_providers(
+        settings.home,
+        egress=egress,
+        allow_process=settings.allow_process_provider,
+        docker=docker,
+        box_disk=settings.box_disk,
+    )
+
+
+def _load_registry() -> None:
+    importlib.import_module("holdfast.providers.registry")
+
+
+def make_outside(settings: Settings) -> Outside:
+    """The network of this machine."""
+    from holdfast.server.egress import this_machine
+
+    return this_machine(os.environ, allow_private=settings.allow_private, proxy=settings.egress_proxy)
+
+
+def serve(
+    settings: Settings,
+    started: Started,
+    open_providers: OpenProviders = open_providers,
+    make_outside: MakeOutside = make_outside,
+    clocks: Clocks | None = None,
+    find_agent: FindAgent | None = None,
+) -> None:
+    """Serve until a signal comes. Blocks."""
+    if not settings.auth and not is_loopback(settings.host):
+        raise CannotServe(
+            f"--no-auth is for this machine alone and {settings.host} is reachable from others:"
+            " leave out --no-auth, or use --host 127.0.0.1"
+        )
+    logs.configure(settings.log_level)
+    with Home(settings.home) as home:
+        listener = _listen(settings)
+        boxes = LazyBoxes(
+            home.database,
+            lambda egress: open_providers(settings, egress),
+            lambda: make_outside(settings),
+            node=home.node(),
+            pool=settings.pool,
+        )
+        with listener:
+            uvloop.run(_serve(settings, home, listener, started, boxes, clocks or Clocks(), find_agent))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise CannotServe(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}):"
+            " give another --port (0 picks a free one)"
+        ) from None
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Ends the long-lived responses before uvicorn waits for them."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_starting: Callable[[], None],
+        on_started: Callable[[], None],
+        on_stopping: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._on_starting = on_starting
+        self._on_started = on_started
+        self._on_stopping = on_stopping
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """A signal ends serving, and no more: uvicorn would raise it again, before we have taken anything down."""
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, self.handle_exit, name, None)
+        try:
+            yield
+        finally:
+            for name in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(name)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_starting()
+        await super().startup(sockets)
+        self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stopping()
+        await super().shutdown(sockets)
+
+
+async def _serve(
+    settings: Settings,
+    home: Home,
+    listener: socket.socket,
+    started: Started,
+    boxes: LazyBoxes,
+    clocks: Clocks,
+    find_agent: FindAgent | None,
+) -> None:
+    url = _url(listener, settings.host)
+    secret = home.secret()
+    session_key = new_key() if settings.auth else None
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            store = await SqliteStore.open(home.database)
+        except CannotOpen as error:
+            raise CannotServe(str(error)) from error
+        stack.push_async_callback(store.close)
+        access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
+        seals = Seals(derive(secret, "entries of the server"))
+        projection = Projection(store, SqliteRows(store), seals)
+        stack.push_async_callback(projection.close)
+        subscriptions = SubscriptionService(
+            store,
+            subscriptions=SqliteSubscriptions(store),
+            public_url=url,
+            callback_secret=derive(secret, "subscription callbacks"),
+            signing_key=Ed25519PrivateKey.from_private_bytes(derive(secret, "webhook signatures")),
+            allow_local_webhooks=is_loopback(settings.host),
+        )
+        await subscriptions.start()
+        stack.push_async_callback(subscriptions.close)
+        authority = Authority(seals, frozenset(entry_prefixes()))
+        surface = StreamSurface(store, authority, long_poll_timeout=settings.long_poll_timeout)
+        tails = Tails(store, cycle_seconds=settings.tail_cycle)
+        origins = OriginPolicy(open_server=not settings.auth)
+        streams = StreamService(
+            surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
+        )
+        metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
+        threads = Threads(store, projection, clock=clocks.now)
+        door = boxes.door = Door(surface, access, streams.next_request_id, max_body=settings.max_body)
+        stack.push_async_callback(boxes.close)
+        models = LazyModels(home.database, derive(secret, "model keys"), boxes)
+        stack.push_async_callback(models.close)
+        runs = LazyRuns(store, threads, projection, access, seals, boxes, models, door, home, clocks, find_agent)
+        stack.push_async_callback(runs.close)
+        interpreters = LazyInterpreters(boxes, store, threads, models, seals, home.path, os.environ)
+        stack.push_async_callback(interpreters.close)
+        previews = Previews(derive(secret, "box previews"), required=settings.auth)
+        ports = Ports(access, origins, previews)
+
+        def load_rest() -> FastAPI:
+            from holdfast.server.routes.app import create_app
+            from holdfast.server.routes.services import Services
+
+            services = Services(
+                threads,
+                access,
+                metrics,
+                origins,
+                streams.next_request_id,
+                settings.max_body,
+                boxes,
+                previews,
+                runs,
+                models,
+                interpreters,
+            )
+            return create_app(services)
+
+        def make_relay() -> PortRelay:
+            from holdfast.server.wire.port_relay import PortRelay
+
+            return PortRelay(ports, boxes, metrics, streams.next_request_id)
+
+        app = LazyApp(load_rest)
+        front = Dispatch(app, ports, make_relay)
+        first_key = None
+        if settings.auth and settings.first_key and not access.list_keys():
+            _, first_key = await access.create_key("first")
+        projection.start()
+        beside: list[asyncio.Task[None]] = []
+
+        running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
+
+        def on_starting() -> None:
+            # Before the first answer: who is refused with the last server's key finds this one's in the home.
+            home.announce(running)
+
+        def on_started() -> None:
+            app.begin()
+            boxes.begin()
+            models.begin()
+            runs.begin()
+            beside.append(asyncio.create_task(_load_sockets(app)))
+            started(running, first_key)
+
+        def on_stopping() -> None:
+            boxes.let_go()
+            tails.close()
+            surface.close()
+
+        config = uvicorn.Config(
+            front,
+            http=functools.partial(StreamProtocol, service=streams, front=front),  # type: ignore[arg-type]
+            loop="none",
+            lifespan="off",
+            ws="none",  # the wire loads what it needs for them when the first one comes
+            ws_max_size=_MAX_MESSAGE,
+            ws_per_message_deflate=False,
+            ws_ping_interval=_PING_SECONDS,
+            # A client that is slow to read is slow to answer pings, and must not be taken for dead: TCP finds out.
+            ws_ping_timeout=None,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            backlog=2048,
+        )
+        server = _Server(config, on_starting, on_started, on_stopping)
+        beside.append(asyncio.create_task(_sweep(server, settings.request_timeout, settings.keep_alive)))
+        beside.append(asyncio.create_task(_watch_home(server, home)))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def _load_sockets(app: LazyApp) -> None:
+    """What WebSockets need, once nothing else is waited for. Else the first of them would keep everybody waiting."""
+    await app.loaded()
+    await load_in_thread(lambda: importlib.import_module("holdfast.server.wire.websocket_protocol"))
+
+
+async def _sweep(server: uvicorn.Server, request_timeout: float, keep_alive: float) -> None:
+    """No client holds a connection for ever, by sending its request byte by byte or by sending none."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(min(_SWEEP_SECONDS, request_timeout, keep_alive))
+        if slow := sweep_connections(server.server_state.connections, loop.time(), request_timeout, keep_alive):
+            log.info("ended %d connections whose requests did not arrive in time", slow)
+
+
+async def _watch_home(server: uvicorn.Server, home: Home) -> None:
+    """Without its home nobody finds the server, and what it acknowledges is lost with the files that it has open."""
+    while True:
+        await asyncio.sleep(_HOME_SECONDS)
+        if not home.is_there:
+            log.error("the home %s is no longer there: deleted, moved or replaced. This server ends", home.path)
+            server.should_exit = True
+            return
+
+
+def _url(listener: socket.socket, host: str) -> str:
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,157 @@
+"""REST: processes that were spawned in a box. Their terminals are WebSockets, in `box_sockets`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from holdfast.boxes.process import Process, Stream
+from holdfast.server.lazy.boxes import close_pieces
+from holdfast.server.routes.box_requests import (
+    BOX_ERRORS,
+    OCTETS,
+    binary_answer,
+    binary_body,
+    held_box,
+    opened,
+    opened_for_work,
+    while_connected,
+)
+from holdfast.server.routes.box_schemas import (
+    BoxId,
+    ProcessId,
+    ProcessList,
+    ProcessModel,
+    Resize,
+    Signal,
+    Spawn,
+    Waited,
+)
+from holdfast.server.routes.services import Use, UseBoxes
+
+MAX_WAIT = 60.0
+"""Seconds that one request waits for an end."""
+_MOST = 1 << 62
+
+router = APIRouter(prefix="/v1/boxes/{id}/processes", tags=["processes"], responses=BOX_ERRORS)
+
+
+@router.post("", status_code=201)
+async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessModel:
+    """Start a command that goes on by itself, its output kept."""
+    async with opened_for_work(boxes, id) as box:
+        process = await box.spawn(
+            command.argv,
+            env=command.env,
+            cwd=command.cwd,
+            stdin=command.stdin,
+            pty=command.pty,
+            rows=command.rows,
+            columns=command.columns,
+            tree=command.tree,
+        )
+        return ProcessModel.of(await process.info())
+
+
+@router.get("")
+async def list_processes(id: BoxId, boxes: UseBoxes) -> ProcessList:
+    """All processes that were spawned in a box, the oldest first."""
+    async with await boxes.peek(id) as box:
+        return ProcessList(processes=[ProcessModel.of(each) for each in await box.processes()])
+
+
+@router.get("/{process}")
+async def get_process(id: BoxId, process: ProcessId, boxes: UseBoxes) -> ProcessModel:
+    """Look at one process."""
+    async with await boxes.peek(id) as box:
+        return ProcessModel.of(await (await box.process(process)).info())
+
+
+@router.get("/{process}/output", response_class=Response, responses=binary_answer("What it printed."))
+async def read_output(
+    id: BoxId,
+    process: ProcessId,
+    services: Use,
+    boxes: UseBoxes,
+    stream: Annotated[Stream, Query()] = "stdout",
+    offset: Annotated[int, Query(ge=0, le=_MOST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=16 << 20)] = 1 << 20,
+    follow: Annotated[bool, Query(description="Go on until the process has ended.")] = False,
+) -> Response:
+    """What a process printed, from an offset on."""
+    if not follow:  # it is kept, whether the box sleeps or not
+        async with await boxes.peek(id) as box:
+            return Response(await (await box.process(process)).read(stream, offset, limit), media_type=OCTETS)
+    box, held = await held_box(boxes, id)
+    try:
+        found = await box.process(process)
+        # The answer begins before there is anything to tell: a process may be silent for long.
+        pieces = services.boxes.until_stopping(_followed(found, stream, offset))
+        held.push_async_callback(close_pieces, pieces)
+        taken = held.pop_all()
+
+        async def output() -> AsyncIterator[bytes]:
+            async with taken:
+                async for piece in pieces:
+                    yield piece
+
+        return StreamingResponse(output(), media_type=OCTETS)
+    finally:
+        await held.aclose()
+
+
+async def _followed(process: Process, stream: Literal["stdout", "stderr"], offset: int) -> AsyncIterator[bytes]:
+    async for chunk in process.output(stream, offset):
+        yield chunk.data
+
+
+@router.post("/{process}/signal", status_code=204)
+async def send_signal(id: BoxId, process: ProcessId, signal: Signal, boxes: UseBoxes) -> None:
+    """Send a signal to a process and its group."""
+    async with opened(boxes, id) as box:
+        await (await box.process(process)).signal(signal.number)
+
+
+@router.post("/{process}/resize", status_code=204)
+async def resize(id: BoxId, process: ProcessId, size: Resize, boxes: UseBoxes) -> None:
+    """Tell a process how large its terminal is."""
+    async with opened(boxes, id) as box:
+        await (await box.process(process)).resize(size.rows, size.columns)
+
+
+@router.post("/{process}/stdin", status_code=204, openapi_extra=binary_body())
+async def write_stdin(
+    id: BoxId,
+    process: ProcessId,
+    request: Request,
+    boxes: UseBoxes,
+    eof: Annotated[bool, Query(description="Nothing comes after this.")] = False,
+) -> None:
+    """Bytes for the stdin of a process."""
+    async with opened(boxes, id) as box:
+        found = await box.process(process)
+        async for piece in request.stream():
+            if piece:
+                await found.write(piece)
+        if eof:
+            await found.close_stdin()
+
+
+@router.get("/{process}/wait")
+async def wait_for_process(
+    id: BoxId,
+    process: ProcessId,
+    request: Request,
+    boxes: UseBoxes,
+    timeout: Annotated[float, Query(ge=0, le=MAX_WAIT, allow_inf_nan=False)] = 30.0,
+) -> Waited:
+    """The exit code of a process, as soon as it has ended; null where that takes longer."""
+    async with await boxes.peek(id) as box:
+        found = await box.process(process)
+        try:
+            return Waited(exit_code=await while_connected(request, found.wait(timeout)))
+        except TimeoutError:
+            return Waited(exit_code=None)

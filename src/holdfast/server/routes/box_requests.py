@@ -1,0 +1,122 @@
+"""What the box routes have in common: opening a box for one request, and streams that begin only once they have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Final, TypeVar
+
+from fastapi import Request
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.service import Boxes
+from holdfast.server.lazy.boxes import close_pieces
+from holdfast.server.routes.services import documented
+
+T = TypeVar("T")
+
+OCTETS: Final = "application/octet-stream"
+TAR: Final = "application/x-tar"
+
+BOX_ERRORS: Final = documented(
+    (400, "The request makes no sense."),
+    (401, "No credential, or one that does not hold."),
+    (403, "The credential, the provider or the box's files do not allow this."),
+    (404, "There is no such box, snapshot, volume, process or file."),
+    (409, "It is in a state, or of a kind, that does not allow this."),
+    (410, "The box, or the process, is no more."),
+    (413, "The body, or what the answer would be, is too large."),
+    (414, "The URL is too long."),
+    (422, "A field is missing or wrong, or the provider cannot do this."),
+    (500, "The box could not be made, or the server failed."),
+    (502, "Nothing listens on that port in the box."),
+    (503, "The box does not answer now, or this machine cannot isolate boxes."),
+    (504, "The command did not end in time."),
+    (507, "No room is left."),
+)
+
+
+def binary_answer(description: str, media_type: str = OCTETS) -> dict[int | str, dict[str, Any]]:
+    schema = {"type": "string", "format": "binary"}
+    return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
+
+
+def binary_body(media_type: str = OCTETS) -> dict[str, Any]:
+    schema = {"type": "string", "format": "binary"}
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+@contextlib.asynccontextmanager
+async def opened(boxes: Boxes, id: str) -> AsyncIterator[Box]:
+    """A handle on a box for the time of one request."""
+    with boxes.using(id):
+        async with await boxes.open(id) as box:
+            yield box
+
+
+@contextlib.asynccontextmanager
+async def opened_for_work(boxes: Boxes, id: str) -> AsyncIterator[Box]:
+    """A handle on a box for the time of one request that is what a one-shot box was made for."""
+    with boxes.working(id):
+        async with await boxes.open(id) as box:
+            yield box
+
+
+async def began(pieces: AsyncIterator[bytes], held: contextlib.AsyncExitStack | None = None) -> AsyncIterator[bytes]:
+    """A stream whose first piece is there: what fails until then is an error of its own, and not a broken answer.
+
+    `held` is what the stream needs; closed with it.
+    """
+    resources = held or contextlib.AsyncExitStack()
+    resources.push_async_callback(close_pieces, pieces)
+    try:
+        first = await anext(pieces, b"")
+    except BaseException:
+        await resources.aclose()
+        raise
+
+    async def all_of_it() -> AsyncIterator[bytes]:
+        async with resources:
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return all_of_it()
+
+
+async def held_box(boxes: Boxes, id: str) -> tuple[Box, contextlib.AsyncExitStack]:
+    """A handle on a box that a stream goes on needing after its request was understood."""
+    stack = contextlib.AsyncExitStack()
+    stack.enter_context(boxes.using(id))
+    try:
+        box = await boxes.open(id)
+    except BaseException:
+        await stack.aclose()
+        raise
+    stack.push_async_callback(box.close)
+    return box, stack
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """The result of some work, which ends when the client leaves."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeft
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+class ClientLeft(Exception):
+    """Nobody is there to be answered any more."""
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

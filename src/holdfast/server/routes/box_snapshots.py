@@ -1,0 +1,103 @@
+"""REST: snapshots of boxes, and volumes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from holdfast.boxes.errors import SnapshotNotFound
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.service import Boxes
+from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
+from holdfast.server.routes.box_schemas import (
+    BoxId,
+    BoxModel,
+    Freed,
+    Key,
+    NewSnapshot,
+    NewVolume,
+    ProviderName,
+    Restore,
+    SnapshotId,
+    SnapshotList,
+    SnapshotModel,
+    VolumeList,
+    VolumeModel,
+    VolumeName,
+)
+from holdfast.server.routes.services import UseBoxes
+
+router = APIRouter(prefix="/v1", responses=BOX_ERRORS)
+
+
+@router.post("/boxes/{id}/snapshots", status_code=201, tags=["snapshots"])
+async def take_snapshot(id: BoxId, boxes: UseBoxes, new: NewSnapshot | None = None) -> SnapshotModel:
+    """Keep the files of a box as they are now."""
+    return SnapshotModel.of(await boxes.snapshot(id, new.labels if new is not None else {}))
+
+
+@router.get("/snapshots", tags=["snapshots"])
+async def list_snapshots(boxes: UseBoxes, box: BoxId | None = None, key: Key | None = None) -> SnapshotList:
+    """List snapshots, the oldest first."""
+    return SnapshotList(snapshots=[SnapshotModel.of(each) for each in await boxes.snapshots(box=box, key=key)])
+
+
+@router.post("/snapshots/import", status_code=201, tags=["snapshots"], openapi_extra=binary_body())
+async def import_snapshot(request: Request, boxes: UseBoxes, provider: ProviderName = "local") -> SnapshotModel:
+    """Take in a snapshot that was exported, here or elsewhere."""
+    return SnapshotModel.of(await boxes.provider(provider).import_snapshot(request.stream()))
+
+
+@router.delete("/snapshots/{id}", tags=["snapshots"])
+async def delete_snapshot(id: SnapshotId, boxes: UseBoxes) -> Freed:
+    """Forget a snapshot. What something else refers to stays."""
+    return Freed(freed=await boxes.delete_snapshot(id))
+
+
+@router.post("/snapshots/{id}/restore", status_code=201, tags=["snapshots"])
+async def restore_snapshot(id: SnapshotId, boxes: UseBoxes, restore: Restore | None = None) -> BoxModel:
+    """Make a box that begins with a snapshot's files."""
+    wanted = restore or Restore()
+    spec = wanted.spec.to_spec() if wanted.spec is not None else None
+    return BoxModel.of(await boxes.restore(id, spec, owner=wanted.owner.to_owner()))
+
+
+@router.get(
+    "/snapshots/{id}/export",
+    tags=["snapshots"],
+    response_class=StreamingResponse,
+    responses=binary_answer("The snapshot by value."),
+)
+async def export_snapshot(id: SnapshotId, boxes: UseBoxes) -> StreamingResponse:
+    """The snapshot by value, as a stream that can be imported elsewhere."""
+    provider = await _provider_of(boxes, id)
+    return StreamingResponse(await began(provider.export_snapshot(id)), media_type=OCTETS)
+
+
+async def _provider_of(boxes: Boxes, id: str) -> Provider:
+    for snapshot in await boxes.snapshots():
+        if snapshot.id == id:
+            return boxes.provider(snapshot.provider)
+    raise SnapshotNotFound(f"there is no snapshot {id}", hint="holdfast box snapshots lists them")
+
+
+@router.get("/volumes", tags=["volumes"])
+async def list_volumes(boxes: UseBoxes, provider: ProviderName = "local") -> VolumeList:
+    """List volumes."""
+    return VolumeList(volumes=[VolumeModel.of(each) for each in await boxes.volumes(provider)])
+
+
+@router.post("/volumes", status_code=201, tags=["volumes"])
+async def create_volume(new: NewVolume, boxes: UseBoxes) -> VolumeModel:
+    """Make a volume: files that outlive boxes, mounted by name."""
+    return VolumeModel.of(await boxes.create_volume(new.name, new.provider))
+
+
+@router.delete("/volumes/{name}", tags=["volumes"])
+async def delete_volume(
+    name: VolumeName, boxes: UseBoxes, provider: Annotated[ProviderName, Query()] = "local"
+) -> Freed:
+    """Delete a volume and all files in it."""
+    return Freed(freed=await boxes.delete_volume(name, provider))

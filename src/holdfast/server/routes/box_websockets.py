@@ -1,0 +1,284 @@
+"""WebSockets of a box: exec, channels, terminals and ports.
+
+Frames are binary, their first byte says what they carry; text frames are JSON. A terminal has no such byte: there,
+binary frames are the terminal's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from fastapi import APIRouter, WebSocket
+from pydantic import ValidationError
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError, InvalidSpec
+from holdfast.boxes.process import Connection, Process
+from holdfast.server.routes.box_schemas import Command, Execute, decode
+from holdfast.server.routes.schemas import Model
+from holdfast.server.routes.services import Services
+from holdfast.server.wire.websockets import Left, problems_of, receive, serve
+from holdfast.threads.errors import InvalidRequest
+from holdfast.time_limit import time_limit
+
+M = TypeVar("M", bound=Model)
+
+STDIN: Final = 0
+STDOUT: Final = 1
+STDERR: Final = 2
+END: Final = 4
+MAX_FRAME: Final = 256 * 1024
+_WAITING_FRAMES: Final = 4
+"""Frames of stdin that wait for a command to take them. Then the client waits: we read no more."""
+_FIRST_FRAME_SECONDS: Final = 30.0
+
+router = APIRouter(prefix="/v1/boxes")
+
+
+class ExecuteFrames(Execute):
+    stdin: str | None = None  # type: ignore[assignment]
+    """Base64, and the command starts at once; None where frames bring it, up to an end frame."""
+
+
+Work = Callable[[Box], Awaitable[None]]
+
+
+async def _serve(socket: WebSocket, id: str, work: Work) -> None:
+    """Let somebody in who may come in, to a box that is there. `work` accepts."""
+
+    async def with_box(services: Services) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            boxes = await services.boxes.get()
+            stack.enter_context(boxes.working(id))
+            box = await boxes.open(id)
+            stack.push_async_callback(box.close)
+            await work(box)
+
+    await serve(socket, with_box)
+
+
+# --- frames ---
+
+
+async def _first_frame(socket: WebSocket, model: type[M]) -> M:
+    try:
+        async with time_limit(_FIRST_FRAME_SECONDS):
+            frame = await receive(socket)
+    except TimeoutError:
+        raise InvalidRequest("the first frame, which says what to run, did not come in time") from None
+    if not isinstance(frame, str):
+        raise InvalidRequest("the first frame has to be text: JSON that says what to run")
+    try:
+        return model.model_validate_json(frame)
+    except ValidationError as error:
+        raise InvalidSpec(f"the first frame makes no sense: {problems_of(error)}") from None
+
+
+async def _tagged(socket: WebSocket) -> tuple[int, bytes]:
+    frame = await receive(socket)
+    if isinstance(frame, str) or not frame or frame[0] not in (STDIN, END):
+        raise InvalidRequest("frames are binary, and begin with 0 (stdin) or 4 (its end)")
+    return frame[0], frame[1:]
+
+
+async def _send(socket: WebSocket, tag: int, data: bytes) -> None:
+    """Waits while the client does not keep up."""
+    head = bytes((tag,))
+    for start in range(0, len(data), MAX_FRAME):
+        await socket.send_bytes(head + data[start : start + MAX_FRAME])
+
+
+async def _both(socket: WebSocket, down: Coroutine[Any, Any, None], up: Coroutine[Any, Any, None]) -> None:
+    """Until `down` has ended. If `up` fails, as it does when the client leaves, that ends both.
+
+    So does the end of the connection: `up` may be waiting for a command that takes nothing, and not see it.
+    """
+    downward, upward = asyncio.create_task(down), asyncio.create_task(up)
+    lost = asyncio.create_task(socket.scope["state"]["lost"].wait())
+    try:
+        await asyncio.wait((downward, upward, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not downward.done() and upward.done():
+            upward.result()
+        await asyncio.wait((downward, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not downward.done():
+            raise Left
+        await downward
+    finally:
+        for task in (downward, upward, lost):
+            task.cancel()
+        await asyncio.gather(downward, upward, lost, return_exceptions=True)
+
+
+# --- exec and channels ---
+
+
+@router.websocket("/{id}/exec")
+async def exec_socket(socket: WebSocket, id: str) -> None:
+    """Run a command, its output as it comes. The command is killed when the socket closes."""
+
+    async def work(box: Box) -> None:
+        await socket.accept()
+        command = await _first_frame(socket, ExecuteFrames)
+        if command.stdin is not None:
+            await _both(socket, _execute(socket, box, command, decode(command.stdin)), _ignore(socket))
+            return
+        pieces: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_FRAMES)
+        await _both(socket, _execute(socket, box, command, _fed(pieces)), _take_stdin(socket, pieces))
+
+    await _serve(socket, id, work)
+
+
+async def _execute(socket: WebSocket, box: Box, command: ExecuteFrames, stdin: bytes | AsyncIterator[bytes]) -> None:
+    done = await box.exec(
+        command.argv,
+        env=command.env,
+        cwd=command.cwd,
+        timeout=command.timeout,
+        stdin=stdin,
+        on_stdout=lambda data: _send(socket, STDOUT, data),
+        on_stderr=lambda data: _send(socket, STDERR, data),
+    )
+    await socket.send_text(json.dumps({"exit": done.exit_code}))
+
+
+async def _take_stdin(socket: WebSocket, pieces: asyncio.Queue[bytes]) -> None:
+    """Frames for a command, as fast as it takes them; then only the client's leaving is of interest."""
+    while True:
+        tag, data = await _tagged(socket)
+        if tag == END:
+            await pieces.put(b"")
+            await _ignore(socket)
+        if data:
+            await pieces.put(data)
+
+
+async def _fed(pieces: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
+    while piece := await pieces.get():
+        yield piece
+
+
+async def _ignore(socket: WebSocket) -> None:
+    while True:
+        await receive(socket)
+
+
+@router.websocket("/{id}/channel")
+async def channel_socket(socket: WebSocket, id: str) -> None:
+    """Talk to a command: bytes to its stdin, bytes from its stdout. It is killed when the socket closes."""
+
+    async def work(box: Box) -> None:
+        await socket.accept()
+        command = await _first_frame(socket, Command)
+        async with await box.channel(command.argv, env=command.env, cwd=command.cwd) as channel:
+            await socket.send_text('{"started": true}')
+
+            async def down() -> None:
+                while data := await channel.read():
+                    await _send(socket, STDOUT, data)
+                code = await channel.wait()
+                await _send(socket, STDERR, channel.stderr)
+                await socket.send_text(json.dumps({"exit": code}))
+
+            await _both(socket, down(), _write_frames(socket, channel))
+
+    await _serve(socket, id, work)
+
+
+async def _write_frames(socket: WebSocket, connection: Connection, ended: asyncio.Event | None = None) -> None:
+    """What the client sends, to the other side, until the client leaves. `ended` is set once it has sent all."""
+    broken = False
+    while True:
+        tag, data = await _tagged(socket)
+        if tag == END and ended is not None:
+            ended.set()
+        if broken:
+            continue
+        try:
+            if tag == END:
+                await connection.close_write()
+            elif data:
+                await connection.write(data)
+        except (BoxError, OSError):
+            broken = True  # it takes nothing more, but may have something to say
+
+
+# --- terminals and ports ---
+
+
+@router.websocket("/{id}/processes/{process}/attach")
+async def attach_socket(socket: WebSocket, id: str, process: str) -> None:
+    """A process's terminal, from an offset on. The process goes on when the socket closes."""
+
+    async def work(box: Box) -> None:
+        offset = _number(socket, "offset", 0, 1 << 62)
+        found = await box.process(process)
+        await socket.accept()
+
+        async def down() -> None:
+            async for chunk in found.output("stdout", offset):
+                for start in range(0, len(chunk.data), MAX_FRAME):
+                    await socket.send_bytes(chunk.data[start : start + MAX_FRAME])
+            await socket.send_text(json.dumps({"exit": await found.wait()}))
+
+        await _both(socket, down(), _type(socket, found))
+
+    await _serve(socket, id, work)
+
+
+async def _type(socket: WebSocket, process: Process) -> None:
+    while True:
+        frame = await receive(socket)
+        try:
+            if isinstance(frame, str):
+                size = _terminal_size(frame)
+                await process.resize(*size)
+            elif frame:
+                await process.write(frame)
+        except (BoxError, OSError):
+            # It has ended, or reads nothing: what it printed is still worth showing.
+            continue
+
+
+def _terminal_size(frame: str) -> tuple[int, int]:
+    try:
+        rows, columns = json.loads(frame)["resize"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        rows = columns = None
+    for number in (rows, columns):
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 10_000:
+            raise InvalidRequest('a text frame should look like {"resize": [24, 80]}')
+    return rows, columns
+
+
+@router.websocket("/{id}/connect/{port}")
+async def connect_socket(socket: WebSocket, id: str, port: str) -> None:
+    """A connection to a port in the box, byte for byte."""
+
+    async def work(box: Box) -> None:
+        if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
+            raise InvalidRequest(f"port {port!r}: a number from 1 to 65535")
+        async with await box.connect(int(port)) as connection:
+            await socket.accept()
+
+            ended = asyncio.Event()
+
+            async def down() -> None:
+                while data := await connection.read():
+                    await _send(socket, STDOUT, data)
+                await socket.send_bytes(bytes((END,)))
+                await ended.wait()  # the client may still be sending
+
+            await _both(socket, down(), _write_frames(socket, connection, ended))
+
+    await _serve(socket, id, work)
+
+
+def _number(socket: WebSocket, name: str, default: int, most: int) -> int:
+    text = socket.query_params.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > most:
+        raise InvalidRequest(f"{name} {text!r}: a number from 0 to {most}")
+    return int(text)

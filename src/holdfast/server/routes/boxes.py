@@ -1,0 +1,186 @@
+"""REST: boxes and their lifecycle. Files, processes and snapshots have modules of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.network_policy import Network
+from holdfast.boxes.rows import BoxFilter
+from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
+from holdfast.server.routes.box_schemas import (
+    BoxId,
+    BoxList,
+    BoxModel,
+    Execute,
+    Executed,
+    Fork,
+    Freed,
+    Key,
+    Made,
+    MetricsModel,
+    NewBox,
+    PortNumber,
+    PreviewModel,
+    ProviderName,
+    PrunedModel,
+    PythonModel,
+    Steps,
+    UsageList,
+    UsageModel,
+    decode,
+    encode,
+    label_filter,
+)
+from holdfast.server.routes.services import Use, UseBoxes
+
+MAX_ANSWER = 8 * 1024 * 1024
+"""Bytes of each stream that an exec answers at once."""
+
+router = APIRouter(prefix="/v1/boxes", tags=["boxes"], responses=BOX_ERRORS)
+
+
+@router.post("", status_code=201)
+async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> Made:
+    """Make a box; with a key, acquire the one of that key."""
+    spec, owner = new.spec.to_spec(), new.owner.to_owner()
+    if spec.network.mode is not Network.NONE:
+        await (await services.boxes.way_out()).ready()  # its first command should find the registries
+    if new.key is None:
+        return Made(box=BoxModel.of(await boxes.create(spec, owner=owner)), how="created")
+    acquired = await boxes.acquire(new.key, spec, owner=owner, fresh=new.fresh, replaces=new.replaces)
+    return Made(box=BoxModel.of(acquired.row), how=acquired.how.value, replaced=acquired.replaced, why=acquired.why)
+
+
+@router.get("")
+async def list_boxes(
+    boxes: UseBoxes,
+    state: Annotated[list[BoxState] | None, Query(description="Any of these.")] = None,
+    label: Annotated[list[str] | None, Query(description="`name:value`; all must match.")] = None,
+    key: Key | None = None,
+    all: Annotated[bool, Query(description="Those that are no more, too.")] = False,
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> BoxList:
+    """List boxes, the newest first."""
+    page = await boxes.list(
+        BoxFilter(
+            states=tuple(state or ()),
+            labels=label_filter(label or []),
+            key=key,
+            live_only=not all,
+            limit=limit,
+            after=cursor,
+        )
+    )
+    return BoxList(boxes=[BoxModel.of(row) for row in page.rows], next_cursor=page.next_cursor)
+
+
+@router.get("/diagnose")
+async def diagnose_provider(boxes: UseBoxes, provider: ProviderName = "local") -> Steps:
+    """What of a provider works on this machine and what does not."""
+    return Steps.of(await boxes.provider(provider).diagnose())
+
+
+@router.post("/prune")
+async def prune(boxes: UseBoxes) -> PrunedModel:
+    """Delete idle and stopped ephemeral boxes and leftovers now."""
+    return PrunedModel.of(await boxes.prune())
+
+
+@router.get("/metrics")
+async def all_metrics(boxes: UseBoxes, services: Use) -> UsageList:
+    """What all boxes use, as of a second ago at most. Of those that are stopped or hibernated only their state."""
+    found = await services.boxes.samples.fresh(boxes)
+    return UsageList(boxes=[UsageModel.of(each) for each in found.usages], left_out=found.left_out)
+
+
+@router.get("/{id}")
+async def get_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
+    """Look at one box. One that is no more is shown as it was."""
+    return BoxModel.of(await boxes.get(id))
+
+
+@router.delete("/{id}")
+async def delete_box(id: BoxId, boxes: UseBoxes) -> Freed:
+    """Delete a box and everything of its own."""
+    return Freed(freed=(await boxes.delete(id)).freed)
+
+
+@router.post("/{id}/stop")
+async def stop_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
+    """End every process in a box. Its files stay."""
+    return BoxModel.of(await boxes.stop(id))
+
+
+@router.post("/{id}/start")
+async def start_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
+    """Start a stopped box on its files, or wake one that sleeps."""
+    return BoxModel.of(await boxes.start_box(id))
+
+
+@router.post("/{id}/fork", status_code=201)
+async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxModel:
+    """Make another box with the same spec and files."""
+    wanted = fork or Fork()
+    owner = None if wanted.owner is None else wanted.owner.to_owner()
+    return BoxModel.of(await boxes.fork(id, owner=owner, key=wanted.key, idle_seconds=wanted.idle_seconds))
+
+
+@router.get("/{id}/metrics")
+async def box_metrics(id: BoxId, boxes: UseBoxes) -> MetricsModel:
+    """What a box uses now."""
+    # Looking at a box does not make it busy, and wakes nobody.
+    async with await boxes.peek(id) as box:
+        return MetricsModel.of(await box.metrics())
+
+
+@router.get("/{id}/ping")
+async def ping_box(id: BoxId, boxes: UseBoxes) -> Steps:
+    """The path to a box and through it, each step timed."""
+    async with await boxes.peek(id) as box:
+        return Steps.of(await box.ping())
+
+
+@router.get("/{id}/diagnose")
+async def diagnose_box(id: BoxId, boxes: UseBoxes) -> Steps:
+    """What of a box works and what does not, with the next step per failure."""
+    row = await boxes.get(id)
+    return Steps.of(await boxes.provider(row.provider).diagnose(id))
+
+
+@router.get("/{id}/python")
+async def box_python(id: BoxId, boxes: UseBoxes) -> PythonModel:
+    """What runs code of Holdfast's own in a box, whose programs need have no Python."""
+    async with opened(boxes, id) as box:
+        return PythonModel(command=list(await box.python()))
+
+
+@router.get("/{id}/preview")
+async def preview_port(
+    id: BoxId, request: Request, services: Use, boxes: UseBoxes, port: Annotated[PortNumber, Query()]
+) -> PreviewModel:
+    """Where a browser finds a port of a box. The URL holds a credential for that port, for a few minutes."""
+    async with await boxes.peek(id) as box:
+        host = request.headers.get("host") or "localhost"
+        return PreviewModel(url=services.previews.url(request.url.scheme, host, box.id, port))
+
+
+@router.post("/{id}/exec")
+async def execute(id: BoxId, command: Execute, request: Request, boxes: UseBoxes) -> Executed:
+    """Run a command to its end. It is killed if the client leaves. For much output, use the WebSocket of this path."""
+    async with opened_for_work(boxes, id) as box:
+        done = await while_connected(
+            request,
+            box.exec(
+                command.argv,
+                env=command.env,
+                cwd=command.cwd,
+                timeout=command.timeout,
+                stdin=decode(command.stdin),
+                max_output=MAX_ANSWER,
+            ),
+        )
+    return Executed(exit_code=done.exit_code, stdout=encode(done.stdout), stderr=encode(done.stderr))

@@ -1,0 +1,101 @@
+"""What the routes share: the services behind them, who is calling, and how their errors are documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import Request
+
+from holdfast.boxes.service import Boxes
+from holdfast.egress.models import Models
+from holdfast.runs.service import Runs
+from holdfast.server.egress import ServerEgress
+from holdfast.server.lazy.boxes import LazyBoxes
+from holdfast.server.lazy.interpreters import LazyInterpreters
+from holdfast.server.lazy.models import LazyModels
+from holdfast.server.lazy.runs import LazyRuns
+from holdfast.server.metrics import Metrics
+from holdfast.server.routes.schemas import ErrorAnswer
+from holdfast.server.wire.origins import OriginPolicy
+from holdfast.server.wire.preview import Previews
+from holdfast.threads.access import Access, Grant
+from holdfast.threads.service import Threads
+
+bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes need, put together by `serve`."""
+
+    threads: Threads
+    access: Access
+    metrics: Metrics
+    origins: OriginPolicy
+    next_request_id: Callable[[], str]
+    max_body: int
+    boxes: LazyBoxes
+    previews: Previews
+    runs: LazyRuns
+    models: LazyModels
+    interpreters: LazyInterpreters
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    services: Services = connection.app.state.services
+    return services
+
+
+# These wait for nothing. They are coroutines since FastAPI runs any other function in a thread, which takes longer.
+async def _services(request: Request) -> Services:
+    return services_of(request)
+
+
+async def _grant(
+    services: Annotated[Services, Depends(_services)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Grant:
+    return services.access.grant(credentials.credentials if credentials else None)
+
+
+async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
+    grant.check_administer()
+    return grant
+
+
+Use = Annotated[Services, Depends(_services)]
+Caller = Annotated[Grant, Depends(_grant)]
+Administrator = Annotated[Grant, Depends(_administrator)]
+
+
+async def _boxes(services: Use, _: Administrator) -> Boxes:
+    """The box service, for who may use it. Waits while it is being opened."""
+    return await services.boxes.get()
+
+
+async def _way_out(services: Use, _: Administrator) -> ServerEgress:
+    return await services.boxes.way_out()
+
+
+async def _runs(services: Use, _: Administrator) -> Runs:
+    """The runs, for who may do anything with them. Waits while they are being opened."""
+    return await services.runs.get()
+
+
+async def _models(services: Use, _: Administrator) -> Models:
+    return await services.models.get()
+
+
+UseModels = Annotated[Models, Depends(_models)]
+UseRuns = Annotated[Runs, Depends(_runs)]
+UseBoxes = Annotated[Boxes, Depends(_boxes)]
+UseWayOut = Annotated[ServerEgress, Depends(_way_out)]
+
+
+def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorAnswer, "description": description} for status, description in statuses}

@@ -1,0 +1,67 @@
+"""Templates of the interpreters of a server: declared in its home, built in its boxes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import SnapshotNotFound
+from holdfast.boxes.network_policy import Network
+from holdfast.boxes.snapshots import Snapshot
+from holdfast.boxes.spec import BoxSpec
+from holdfast.images.build_host import ProviderWorkshop
+from holdfast.images.progress import Progress
+from holdfast.interpreter.templates import Templates
+
+if TYPE_CHECKING:
+    from holdfast.boxes.service import Boxes
+    from holdfast.server.lazy.boxes import LazyBoxes
+
+
+class BoxesWorkshop(ProviderWorkshop):
+    """A provider of the server's. Boxes are made by the service, which knows of them then."""
+
+    def __init__(self, late: LazyBoxes, boxes: Boxes, provider: str) -> None:
+        super().__init__(boxes.provider(provider))
+        self._late = late
+        self._boxes = boxes
+
+    async def create(self, spec: BoxSpec) -> Box:
+        await self._ready(spec)
+        return await self._boxes.open((await self._boxes.create(spec)).id)
+
+    async def restore(self, snapshot: str, spec: BoxSpec) -> Box:
+        await self._ready(spec)
+        return await self._boxes.open((await self._boxes.restore(snapshot, spec)).id)
+
+    async def snapshots(self) -> list[Snapshot]:
+        return [each for each in await self._boxes.snapshots() if each.provider == self.provider]
+
+    async def delete_snapshot(self, id: str) -> None:
+        with contextlib.suppress(SnapshotNotFound):
+            await self._boxes.delete_snapshot(id)
+
+    async def _ready(self, spec: BoxSpec) -> None:
+        if spec.network.mode is not Network.NONE:
+            await (await self._late.way_out()).ready()
+
+
+class ServerTemplates:
+    """Of each provider one, so that who wants the same template at once waits for one build of it."""
+
+    def __init__(self, boxes: LazyBoxes, home: Path, environment: Mapping[str, str]) -> None:
+        self._boxes = boxes
+        self._home = home
+        self._environment = environment
+        self._of_provider: dict[str, Templates] = {}
+
+    async def resolve(self, name: str, provider: str, progress: Progress | None = None) -> str:
+        """The image of a template, which is built first where there is none."""
+        boxes = await self._boxes.get()
+        if provider not in self._of_provider:
+            workshop = BoxesWorkshop(self._boxes, boxes, provider)
+            self._of_provider[provider] = Templates.of_home(workshop, self._home, self._environment)
+        return await self._of_provider[provider].resolve(name, progress)

@@ -1,0 +1,34 @@
+"""The outermost ASGI app: what is for a port of a box goes there, everything else to the API."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.server.wire.ports import Ports
+
+if TYPE_CHECKING:
+    from holdfast.server.wire.port_relay import PortRelay
+
+
+class Dispatch:
+    """Decides by host and path alone, before anything else is looked at.
+
+    The relay is made when the first visitor comes: no start should wait for all that it loads.
+    """
+
+    def __init__(self, api: Any, ports: Ports, make_relay: Callable[[], PortRelay]) -> None:
+        self._api = api
+        self.ports = ports
+        self._make_relay = make_relay
+
+    @functools.cached_property
+    def relay(self) -> PortRelay:
+        return self._make_relay()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"]) is not None:
+            await self.relay(scope, receive, send)
+        else:
+            await self._api(scope, receive, send)

@@ -1,0 +1,323 @@
+"""The door of boxes: what a run may ask of Holdfast from inside its box, and nothing else of the server's surface.
+
+A connection is known by the box that it came from, and every request needs the token of a run in that box, also where
+the server itself asks nobody for a key. A runner appends to its thread in its own epoch, shows that it lives and renews
+its token; an agent asks the model of its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+import orjson
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from holdfast.server.wire.streams import bearer
+from holdfast.threads.access import Access, RunGrant, RunScope
+from holdfast.threads.authority import Author, Writer
+from holdfast.threads.errors import (
+    BodyTooLarge,
+    Forbidden,
+    InvalidRequest,
+    MethodNotAllowed,
+    StoreUnavailable,
+    StreamError,
+    StreamNotFound,
+)
+from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
+from holdfast.threads.surface import THREADS, StreamSurface, stream_path
+from holdfast.time_limit import time_limit
+
+log = logging.getLogger(__name__)
+
+PRODUCER: Final = b"run"
+"""Of everything that runs append to a thread: one producer, whose epochs they take in turn."""
+MODEL: Final = "/model"
+_STREAM: Final = "/v1/stream/"
+_RUNS: Final = "/v1/runs/"
+_HEAD_SECONDS: Final = 20.0
+_BODY_SECONDS: Final = 60.0
+_MOST_HEAD: Final = 64 * 1024
+_KEEP_ALIVE_SECONDS: Final = 75
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+TellTrouble = Callable[[str, str, str], Awaitable[None]]
+"""Of a thread and its run: why its model gives no answer."""
+
+
+class RunsAtTheDoor(Protocol):
+    """What the door has to know of runs."""
+
+    async def beat(self, run: str, epoch: int) -> str | None:
+        """It lives: write that down. Says how it is to end, if so. Raises where the run is over, or another's."""
+        ...
+
+    async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
+        """The error of a run whose agent was killed by a limit of its box; None where it was not. Raises as `beat`."""
+        ...
+
+    async def lives(self, thread: str, run: str, epoch: int) -> bool:
+        """Whether it is the thread's run now, in that epoch."""
+        ...
+
+
+class ModelRelay(Protocol):
+    """Carries what an agent asks of its model, and adds the key."""
+
+    async def handle(
+        self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: Callable[[str], Awaitable[None]] | None
+    ) -> None:
+        """`tell` hears why a provider gave no answer."""
+        ...
+
+    async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:
+        """An error as agents understand it."""
+        ...
+
+
+class Door:
+    """Given to the egress, which hands it connections; told of runs and models when those are open."""
+
+    def __init__(
+        self, surface: StreamSurface, access: Access, next_request_id: Callable[[], str], *, max_body: int
+    ) -> None:
+        self._surface = surface
+        self._access = access
+        self._next_request_id = next_request_id
+        self._max_body = max_body
+        self._runs: RunsAtTheDoor | None = None
+        self._tell_trouble: TellTrouble | None = None
+        self._models: ModelRelay | None = None
+        self._config = uvicorn.Config(
+            self._answer,
+            http=_DoorWire,
+            interface="asgi3",
+            proxy_headers=False,
+            loop="none",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    def serve(self, runs: RunsAtTheDoor, models: ModelRelay, tell_trouble: TellTrouble | None = None) -> None:
+        """From now on. Who came before was told to try again. `tell_trouble` hears of models that give no answer."""
+        self._runs = runs
+        self._tell_trouble = tell_trouble
+        self._models = models
+
+    async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        wire = _DoorWire(self._config, self._state, {"box": box}, _loop=loop)
+        wire.ahead = ahead
+        transport: asyncio.Transport | None = None
+        try:
+            connection.setblocking(False)
+            transport, _ = await loop.connect_accepted_socket(lambda: wire, connection)
+            await wire.over
+        except OSError:
+            pass  # it is gone already
+        finally:
+            if transport is None:
+                connection.close()
+            else:
+                transport.abort()
+
+    # --- requests ---
+
+    async def _answer(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request_id = self._next_request_id()
+        try:
+            if scope["path"].startswith(f"{MODEL}/"):
+                await self._model(scope, receive, send)
+                return
+            response = await self._respond(scope, receive, request_id)
+        except StreamError as error:
+            response = error_response(error, request_id)
+        except _Left:
+            return
+        except Exception:
+            log.exception("a request at the door of box %s failed", scope["state"]["box"])
+            message = "the server failed; the log says more under this request id"
+            response = Response(500, [JSON_TYPE], error_body("internal", message, request_id))
+        await _send(send, response)
+
+    async def _respond(self, scope: Any, receive: Receive, request_id: str) -> Response:
+        path, box = scope["path"], scope["state"]["box"]
+        headers = dict(scope["headers"])
+        credential = bearer(headers)
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], "POST")
+        if path.startswith(_STREAM):
+            grant = self._runner(credential, box)
+            raw_path = scope["raw_path"].decode("ascii").removeprefix(_STREAM)
+            return await self._append(grant, raw_path, headers, await self._body(receive), request_id)
+        await self._body(receive)
+        if path == "/v1/tokens/renew":
+            return await self._renew(credential, box)
+        if path.startswith(_RUNS) and path.endswith(("/beat", "/limit")):
+            grant = self._runner(credential, box)
+            asked, _, what = path.removeprefix(_RUNS).rpartition("/")
+            if asked != grant.run:
+                raise Forbidden(f"this token is for run {grant.run}")
+            if what == "beat":
+                return _json({"cancel": await self._open_runs().beat(grant.run, grant.epoch)})
+            return _json({"limit": await self._open_runs().limit(grant.run, grant.epoch)})
+        raise StreamNotFound(f"there is nothing at {path} for a box")
+
+    def _runner(self, credential: str | None, box: str) -> RunGrant:
+        grant = self._access.grant_run(credential, box)
+        if grant.scope is not RunScope.RUNNER:
+            raise Forbidden("this token is for the model of a run")
+        return grant
+
+    async def _append(
+        self, grant: RunGrant, raw_path: str, headers: dict[bytes, bytes], body: bytes, request_id: str
+    ) -> Response:
+        path = stream_path(raw_path)
+        if path != THREADS + grant.thread:
+            raise Forbidden(f"this token is for thread {grant.thread}")
+        # As another producer, or as none, a runner that lost its run could still write.
+        if headers.get(b"producer-id") != PRODUCER or headers.get(b"producer-epoch") != b"%d" % grant.epoch:
+            raise Forbidden(f"a runner appends as producer {PRODUCER.decode()} in epoch {grant.epoch}")
+        if b"stream-closed" in headers:
+            raise Forbidden("a run cannot close its thread")
+        request = Request("POST", path, b"", headers, body, request_id)
+        author = Author(Writer.RUNNER, grant.run, grant.epoch, grant.agent)
+        return await self._surface.respond(request, author)
+
+    async def _renew(self, credential: str | None, box: str) -> Response:
+        issued = self._access.renew_run(credential, box)
+        grant = self._access.grant_run(issued.token, box)
+        if not await self._open_runs().lives(grant.thread, grant.run, grant.epoch):
+            raise Forbidden(f"run {grant.run} is over, or another runner's: its token is not renewed")
+        return _json({"token": issued.token, "expires_at": issued.expires_at})
+
+    async def _model(self, scope: Any, receive: Receive, send: Send) -> None:
+        if self._models is None:
+            await _send(send, Response(503, [JSON_TYPE, (b"retry-after", b"1")], b'{"error":{"message":"starting"}}'))
+            return
+        headers = dict(scope["headers"])
+        credential = bearer(headers) or headers.get(b"x-api-key", b"").decode("latin-1") or None
+        try:
+            grant = self._access.grant_run(credential, scope["state"]["box"])
+            if grant.scope is not RunScope.MODEL:
+                raise Forbidden("this token is not for a model")
+            if not await self._open_runs().lives(grant.thread, grant.run, grant.epoch):
+                raise Forbidden(f"run {grant.run} is over: its model is not asked any more")
+        except StreamError as error:
+            await self._models.refuse(scope, send, error.status, error.message)
+            return
+        trouble = self._tell_trouble
+        tell = None if trouble is None else partial(trouble, grant.thread, grant.run)
+        await self._models.handle(scope, receive, send, grant, tell=tell)
+
+    def _open_runs(self) -> RunsAtTheDoor:
+        if self._runs is None:
+            raise StoreUnavailable("the server is starting", hint="try again in a moment")
+        return self._runs
+
+    async def _body(self, receive: Receive) -> bytes:
+        pieces, size = [], 0
+        try:
+            async with time_limit(_BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Left
+                    piece = message.get("body", b"")
+                    size += len(piece)
+                    if size > self._max_body:
+                        raise BodyTooLarge(f"at most {self._max_body} bytes at once: send it in parts")
+                    pieces.append(piece)
+                    if not message.get("more_body"):
+                        return b"".join(pieces)
+        except TimeoutError:
+            raise InvalidRequest(f"the body did not come within {_BODY_SECONDS:g} s") from None
+
+
+class _Left(Exception):
+    """Nobody is there to be answered."""
+
+
+class _DoorWire(HttpToolsProtocol):
+    """A connection. Its head is bounded in size and time: whatever is at the other end is hostile."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.over: asyncio.Future[None] = self.loop.create_future()
+        self.ahead = b""
+        """Read of it already. Taken before the loop reads more, which it does before who connected us goes on."""
+        self._head_bytes = 0
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+        if self.ahead:
+            self.data_received(self.ahead)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._wait_for_head()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _count(self, many: int) -> None:
+        self._head_bytes += many
+        if self._head_bytes > _MOST_HEAD:
+            self.transport.abort()
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting()
+        self._patience = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def _json(value: Any) -> Response:
+    return Response(200, [JSON_TYPE], orjson.dumps(value))
+
+
+async def _send(send: Send, response: Response) -> None:
+    headers = response.headers
+    if response.status != 204:
+        headers = [*headers, (b"content-length", b"%d" % len(response.body))]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

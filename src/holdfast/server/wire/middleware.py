@@ -1,0 +1,147 @@
+"""What surrounds every REST request: an id, a look at where it comes from, a bound on its body, a log line, a count."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import time
+from typing import Any, Final, Protocol
+
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.boxes.errors import DISK_HINT
+from holdfast.server import logs
+from holdfast.server.metrics import Metrics
+from holdfast.server.wire.origins import OriginPolicy
+from holdfast.threads.errors import StreamError
+from holdfast.threads.messages import error_body
+
+log = logging.getLogger(__name__)
+
+
+class EnvelopeServices(Protocol):
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def origins(self) -> OriginPolicy: ...
+
+    @property
+    def max_body(self) -> int: ...
+
+    def next_request_id(self) -> str: ...
+
+
+def error_answer(
+    status: int, code: str, message: str, hint: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    body = error_body(code, message, logs.request_id.get() or "", hint)
+    return Response(body, status, headers, media_type="application/json")
+
+
+def refusal(error: StreamError) -> Response:
+    headers = {name.decode(): value.decode("latin-1") for name, value in error.headers}
+    return error_answer(error.status, error.code, error.message, error.hint, headers)
+
+
+def failure(error: Exception) -> Response:
+    """The answer where something failed that nobody foresaw. A full disk can be anywhere, and is told by its name."""
+    log.error("a request failed", exc_info=error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return error_answer(507, "no_space", "the server's disk is full: not all of this was done", DISK_HINT)
+    return error_answer(500, "internal", "the server failed; the log says more under this request id")
+
+
+_STREAMED: Final = re.compile(
+    r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/(snapshots|images)/import"
+    r"|POST /v1/workspaces|PUT /v1/interpreters/[^/]+/state"
+)
+
+
+def is_streamed(method: str, path: str) -> bool:
+    """Whether a body is passed on as it comes, and may have any size."""
+    return _STREAMED.fullmatch(f"{method} {path}") is not None
+
+
+class Envelope:
+    """The outermost ASGI layer of the REST surface. No stack trace gets past it."""
+
+    def __init__(self, app: ASGIApp, services: EnvelopeServices) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id = self._services.next_request_id()
+        token = logs.request_id.set(id)
+        answer = _Answer(send, id)
+        began = time.perf_counter()
+        try:
+            self._services.origins.check(dict(scope["headers"]))
+            bounded = receive if is_streamed(scope["method"], scope["path"]) else self._bounded(receive)
+            await self._app(scope, bounded, answer)
+        except StreamError as error:
+            await answer.instead(refusal(error), scope)
+        except Exception as error:
+            await answer.instead(failure(error), scope)
+        finally:
+            self._note(scope, answer.status, time.perf_counter() - began)
+            logs.request_id.reset(token)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        size = 0
+        limit = self._services.max_body
+
+        async def bounded() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise HTTPException(413, f"a request body has at most {limit} bytes")
+            return message
+
+        return bounded
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        method, path = scope["method"], scope["path"]
+        details: dict[str, Any] = {"method": method, "path": path, "status": status, "ms": round(seconds * 1000, 1)}
+        log.log(logging.ERROR if status >= 500 else logging.INFO, "%s %s %s", method, path, status, extra=details)
+        self._services.metrics.count(method, status)
+
+
+class _Answer:
+    """Sends on what the app answers, with the headers that every answer has; remembers how far it got."""
+
+    def __init__(self, send: Send, id: str) -> None:
+        self._send = send
+        self._id = id
+        self._started = False
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._started = True
+            self.status = message["status"]
+            message = {
+                **message,
+                "headers": [
+                    *message["headers"],
+                    (b"x-request-id", self._id.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                ],
+            }
+        await self._send(message)
+
+    async def instead(self, response: Response, scope: Scope) -> None:
+        """Answer with this, unless the app has begun to answer."""
+        if not self._started:
+            await response(scope, _never, self)
+
+
+async def _never() -> Message:
+    return {"type": "http.disconnect"}

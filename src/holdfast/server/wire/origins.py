@@ -1,0 +1,91 @@
+"""Which web pages may talk to this server. Matters most where no key is asked for: a page must not reach a laptop.
+
+The API takes no credentials from cookies, so with keys required any origin is harmless. Without keys, only the pages of
+this very server are answered: by a name of this machine, which defeats names that are made to point here, and from the
+port that the request went to. Other ports of this machine may be forwarded from a box: their pages are strangers.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+from holdfast.server.wire.box_hosts import is_box_host
+from holdfast.threads.errors import Forbidden
+
+_EXPOSED: Final = (
+    b"stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-ttl, stream-expires-at,"
+    b" stream-sse-data-encoding, producer-epoch, producer-seq, producer-expected-seq, producer-received-seq,"
+    b" etag, location, x-request-id"
+)
+
+_STRANGER: Final = "this server runs without keys and answers only its own pages: start it with keys for others"
+_ELSEWHERE: Final = (b"cross-site", b"same-site")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name, as written, means this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class OriginPolicy:
+    """Checks the Host and Origin of a request, and says which CORS headers its response gets."""
+
+    def __init__(self, *, open_server: bool) -> None:
+        self._open = open_server
+        """No key is asked for."""
+
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        if not self._open:
+            return
+        host = headers.get(b"host", b"localhost")
+        if not _is_local(b"//" + host):
+            name = host.decode("latin-1")
+            raise Forbidden(f"this server runs without keys and answers to localhost only, not to {name!r}")
+        origin = headers.get(b"origin")
+        if origin is not None and not is_same_site(origin, host):
+            raise Forbidden(_STRANGER)
+        # What a page loads without asking (an image, a script) has no Origin, but browsers say where it comes from.
+        if headers.get(b"sec-fetch-site") in _ELSEWHERE and headers.get(b"sec-fetch-mode") != b"navigate":
+            raise Forbidden(_STRANGER)
+
+    def check_port(self, host: bytes | None, origin: bytes | None) -> None:
+        """For what is proxied to a port of a box: its own page may ask, and so may those that may use the API."""
+        if not self._open or origin is None or is_same_site(origin, host):
+            return
+        if not _is_local(origin) or _port_of(origin) != _port_of(b"//" + (host or b"")):
+            raise Forbidden(_STRANGER)
+
+    def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
+        if origin is None or self._open:
+            return []  # the server's own pages need none
+        return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
+
+
+def is_same_site(origin: bytes, host: bytes | None) -> bool:
+    """Whether an Origin is the very place that a request with this Host went to."""
+    return host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
+
+
+@functools.lru_cache(maxsize=256)
+def _is_local(url: bytes) -> bool:
+    try:
+        parts = urlsplit(url.decode("latin-1"))
+        return is_loopback(parts.hostname or "") and not is_box_host(parts.netloc.encode("latin-1"))
+    except ValueError:  # no URL at all, an unfinished IPv6 address, say
+        return False
+
+
+def _port_of(url: bytes) -> int | None:
+    """None for what has none, or is no URL. Without a port, http means 80."""
+    try:
+        return urlsplit(url.decode("latin-1")).port or 80
+    except ValueError:
+        return None

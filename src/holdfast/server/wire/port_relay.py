@@ -1,0 +1,280 @@
+"""Relays plain HTTP requests to ports of boxes, as an ASGI app: one connection each, streamed both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.errors import BoxError
+from holdfast.boxes.process import Connection
+from holdfast.server.lazy.boxes import LazyBoxes
+from holdfast.server.metrics import Metrics
+from holdfast.server.wire.port_response import Answer, CutShort, Head
+from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Ports, Visit, for_the_client
+from holdfast.threads.errors import StreamError
+from holdfast.threads.messages import error_body
+from holdfast.time_limit import time_limit
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 120.0
+"""How long the beginning of an answer may take, from the last byte of the request that the box took."""
+
+Scope = dict[str, Any]
+Receive = Callable[[], Any]
+Send = Callable[[dict[str, Any]], Any]
+
+
+class SlowAnswer(BadAnswer):
+    """What listens in the box took the request, and did not answer in time."""
+
+    status = 504
+    code = "gateway_timeout"
+
+
+class _Left(Exception):
+    """The client is gone."""
+
+
+class PortRelay:
+    """Owns each connection to a box for the time of one request. `Ports` decides who may make one."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        boxes: LazyBoxes,
+        metrics: Metrics,
+        next_request_id: Callable[[], str],
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.ports = ports
+        self.boxes = boxes
+        self._metrics = metrics
+        self._next_request_id = next_request_id
+        self._connect_seconds = connect_seconds
+        self.answer_seconds = answer_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, status = time.perf_counter(), 500
+        request_id = self._next_request_id()
+        try:
+            status = await self._answer(scope, receive, send)
+        except _Left:
+            status = 499
+        except CutShort:
+            status = 502
+            await _hang_up(scope, receive)
+        except Exception as error:
+            status, headers, body = refusal(error, request_id)
+            await _send_whole(send, status, [*headers, (b"x-request-id", request_id.encode())], body)
+        finally:
+            self._metrics.count(scope["method"], status)
+            milliseconds = round((time.perf_counter() - began) * 1000, 1)
+            details = {"method": scope["method"], "path": scope["path"], "status": status, "ms": milliseconds}
+            log.info("port of a box: %s %s %s", scope["method"], scope["path"], status, extra=details)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int:
+        headers: list[Header] = scope["headers"]
+        target = self.ports.find(headers, scope["raw_path"])
+        assert target is not None
+        visit = self.ports.admit(target, scope["method"], scope["query_string"], headers, scheme=scope["scheme"])
+        if isinstance(visit, Exchange):
+            await _exchange(send, visit)
+            return 200 if visit.cookie else 308
+        async with self.connected(visit) as connection:
+            return await self._relay(connection, visit, headers, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+        """A connection to the port, while which the box is at work."""
+        boxes = await self.boxes.get()
+        id = visit.target.box
+        with boxes.working(id):
+            box: Box
+            async with await boxes.open(id) as box:
+                try:
+                    async with time_limit(self._connect_seconds):
+                        connection = await box.connect(visit.target.port)
+                except TimeoutError:
+                    raise SlowAnswer(
+                        f"port {visit.target.port} of box {id} did not take a connection in time"
+                    ) from None
+                async with connection:
+                    yield connection
+
+    async def _relay(
+        self, connection: Connection, visit: Visit, headers: list[Header], receive: Receive, send: Send
+    ) -> int:
+        """Whatever ends first ends the rest: the answer, the client's patience, the server."""
+        answer = Answer(connection, method=visit.method)
+        limit = time_limit(self.answer_seconds)
+        started: list[Head] = []
+
+        def progress() -> None:
+            if not started:
+                limit.reschedule(asyncio.get_running_loop().time() + self.answer_seconds)
+
+        async def down() -> None:
+            try:
+                async with limit:
+                    head = await answer.head()
+                    if head.status == 101:
+                        raise BadAnswer("what listens in the box wants to switch protocols, and nobody asked it to")
+            except TimeoutError:
+                raise SlowAnswer("what listens in the box did not answer in time") from None
+            passing = answer_headers(visit, head)
+            started.append(head)
+            await send({"type": "http.response.start", "status": head.status, "headers": passing})
+            async for piece in self.boxes.until_stopping(answer.body(head)):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        framing = body_framing(headers)
+        up = send_request(connection, visit, framing, _body(receive), progress)
+        try:
+            await _first_of(down(), up)
+        except (BoxError, StreamError) as error:
+            if not started:
+                raise
+            raise CutShort from error
+        return started[0].status
+
+
+async def _first_of(down: Any, up: Any) -> None:
+    """Until the answer is through. The request may end before; if it fails, as when the client leaves, that is all."""
+    downward, upward = asyncio.ensure_future(down), asyncio.ensure_future(up)
+    try:
+        await asyncio.wait((downward, upward), return_when=asyncio.FIRST_COMPLETED)
+        if not downward.done():
+            upward.result()
+        await downward
+    finally:
+        for task in (downward, upward):
+            task.cancel()
+        await asyncio.gather(downward, upward, return_exceptions=True)
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes | None]:
+    """The request's body as it comes; None at its end. Goes on until the client leaves, which it raises."""
+    ended = False
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Left
+        if ended:
+            continue
+        if piece := message.get("body", b""):
+            yield piece
+        if not message.get("more_body", False):
+            ended = True
+            yield None
+
+
+async def send_request(
+    connection: Connection,
+    visit: Visit,
+    framing: list[Header],
+    body: AsyncIterator[bytes | None],
+    on_progress: Callable[[], None],
+) -> None:
+    """Write a request as its body comes, and then wait for the client to leave."""
+    chunked = framing == [(b"transfer-encoding", b"chunked")]
+    taking = await _write(connection, request_head(visit, framing))
+    on_progress()
+    async for piece in body:
+        if taking:
+            # A box that wants no more of it may answer all the same.
+            taking = await _write(connection, _framed(piece, chunked=chunked))
+        on_progress()
+
+
+def _framed(piece: bytes | None, *, chunked: bool) -> bytes:
+    if piece is None:
+        return b"0\r\n\r\n" if chunked else b""
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
+
+
+async def _write(connection: Connection, data: bytes) -> bool:
+    try:
+        if data:
+            await connection.write(data)
+    except (BoxError, OSError):
+        return False
+    return True
+
+
+def request_head(visit: Visit, framing: list[Header], upgrade: list[Header] | None = None) -> bytes:
+    """A request as the box gets it. Everything in it was parsed once, and is written anew."""
+    connection = upgrade or [(b"connection", b"close")]
+    lines = [b"%b %b HTTP/1.1\r\n" % (visit.method, visit.path)]
+    lines += [b"%b: %b\r\n" % header for header in (*visit.headers, *framing, *connection)]
+    return b"".join(lines) + b"\r\n"
+
+
+def body_framing(headers: list[Header]) -> list[Header]:
+    """How the body of a request is delimited: as it came."""
+    framing: list[Header] = []
+    for name, value in headers:
+        if name == b"transfer-encoding":
+            return [(b"transfer-encoding", b"chunked")]
+        if name == b"content-length":
+            framing = [(b"content-length", value)]
+    return framing
+
+
+def answer_headers(visit: Visit, head: Head) -> list[Header]:
+    headers = for_the_client(visit.target, head.headers)
+    if head.length is not None and head.status not in (204, 304):
+        headers.append((b"content-length", b"%d" % head.length))
+    return headers
+
+
+def refusal(error: Exception, request_id: str) -> tuple[int, list[Header], bytes]:
+    """Any failure as an answer. What we did not expect is logged and not told."""
+    kind: Header = (b"content-type", b"application/json")
+    if isinstance(error, StreamError):
+        return error.status, [kind, *error.headers], error_body(error.code, error.message, request_id, error.hint)
+    if isinstance(error, BoxError):
+        return error.status, [kind], error_body(error.code, error.message, request_id, error.hint)
+    log.error("a request to a port of a box failed", exc_info=error, extra={"request_id": request_id})
+    message = "the server failed; the log says more under this request id"
+    return 500, [kind], error_body("internal", message, request_id)
+
+
+async def _exchange(send: Send, exchange: Exchange) -> None:
+    if not exchange.cookie:
+        await _send_whole(send, 308, [(b"location", exchange.location)], b"")
+        return
+    # Not a redirect: a page that another site led here would be opened without its new cookie.
+    place = html.escape(exchange.location.decode("latin-1"), quote=True)
+    page = f'<!doctype html><meta http-equiv="refresh" content="0;url={place}"><title>One moment</title>'
+    headers = [
+        (b"content-type", b"text/html; charset=latin-1"),
+        (b"set-cookie", exchange.cookie),
+        (b"cache-control", b"no-store"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"content-security-policy", b"default-src 'none'"),
+    ]
+    await _send_whole(send, 200, headers, page.encode("latin-1"))
+
+
+async def _send_whole(send: Send, status: int, headers: list[Header], body: bytes) -> None:
+    framed = [*headers, (b"content-length", b"%d" % len(body)), (b"x-content-type-options", b"nosniff")]
+    await send({"type": "http.response.start", "status": status, "headers": framed})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _hang_up(scope: Scope, receive: Receive) -> None:
+    """An answer that cannot be completed must not look complete: the connection ends in the middle of it."""
+    scope["state"]["transport"].abort()
+    while (await receive())["type"] != "http.disconnect":
+        pass

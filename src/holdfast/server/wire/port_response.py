@@ -1,0 +1,148 @@
+"""Reads one HTTP/1.1 answer off a connection to a box, never believing it: bounded, and framed in one way only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+import httptools
+
+from holdfast.boxes.errors import BoxError
+from holdfast.boxes.process import Connection
+from holdfast.server.wire.ports import BadAnswer, Header
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_HEADERS: Final = 256
+_PIECE: Final = 64 * 1024
+
+
+class CutShort(Exception):
+    """The box's answer ended in the middle: the client has to see that it is not whole."""
+
+
+class Head(NamedTuple):
+    """The beginning of an answer."""
+
+    status: int
+    headers: list[Header]
+    """As they came; names in lower case."""
+    length: int | None
+    """Bytes of the body, where they were told."""
+
+
+class _Parsing:
+    """What httptools tells of one answer. Heads that only inform are skipped, what follows the answer is ignored."""
+
+    def __init__(self) -> None:
+        self.parser: Any = httptools.HttpResponseParser(self)
+        self.headers: list[Header] = []
+        self.status = 0
+        """Of the answer, once its head is there."""
+        self.body: list[bytes] = []
+        self.complete = False
+
+    def on_message_begin(self) -> None:
+        if not self.status:
+            self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # trailers
+        if len(self.headers) >= MAX_HEADERS:
+            raise BadAnswer(f"what listens in the box answered with more than {MAX_HEADERS} headers")
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if not self.status and ((status := self.parser.get_status_code()) == 101 or status >= 200):
+            self.status = status
+
+    def on_body(self, data: bytes) -> None:
+        if not self.complete:
+            self.body.append(data)
+
+    def on_message_complete(self) -> None:
+        self.complete = bool(self.status)
+
+
+class Answer:
+    """One answer, its head first."""
+
+    def __init__(self, connection: Connection, *, method: bytes) -> None:
+        self._connection = connection
+        self._method = method
+        self._parsing = _Parsing()
+        self._ends_with_connection = False
+        self.rest = b""
+        """What came after the head of an answer that switches protocols."""
+
+    async def head(self) -> Head:
+        """Raises `BadAnswer`."""
+        parsing, seen, upgraded = self._parsing, 0, False
+        while not parsing.status:
+            if seen > MAX_HEAD_BYTES:
+                raise BadAnswer(f"what listens in the box answered with a head of more than {MAX_HEAD_BYTES} bytes")
+            data = await self._read()
+            if not data:
+                raise BadAnswer("what listens in the box hung up without an answer")
+            seen += len(data)
+            upgraded = self._feed(data)
+        status = parsing.status
+        if status > 599 or (status == 101 and not upgraded):
+            raise BadAnswer(f"what listens in the box answered with status {status}")
+        return Head(status, parsing.headers, None if status == 101 else self._length())
+
+    def _feed(self, data: bytes) -> bool:
+        """Whether the answer switches protocols."""
+        try:
+            self._parsing.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self.rest = data[upgrade.args[0] :]
+            return True
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, BadAnswer):
+                raise error.__context__ from None
+            if self._parsing.complete and self._parsing.status != 101:
+                return False  # garbage after the answer
+            raise BadAnswer(f"what listens in the box does not speak HTTP: {error}") from None
+        return False
+
+    def _length(self) -> int | None:
+        """The parser has refused what is ambiguous; what it would take and others would not is refused here."""
+        headers = self._parsing.headers
+        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+        lengths = {value.strip() for name, value in headers if name == b"content-length"}
+        if codings not in ([], [b"chunked"]) or len(lengths) > 1 or (codings and lengths):
+            raise BadAnswer("what listens in the box answered with a body whose length is not clear")
+        length = lengths.pop() if lengths else None
+        if length is not None and (not length.isdigit() or len(length) > 18):
+            raise BadAnswer("what listens in the box answered with a length that is no number")
+        self._ends_with_connection = not codings and length is None
+        return None if length is None else int(length)
+
+    async def body(self, head: Head) -> AsyncIterator[bytes]:
+        """The body, piece by piece. Raises `CutShort` where it ends too early."""
+        if self._method == b"HEAD" or head.status in (204, 304):
+            return
+        parsing = self._parsing
+        while True:
+            pieces, parsing.body = parsing.body, []
+            for piece in pieces:
+                yield piece
+            if parsing.complete:
+                return
+            try:
+                data = await self._read()
+                if data:
+                    self._feed(data)
+            except BadAnswer:
+                raise CutShort from None
+            if not data:
+                if self._ends_with_connection:
+                    return
+                raise CutShort
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._connection.read(_PIECE)
+        except (BoxError, OSError) as error:
+            raise BadAnswer(f"the connection to the box was lost: {error}") from None

@@ -1,0 +1,243 @@
+"""Ports of boxes, proxied: who may visit one, and what of a request and of its answer may pass.
+
+Whatever listens in a box is a stranger: it never sees our credentials, and what it answers can set nothing on our
+side. Plain requests are relayed by `port_relay`, upgraded connections by `tunnel`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.server.wire.box_hosts import PortTarget, find_target
+from holdfast.server.wire.origins import OriginPolicy, is_same_site
+from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
+from holdfast.threads.access import KEY_PREFIX, Access
+from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
+
+Header = tuple[bytes, bytes]
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade",
+    }
+)  # fmt: skip
+_NOT_TO_THE_BOX: Final = frozenset({b"expect", b"content-length", b"host", b"forwarded"})
+_NOT_TO_THE_CLIENT: Final = frozenset(
+    {b"content-length", b"alt-svc", b"strict-transport-security", b"public-key-pins", b"service-worker-allowed"}
+)
+_NOT_ON_OUR_ORIGIN: Final = frozenset({b"set-cookie", b"clear-site-data", b"nel", b"report-to", b"reporting-endpoints"})
+"""What a box could change for the API's own pages with, where it is visited by path."""
+_SANDBOX: Final = (
+    b"content-security-policy",
+    b"sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts",
+)
+"""Makes a page a stranger although it has the API's address. Such a page cannot do much: browsers visit by name."""
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_TOKEN_PART: Final = TOKEN.encode() + b"="
+
+
+class BadAnswer(StreamError):
+    """What listens in the box did not speak HTTP."""
+
+    status = 502
+    code = "bad_gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request that may pass to a port of a box."""
+
+    target: PortTarget
+    method: bytes
+    path: bytes
+    """With the query, without our token."""
+    headers: list[Header]
+    """For the box, framing left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A page that was opened with a token in its URL: it gets a cookie, and is opened again without."""
+
+    location: bytes
+    cookie: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Decides. Knows who is who; touches no box."""
+
+    access: Access
+    origins: OriginPolicy
+    previews: Previews
+
+    def find(self, headers: list[Header], raw_path: bytes) -> PortTarget | None:
+        return find_target(_first(headers, b"host"), raw_path)
+
+    def admit(
+        self, target: PortTarget, method: str, query: bytes, headers: list[Header], *, scheme: str
+    ) -> Visit | Exchange:
+        """Raises where the visitor may not come in."""
+        if not 1 <= target.port <= 65535:
+            raise InvalidRequest(f"port {target.port}: a number from 1 to 65535")
+        host, origin = _first(headers, b"host"), _first(headers, b"origin")
+        if target.prefix:
+            self.origins.check(dict(headers))
+        else:
+            self.origins.check_port(host, origin)
+        tokens, query = _take_token(query)
+        location = target.prefix + (target.path or b"/") + (b"?" + query if query else b"")
+        passing_authorization = self._authenticate(target, headers, tokens, host, origin)
+        if tokens and method == "GET" and _is_navigation(headers):
+            return Exchange(_without_authority(location), self._cookie(target))
+        if not target.path:
+            # Relative links would lead elsewhere.
+            return Exchange(_without_authority(location), b"")
+        path = (target.path or b"/") + (b"?" + query if query else b"")
+        sent = _for_the_box(target, headers, host or b"localhost", scheme, authorization=passing_authorization)
+        return Visit(target, method.encode(), path, sent)
+
+    def _authenticate(
+        self, target: PortTarget, headers: list[Header], tokens: list[str], host: bytes | None, origin: bytes | None
+    ) -> bool:
+        """Whether an Authorization header is not ours, and may pass."""
+        credential, ours = None, False
+        value = _first(headers, b"authorization")
+        if value is not None:
+            scheme, _, given = value.decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer":
+                credential = given.strip() or None
+        problem: StreamError | None = None
+        if not self.access.required:
+            return credential is None or not credential.startswith(KEY_PREFIX)
+        if credential is not None:
+            try:
+                grant = self.access.grant(credential)
+                ours = True
+                grant.check_administer()
+                return False
+            except StreamError as error:
+                ours = ours or credential.startswith(KEY_PREFIX)
+                problem = error
+        if any(self.previews.holds(token, Carrier.URL, target.box, target.port) for token in tokens):
+            return not ours
+        if any(self.previews.holds(each, Carrier.COOKIE, target.box, target.port) for each in _cookies(headers)):
+            # A cookie comes by itself: only the port's own pages may make use of it.
+            if origin is not None and not is_same_site(origin, host):
+                raise Forbidden("only pages of this very port may use its cookie")
+            return not ours
+        if problem is not None:
+            raise problem
+        raise Unauthorized(
+            "this port of a box needs an API key, or the URL that a preview gives",
+            hint=f"holdfast box port {target.box} {target.port}",
+        )
+
+    def _cookie(self, target: PortTarget) -> bytes:
+        value = self.previews.issue(Carrier.COOKIE, target.box, target.port)
+        path = target.prefix.decode("latin-1") + "/"
+        return f"{COOKIE}={value}; Path={path}; Max-Age=43200; HttpOnly; SameSite=Strict".encode("latin-1")
+
+
+# --- what of an answer passes ---
+
+
+def for_the_client(target: PortTarget, headers: list[Header]) -> list[Header]:
+    """The headers of a box's answer that a client gets; framing left out. Raises `BadAnswer` for what is no header."""
+    for name, value in headers:
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise BadAnswer("what listens in the box answered with headers that are none")
+    dropped = _HOP_BY_HOP | _NOT_TO_THE_CLIENT | _named_by_connection(headers)
+    if target.prefix:
+        dropped |= _NOT_ON_OUR_ORIGIN
+    kept = []
+    for name, value in headers:
+        if name in dropped:
+            continue
+        if name == b"set-cookie":
+            cookie = _host_only(value)
+            if cookie is None:
+                continue
+            value = cookie
+        kept.append((name, value))
+    if target.prefix:
+        kept.append(_SANDBOX)
+    return kept
+
+
+def _host_only(cookie: bytes) -> bytes | None:
+    """A box's cookie, for its own name alone; None where it has the name of ours."""
+    pair, *attributes = cookie.split(b";")
+    if pair.partition(b"=")[0].strip().lower() == COOKIE.encode():
+        return None
+    kept = [each for each in attributes if each.partition(b"=")[0].strip().lower() != b"domain"]
+    return b";".join([pair, *kept])
+
+
+# --- what of a request passes ---
+
+
+def _for_the_box(
+    target: PortTarget, headers: list[Header], host: bytes, scheme: str, *, authorization: bool
+) -> list[Header]:
+    dropped = _HOP_BY_HOP | _NOT_TO_THE_BOX | _named_by_connection(headers)
+    if not authorization:
+        dropped |= {b"authorization"}
+    # By name the box is the origin, and sees its own name. By path it has none that it could use.
+    kept = [(b"host", b"localhost:%d" % target.port if target.prefix else host)]
+    for name, value in headers:
+        if name in dropped or name.startswith(b"x-forwarded-"):
+            continue
+        if name == b"cookie":
+            # Cookies of our own address are none of the box's business.
+            value = b"" if target.prefix else _without_ours(value)
+            if not value:
+                continue
+        elif name == b"referer" and _TOKEN_PART in value:
+            continue
+        kept.append((name, value))
+    kept += [(b"x-forwarded-host", host), (b"x-forwarded-proto", scheme.encode())]
+    if target.prefix:
+        kept.append((b"x-forwarded-prefix", target.prefix))
+    return kept
+
+
+def _named_by_connection(headers: list[Header]) -> frozenset[bytes]:
+    values = [value for name, value in headers if name == b"connection"]
+    return frozenset(part.strip().lower() for value in values for part in value.split(b","))
+
+
+def _without_ours(cookies: bytes) -> bytes:
+    kept = [each for each in cookies.split(b";") if each.partition(b"=")[0].strip() != COOKIE.encode()]
+    return b";".join(kept).strip()
+
+
+def _cookies(headers: list[Header]) -> list[str]:
+    """All values of our cookie: a box may have tried to set one of the same name."""
+    pairs = (each.strip().partition(b"=") for name, value in headers if name == b"cookie" for each in value.split(b";"))
+    return [value.decode("latin-1") for name, _, value in pairs if name == COOKIE.encode()][:8]
+
+
+def _take_token(query: bytes) -> tuple[list[str], bytes]:
+    """Our tokens in a query, and the query without them."""
+    parts = query.split(b"&") if query else []
+    tokens = [part[len(_TOKEN_PART) :].decode("latin-1") for part in parts if part.startswith(_TOKEN_PART)]
+    return tokens[:8], b"&".join(part for part in parts if not part.startswith(_TOKEN_PART))
+
+
+def _is_navigation(headers: list[Header]) -> bool:
+    mode = _first(headers, b"sec-fetch-mode")
+    return mode == b"navigate" or (mode is None and b"text/html" in (_first(headers, b"accept") or b""))
+
+
+def _without_authority(location: bytes) -> bytes:
+    """A path that begins with two slashes would be taken for another host."""
+    return b"/" + location.lstrip(b"/\\") if location[:1] in b"/\\" else location
+
+
+def _first(headers: list[Header], name: bytes) -> bytes | None:
+    return next((value for each, value in headers if each == name), None)

@@ -1,0 +1,66 @@
+"""Credentials for one port of one box: a token for a URL, exchanged for a cookie. Signed: nothing is kept."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from holdfast.server.wire.box_hosts import host_name
+from holdfast.server.wire.origins import is_loopback
+from holdfast.threads.ids import now_ms
+
+TOKEN: Final = "holdfast_token"
+"""The query parameter."""
+COOKIE: Final = "holdfast_preview"
+_SECONDS: Final = {"url": 300, "cookie": 12 * 3600}
+
+
+class Carrier(StrEnum):
+    """Where a credential is good: one that stood in a URL is no cookie, and lives shorter."""
+
+    URL = "url"
+    COOKIE = "cookie"
+
+
+@dataclass(frozen=True, slots=True)
+class Previews:
+    """Makes and checks those credentials, and knows where a port is visited."""
+
+    key: bytes
+    required: bool
+    """Whether anybody is asked for a credential at all."""
+    clock: Callable[[], int] = now_ms
+
+    def issue(self, carrier: Carrier, box: str, port: int) -> str:
+        expires = self.clock() // 1000 + _SECONDS[carrier]
+        return f"{expires:x}.{self._sign(carrier, box, port, expires)}"
+
+    def holds(self, credential: str, carrier: Carrier, box: str, port: int) -> bool:
+        stamp, _, signature = credential.partition(".")
+        try:
+            expires = int(stamp, 16)
+        except ValueError:
+            return False
+        expected = self._sign(carrier, box, port, expires)
+        return hmac.compare_digest(signature.encode("utf-8", "replace"), expected.encode()) and (
+            self.clock() // 1000 < expires
+        )
+
+    def url(self, scheme: str, host: str, box: str, port: int) -> str:
+        """Where a browser that reaches us as `host` finds a port: names below localhost are for this machine alone."""
+        name, colon, number = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+        if not colon:
+            name, number = host, ""
+        if is_loopback(name):
+            place = f"{scheme}://{host_name(box, port)}{colon}{number}/"
+        else:
+            place = f"{scheme}://{host}/v1/boxes/{box}/ports/{port}/"
+        return f"{place}?{TOKEN}={self.issue(Carrier.URL, box, port)}" if self.required else place
+
+    def _sign(self, carrier: Carrier, box: str, port: int, expires: int) -> str:
+        text = f"{carrier.value} {box} {port} {expires}".encode()
+        return base64.urlsafe_b64encode(hmac.digest(self.key, text, "sha256")).rstrip(b"=").decode()

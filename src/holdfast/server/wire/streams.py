@@ -1,0 +1,148 @@
+"""The stream surface as the server offers it: the protocol, live tails, subscriptions, and who may use them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections import Counter
+from typing import Final
+from urllib.parse import parse_qs
+
+from holdfast.server.wire.origins import OriginPolicy
+from holdfast.threads.access import Access
+from holdfast.threads.acknowledgement import Acknowledgement
+from holdfast.threads.authority import KEY, TOKEN, Author
+from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
+from holdfast.threads.framing import WHOLE_BYTES
+from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
+from holdfast.threads.streams import Appended
+from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
+from holdfast.threads.surface import StreamSurface, stream_path
+from holdfast.threads.tails import Tails
+
+log = logging.getLogger(__name__)
+
+_PREFLIGHT: Final = [
+    (b"access-control-allow-methods", b"GET, HEAD, PUT, POST, DELETE, OPTIONS"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, if-none-match, producer-id, producer-epoch, producer-seq, stream-seq,"
+        b" stream-ttl, stream-expires-at, stream-closed, stream-forked-from, stream-fork-offset,"
+        b" stream-fork-sub-offset",
+    ),
+    (b"access-control-max-age", b"600"),
+]
+
+
+class StreamService:
+    """One request at a time, whatever carries it: authenticate, decide who answers, answer errors in one shape."""
+
+    def __init__(
+        self,
+        surface: StreamSurface,
+        tails: Tails,
+        access: Access,
+        subscriptions: SubscriptionRoutes,
+        origins: OriginPolicy,
+        *,
+        max_body: int,
+    ) -> None:
+        self._surface = surface
+        self._tails = tails
+        self._access = access
+        self._subscriptions = subscriptions
+        self.origins = origins
+        self.max_body = max_body
+        self.answered: Counter[tuple[str, int]] = Counter()
+        """Requests by method and status."""
+        self._log_all = log.isEnabledFor(logging.DEBUG)
+        self._prefix = secrets.token_hex(4)
+        self._ids = itertools.count(1)
+
+    def next_request_id(self) -> str:
+        return f"{self._prefix}{next(self._ids):08x}"
+
+    def note(self, request: Request, status: int) -> None:
+        """Count a response. Only failures are logged, unless everything is: this is the hot path."""
+        self.answered[request.method, status] += 1
+        if status >= 500 or self._log_all:
+            details = {"method": request.method, "path": request.path, "status": status, "request_id": request.id}
+            level = logging.WARNING if status >= 500 else logging.DEBUG
+            log.log(level, "%s %s %s", request.method, request.path, status, extra=details)
+
+    @property
+    def open_tails(self) -> int:
+        return self._tails.open_count
+
+    def takes_at_once(self, request: Request) -> bool:
+        """Whether an append may go by `append`; all others go by `respond`."""
+        return len(request.body) <= WHOLE_BYTES and self._surface.takes_at_once
+
+    def append(self, raw_path: str, request: Request) -> Acknowledgement:
+        """The hot path: no task, no second look at the bytes. For what it `takes_at_once`."""
+        request.path = path = stream_path(raw_path)
+        return self._surface.append(request, self._authorize(request, path))
+
+    def appended(self, request: Request, appended: Appended) -> Response:
+        return self._surface.appended(request, appended)
+
+    async def respond(self, raw_path: str, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(204, list(_PREFLIGHT))
+        request.path = path = stream_path(raw_path)
+        if is_control(path):
+            return await self._respond_control(request)
+        return await self._surface.respond(request, self._authorize(request, path))
+
+    async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
+        request.path = path = stream_path(raw_path)
+        self._authorize(request, path, in_url=True)
+        await self._tails.serve(request, channel)
+
+    def refuse(self, error: BaseException, request_id: str) -> Response:
+        """Any failure as a response. What we did not expect is logged and not told."""
+        if isinstance(error, StreamError):
+            return error_response(error, request_id)
+        if isinstance(error, UnicodeDecodeError):
+            return error_response(InvalidRequest("the request is not valid UTF-8"), request_id)
+        log.error("a request failed", exc_info=error, extra={"request_id": request_id})
+        message = "the server failed; the log says more under this request id"
+        return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
+
+    async def _respond_control(self, request: Request) -> Response:
+        path = request.path
+        if needs_grant(path):
+            self._access.grant(bearer(request.headers)).check_administer()
+        response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
+        if response is None:
+            raise StreamNotFound(f"there is nothing at {path}")
+        return response
+
+    def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:
+        """Who is calling, where that is somebody who may do this to the stream at all."""
+        if is_control(path):
+            raise Forbidden(f"{path} is reserved: it cannot be a stream")
+        if not self._access.required:
+            return KEY
+        credential = bearer(request.headers)
+        if credential is None and in_url:
+            # A browser's EventSource cannot send headers.
+            values = parse_qs(request.query.decode("latin-1")).get("token")
+            credential = values[0] if values else None
+        grant = self._access.grant(credential)
+        grant.check_stream(path, request.method)
+        if grant.thread is None:
+            return KEY
+        if request.headers.get(b"stream-closed", b"").lower() == b"true":
+            raise Forbidden("a thread token cannot close its thread: use an API key")
+        return TOKEN
+
+
+def bearer(headers: dict[bytes, bytes]) -> str | None:
+    """The credential of a request, where it has one."""
+    value = headers.get(b"authorization")
+    if value is None:
+        return None
+    scheme, _, credential = value.decode("latin-1").partition(" ")
+    return credential.strip() if scheme.lower() == "bearer" and credential.strip() else None

@@ -1,0 +1,148 @@
+"""Upgraded connections to ports of boxes: the handshake is looked at, what follows is passed on byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from holdfast.boxes.process import Connection
+from holdfast.server.lazy.boxes import Stopping
+from holdfast.server.wire.box_hosts import PortTarget
+from holdfast.server.wire.port_relay import PortRelay, SlowAnswer, answer_headers, refusal, request_head
+from holdfast.server.wire.port_response import Answer, CutShort, Head
+from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Visit, for_the_client
+from holdfast.threads.errors import InvalidRequest
+from holdfast.time_limit import time_limit
+
+log = logging.getLogger(__name__)
+
+_BUFFER: Final = 64 * 1024
+_GOODBYE_SECONDS: Final = 10.0
+"""How long one side may go on after the other has ended."""
+
+
+class Tunnel:
+    """Takes over a client's connection after the head of its request. Stands among the server's connections."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        relay: PortRelay,
+        target: PortTarget,
+        *,
+        method: str,
+        query: bytes,
+        headers: list[Header],
+        scheme: str,
+        request_id: str,
+        rest: bytes,
+        connections: set[Any],
+        tasks: set[asyncio.Task[None]],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._relay = relay
+        self._target = target
+        self._method = method
+        self._query = query
+        self._headers = headers
+        self._scheme = scheme
+        self._request_id = request_id
+        self._reader = asyncio.StreamReader(limit=_BUFFER, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
+        protocol.connection_made(transport)
+        transport.set_protocol(protocol)
+        self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
+        if rest:
+            self._reader.feed_data(rest)
+        self._connections = connections
+        connections.add(self)
+        self._task = loop.create_task(self._run())
+        tasks.add(self._task)
+        self._task.add_done_callback(tasks.discard)
+        # Not by the task alone: one that is cancelled before its first step does nothing at all.
+        self._task.add_done_callback(self._let_go)
+
+    def shutdown(self) -> None:
+        """Called by the server when it stops."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            pass  # only we cancel it, and nothing waits for it but its end
+        except (CutShort, OSError, Stopping):
+            pass
+        except Exception as error:
+            status, headers, body = refusal(error, self._request_id)
+            headers = [*headers, (b"x-request-id", self._request_id.encode()), (b"content-length", b"%d" % len(body))]
+            self._writer.write(_head(status, headers) + body)
+
+    def _let_go(self, _: asyncio.Task[None]) -> None:
+        self._connections.discard(self)
+        self._writer.close()
+
+    async def _serve(self) -> None:
+        visit = self._relay.ports.admit(self._target, self._method, self._query, self._headers, scheme=self._scheme)
+        if isinstance(visit, Exchange):
+            raise InvalidRequest("this is no page that could be opened")
+        async with self._relay.connected(visit) as connection:
+            wanted = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+            await connection.write(request_head(visit, [], wanted))
+            answer = Answer(connection, method=visit.method)
+            try:
+                async with time_limit(self._relay.answer_seconds):
+                    head = await answer.head()
+            except TimeoutError:
+                raise SlowAnswer("what listens in the box did not answer in time") from None
+            if head.status == 101:
+                self._writer.write(_head(101, _switching(visit, head)))
+                if answer.rest:
+                    self._writer.write(answer.rest)
+                await self._pass_on(connection)
+            else:
+                await self._pass_answer(visit, head, answer)
+
+    async def _pass_answer(self, visit: Visit, head: Head, answer: Answer) -> None:
+        """A box that does not upgrade says so in plain HTTP."""
+        self._writer.write(_head(head.status, answer_headers(visit, head)))
+        async for piece in answer.body(head):
+            self._writer.write(piece)
+            await self._writer.drain()
+
+    async def _pass_on(self, connection: Connection) -> None:
+        async def up() -> None:
+            while data := await self._reader.read(_BUFFER):
+                await connection.write(data)
+            await connection.close_write()
+
+        async def down() -> None:
+            while data := await connection.read(_BUFFER):
+                self._writer.write(data)
+                await self._writer.drain()
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
+        directions = [asyncio.create_task(up()), asyncio.create_task(down())]
+        try:
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(directions, timeout=_GOODBYE_SECONDS)
+        finally:
+            for task in directions:
+                task.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
+
+
+def _switching(visit: Visit, head: Head) -> list[Header]:
+    upgrades = [value.strip().lower() for name, value in head.headers if name == b"upgrade"]
+    if upgrades != [b"websocket"]:
+        raise BadAnswer("what listens in the box switches to another protocol than it was asked for")
+    return [*for_the_client(visit.target, head.headers), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+
+
+def _head(status: int, headers: list[Header]) -> bytes:
+    closing = [] if status == 101 else [(b"connection", b"close")]
+    return b"".join((STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in (*headers, *closing)), b"\r\n"))

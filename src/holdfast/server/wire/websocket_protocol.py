@@ -1,0 +1,22 @@
+"""A WebSocket connection that says when it is lost, also to who is not receiving from it right now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """`lost` in the state of its scope is set when it ends. Whoever waits for a slow command would not hear of it."""
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        self._lost = asyncio.Event()
+        super().__init__(config, server_state, {**app_state, "lost": self._lost})
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost.set()

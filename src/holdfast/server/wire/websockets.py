@@ -1,0 +1,104 @@
+"""What WebSockets share: who is let in, and how one ends. Who may not come in is told so in plain HTTP, before."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from fastapi import WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+from starlette.responses import Response
+from starlette.websockets import WebSocketState
+
+from holdfast.boxes.errors import BoxError
+from holdfast.server import logs
+from holdfast.server.routes.services import Services, services_of
+from holdfast.server.wire.middleware import error_answer, failure, refusal
+from holdfast.threads.errors import StreamError
+from holdfast.time_limit import time_limit
+from holdfast.validation import describe_problem
+
+_SEND_SECONDS: Final = 10.0
+
+
+class Left(Exception):
+    """The client is gone."""
+
+
+async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) -> None:
+    """Let somebody in who may come in, and say how it ended.
+
+    What is refused before `work` accepts is an answer to the handshake; what fails afterwards is a last text frame.
+    """
+    services = services_of(socket)
+    request_id = services.next_request_id()
+    token = logs.request_id.set(request_id)
+    try:
+        services.origins.check(dict(socket.scope["headers"]))
+        check_administer(socket, services)
+        await work(services)
+    except (Left, WebSocketDisconnect):
+        pass
+    except Exception as error:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may have left meanwhile
+            if socket.application_state is WebSocketState.CONNECTED:
+                await _end_with(socket, error, request_id)
+            else:
+                await _deny(socket, error, request_id, services)
+                return
+    finally:
+        logs.request_id.reset(token)
+    if socket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await socket.close(1000)
+
+
+def check_administer(socket: WebSocket, services: Services) -> None:
+    """A key may be revoked while a socket is open that it opened."""
+    services.access.grant(_bearer(socket)).check_administer()
+
+
+def answer_to(error: Exception) -> Response:
+    """What HTTP would answer."""
+    if isinstance(error, StreamError):
+        return refusal(error)
+    if isinstance(error, BoxError):
+        return error_answer(error.status, error.code, error.message, error.hint)
+    return failure(error)
+
+
+async def receive(socket: WebSocket) -> str | bytes:
+    """The next frame. Raises `Left`."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise Left
+    text = message.get("text")
+    return text if text is not None else bytes(message["bytes"])
+
+
+def problems_of(error: ValidationError) -> str:
+    """The first few, each with its field."""
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {describe_problem(each)}" for each in error.errors()[:5])
+
+
+async def _deny(socket: WebSocket, error: Exception, request_id: str, services: Services) -> None:
+    answer = answer_to(error)
+    answer.headers["x-request-id"] = request_id
+    services.metrics.count("GET", answer.status_code)
+    await socket.send_denial_response(answer)
+
+
+async def _end_with(socket: WebSocket, error: Exception, request_id: str) -> None:
+    told = json.loads(bytes(answer_to(error).body))
+    told["error"]["requestId"] = request_id
+    code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, StreamError) else 1011
+    async with time_limit(_SEND_SECONDS):
+        await socket.send_text(json.dumps(told))
+        await socket.close(code)
+
+
+def _bearer(socket: WebSocket) -> str | None:
+    scheme, _, credential = socket.headers.get("authorization", "").partition(" ")
+    return credential.strip() or None if scheme.lower() == "bearer" else None
