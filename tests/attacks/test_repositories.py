@@ -14,7 +14,7 @@ import pytest
 from tests.attacks.conftest import Outside
 
 from holdfast import SyncClient
-from holdfast.cli.workspace import Folder, pack
+from holdfast.cli.run.workspace import Folder, pack
 from holdfast.interpreter.errors import WorkspaceFailed
 from holdfast.interpreter.repositories import HostGit
 

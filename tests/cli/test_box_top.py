@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cli.conftest import Cli
 
-from holdfast.cli.box_top import Watch, cells, compare, fitting, sorted_by, spark, summary
+from holdfast.cli.box.top import Watch, cells, compare, fitting, sorted_by, spark, summary
 from holdfast.client.box_models import BoxUsage
 
 METRICS = {

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.machine import (
+from holdfast.cli.server.machine import (
     Finding,
     Word,
     judge_bubblewrap,

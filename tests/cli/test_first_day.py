@@ -14,8 +14,8 @@ import termios
 import pytest
 from tests.cli.conftest import Cli
 
-from holdfast.cli.console import fitting
 from holdfast.cli.exits import Exit
+from holdfast.cli.terminal.console import fitting
 from holdfast.testing.server import ServerProcess
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.missing import find_missing
+from holdfast.cli.run.missing import find_missing
 
 
 @pytest.mark.parametrize(

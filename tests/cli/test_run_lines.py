@@ -6,10 +6,10 @@ import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
 from holdfast import Entry
-from holdfast.cli.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
-from holdfast.cli.run_lines import Line, RunLines
-from holdfast.cli.run_status import describe_status
-from holdfast.cli.tool_lines import describe_call, describe_tool, summarize_output
+from holdfast.cli.run.status import describe_status
+from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
+from holdfast.cli.terminal.run_lines import Line, RunLines
+from holdfast.cli.terminal.tool_lines import describe_call, describe_tool, summarize_output
 
 
 def told(lines: list[Line]) -> list[str]:

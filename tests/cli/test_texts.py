@@ -8,10 +8,10 @@ from datetime import UTC, date
 import pytest
 
 from holdfast import Entry
-from holdfast.cli.console import Cell, printable, write_json
-from holdfast.cli.durations import describe_duration, parse_duration
-from holdfast.cli.entry_lines import EntryLog, describe
-from holdfast.cli.thread import parse_labels
+from holdfast.cli.terminal.console import Cell, printable, write_json
+from holdfast.cli.terminal.durations import describe_duration, parse_duration
+from holdfast.cli.terminal.entry_lines import EntryLog, describe
+from holdfast.cli.thread.commands import parse_labels
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import workspace
 from holdfast.cli.errors import CommandError
-from holdfast.cli.workspace import Folder, Packed, choose_folder, pack
+from holdfast.cli.run import workspace
+from holdfast.cli.run.workspace import Folder, Packed, choose_folder, pack
 from holdfast.git_credentials import without_credentials
 
 

@@ -26,9 +26,9 @@ from tests.providers.local.networking import networked
 from holdfast import Interpreter
 from holdfast.boxes.images import Image
 from holdfast.boxes.spec import BoxSpec
-from holdfast.cli import interpreter as interpreter_command
-from holdfast.cli import interpreter_template
 from holdfast.cli.errors import CommandError
+from holdfast.cli.interpreter import commands as interpreter_command
+from holdfast.cli.interpreter import template as template_command
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop, Workshop
 from holdfast.images.errors import InvalidRecipe, StepFailed
@@ -413,7 +413,7 @@ def test_the_command_that_needs_a_template_shows_how_it_is_built(
 def command(home: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     root = typer.Typer(rich_markup_mode=None)
     root.callback()(lambda: None)
-    root.add_typer(interpreter_template.app)
+    root.add_typer(template_command.app)
 
     def run(*arguments: str) -> str:
         capfd.readouterr()

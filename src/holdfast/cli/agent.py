@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, write_field, write_json, write_line, write_table
 from holdfast.cli.model import model_state
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import Cell, write_field, write_json, write_line, write_table
 
 if TYPE_CHECKING:
     from holdfast.client import AgentRecord, Client

@@ -15,12 +15,33 @@ from holdfast.cli.command_name import as_called, command_name, forget_target
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
 
-COMMANDS: Final = (
-    "demo", "run", "runs", "resume", "attach", "steer", "cancel", "diff",
-    "up", "down", "thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key",
-    "backup", "check", "compact", "doctor", "purge",
-)  # fmt: skip
-"""In the order of the help. Each is a module of this package with a function `register(app, wanted)`.
+COMMANDS: Final = {
+    "demo": "holdfast.cli.demo",
+    "run": "holdfast.cli.run.launch",
+    "runs": "holdfast.cli.run.list",
+    "resume": "holdfast.cli.run.resume",
+    "attach": "holdfast.cli.run.attach",
+    "steer": "holdfast.cli.run.steer",
+    "cancel": "holdfast.cli.run.cancel",
+    "diff": "holdfast.cli.run.diff",
+    "up": "holdfast.cli.server.up",
+    "down": "holdfast.cli.server.down",
+    "thread": "holdfast.cli.thread.commands",
+    "box": "holdfast.cli.box.commands",
+    "interpreter": "holdfast.cli.interpreter.commands",
+    "volume": "holdfast.cli.volume",
+    "image": "holdfast.cli.image.commands",
+    "egress": "holdfast.cli.egress",
+    "agent": "holdfast.cli.agent",
+    "model": "holdfast.cli.model",
+    "key": "holdfast.cli.key",
+    "backup": "holdfast.cli.server.backup",
+    "check": "holdfast.cli.server.check",
+    "compact": "holdfast.cli.server.compact",
+    "doctor": "holdfast.cli.server.doctor",
+    "purge": "holdfast.cli.server.purge",
+}
+"""In the order of the help. Each is in a module with a function `register(app, wanted)`.
 
 `wanted` is the word after the command's name: a group may register that command only.
 """
@@ -44,9 +65,9 @@ def build(arguments: list[str]) -> typer.Typer:
     )
     app.callback()(_root)
     named = arguments[0] if arguments and arguments[0] in COMMANDS else None
-    for name in COMMANDS:
+    for name, module in COMMANDS.items():
         if named in (None, name):
-            import_module(f"holdfast.cli.{name}").register(app, arguments[1] if named and arguments[1:] else None)
+            import_module(module).register(app, arguments[1] if named and arguments[1:] else None)
     return app
 
 

@@ -21,19 +21,28 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import LABEL_WIDTH, Cell, hint, is_terminal, note, write_field, write_json, write_line
 from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.server_start import ensure_server
-from holdfast.cli.tool_lines import describe_call
+from holdfast.cli.server.start import ensure_server
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import (
+    LABEL_WIDTH,
+    Cell,
+    hint,
+    is_terminal,
+    note,
+    write_field,
+    write_json,
+    write_line,
+)
+from holdfast.cli.terminal.tool_lines import describe_call
 
 if TYPE_CHECKING:
-    from holdfast.cli.run_follow import Shown
-    from holdfast.cli.run_lines import RunLines, RunSeen
+    from holdfast.cli.run.follow import Shown
+    from holdfast.cli.terminal.run_lines import RunLines, RunSeen
     from holdfast.client import Client, Entry
 
 _AGENT: Final = "pi"
@@ -134,9 +143,9 @@ def _moving_line() -> Iterator[Callable[[str], None]]:
 
 
 async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) -> Exit:
-    from holdfast.cli.run import send_folder
-    from holdfast.cli.run_follow import Following, interrupts, introduce, outcome, page_link, showing
-    from holdfast.cli.workspace import Folder
+    from holdfast.cli.run.follow import Following, interrupts, introduce, outcome, page_link, showing
+    from holdfast.cli.run.launch import send_folder
+    from holdfast.cli.run.workspace import Folder
 
     sample = folder / "prices"
     sample.mkdir()
@@ -242,8 +251,8 @@ def _parent_of(pid: int) -> int:
 
 
 async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watched) -> None:
-    from holdfast.cli.diff import patch_lines
-    from holdfast.cli.run_follow import write_next
+    from holdfast.cli.run.diff import patch_lines
+    from holdfast.cli.run.follow import write_next
     from holdfast.client.errors import Refused
 
     try:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli.console import note
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.terminal.console import note
 from holdfast.local_server import NoServer, choose_server, default_home
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.box_session import Where, ask
-from holdfast.cli.console import Cell, hint, write_field, write_json, write_table
 from holdfast.cli.network_options import (
     AllowOption,
     BandwidthOption,
@@ -17,6 +15,8 @@ from holdfast.cli.network_options import (
     parse_policy,
 )
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 
 if TYPE_CHECKING:
     from holdfast.client import Client

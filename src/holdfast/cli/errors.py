@@ -102,7 +102,7 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
         told = {"code": error.code, "message": error.message, "hint": hint, "exit": int(error.exit)}
         sys.stderr.write(json.dumps({"error": {k: v for k, v in told.items() if v is not None}}) + "\n")
         return
-    from holdfast.cli.console import note
+    from holdfast.cli.terminal.console import note
 
     note("error", error.message)
     if error.next_step:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.confirmation import YesOption, confirm_end
-from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.discovery import connect
-from holdfast.cli.durations import describe_duration
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.terminal.durations import describe_duration
 
 group = typer.Typer(name="key", help="API keys: create, list and revoke them.", no_args_is_help=True)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from holdfast.cli.box_session import Where, ask
-from holdfast.cli.confirmation import YesOption, confirm_end
-from holdfast.cli.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
 from holdfast.model_apis import Api
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.box_spec import read_value, wrong
-from holdfast.cli.sizes import describe_size, parse_size
+from holdfast.cli.box.spec import read_value, wrong
+from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
     from holdfast.boxes import NetworkPolicy

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.command_name import remember_home, remember_server
-from holdfast.cli.completing import complete_thread
+from holdfast.cli.completion import complete_thread
 
 HomeOption = Annotated[
     Path | None,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.box_session import Where, ask
-from holdfast.cli.confirmation import YesOption, confirm
-from holdfast.cli.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
-from holdfast.cli.durations import describe_duration
 from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.sizes import describe_size
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.confirmation import YesOption, confirm
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
     from holdfast.boxes import Volume

@@ -1,0 +1,1 @@
+"""`holdfast box`: boxes, and what is done in them and with them."""

@@ -1,0 +1,130 @@
+"""`holdfast box logs`: the processes that were spawned in a box, and what they printed."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import BoxArgument, Where, ask, find_process, open_box
+from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
+from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.pipes import Outlet
+
+if TYPE_CHECKING:
+    from holdfast.boxes import Process, ProcessInfo
+    from holdfast.client import Client
+
+_RESTART_SECONDS: Final = 60.0
+"""How long a server that is being restarted is waited for while output is followed."""
+
+
+def logs(
+    box: BoxArgument,
+    process: Annotated[
+        str | None,
+        typer.Argument(metavar="PROCESS", help="Id of the process; without one, all are listed.", show_default=False),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it prints, until it ends.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="What it printed there, instead of its output.")] = False,
+    offset: Annotated[int, typer.Option(metavar="BYTES", min=0, help="Where to begin.")] = 0,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a process in a box printed, byte for byte. Without PROCESS, list the processes.
+
+    These are the processes of box exec --detach and box shell. Ctrl-C ends the reading, never the process.
+
+    \b
+    holdfast box logs b-1
+    holdfast box logs b-1 p-1 --follow
+    """
+    where = Where(server, api_key, home)
+    if process is None:
+        _list(where, box, as_json=as_json)
+        return
+    stream: Literal["stdout", "stderr"] = "stderr" if stderr else "stdout"
+    seen = offset
+
+    async def work(client: Client) -> ProcessInfo:
+        nonlocal seen
+        async with await open_box(client, box) as handle:
+            found = await find_process(handle, process)
+            out = Outlet(1)
+            if follow:
+                async for chunk in found.output(stream, offset):
+                    await out.write(chunk.data)
+                    seen = chunk.next_offset
+            else:
+                seen = await _print_there(found, stream, offset, out)
+            await out.flush()
+            return await found.info()
+
+    try:
+        info = ask(where, work, retry_seconds=_RESTART_SECONDS if follow else 0.0)
+    except KeyboardInterrupt:
+        if not as_json:
+            note("stopped", f"process {process} goes on without you")
+            note("next", hint(f"holdfast box logs {box} {process} --follow --offset {seen}"))
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    if follow and not as_json and info.exit_code != 0:
+        note("ended", _state(info).text)
+
+
+async def _print_there(process: Process, stream: Literal["stdout", "stderr"], offset: int, out: Outlet) -> int:
+    while data := await process.read(stream, offset):
+        await out.write(data)
+        offset += len(data)
+    return offset
+
+
+def _list(where: Where, box: str, *, as_json: bool) -> None:
+    async def work(client: Client) -> tuple[str, list[ProcessInfo]]:
+        async with await open_box(client, box) as handle:
+            return handle.id, list(await handle.processes())
+
+    id, processes = ask(where, work)
+    if as_json:
+        write_json({"processes": [process_document(each) for each in processes]})
+        return
+    if not processes:
+        write_field("no processes", hint(f"holdfast box exec {id} --detach -- COMMAND starts one"))
+        return
+    now = time.time()
+    write_table(
+        ("id", "state", "age", "terminal", "command"),
+        [
+            (
+                Cell(each.id, "bold"),
+                _state(each),
+                describe_duration(now - each.started_at / 1000),
+                "yes" if each.pty else "",
+                shlex.join(each.argv),
+            )
+            for each in processes
+        ],
+    )
+
+
+def _state(info: ProcessInfo) -> Cell:
+    if info.exit_code is not None:
+        return Cell(f"exit {info.exit_code}", "dim" if info.exit_code == 0 else "red")
+    return Cell(info.state.value, "green" if info.state == "running" else "red")
+
+
+def process_document(info: ProcessInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "argv": list(info.argv),
+        "pty": info.pty,
+        "state": info.state.value,
+        "exitCode": info.exit_code,
+        "startedAt": info.started_at,
+        "endedAt": info.ended_at,
+    }

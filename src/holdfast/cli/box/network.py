@@ -1,0 +1,111 @@
+"""`holdfast box network` and `box egress`: what a box may reach, and what came of what it asked for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.network_options import (
+    AllowOption,
+    BandwidthOption,
+    ConnectionsOption,
+    NetworkName,
+    describe_policy,
+    parse_policy,
+)
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import BoxArgument, Where, ask, find_box
+from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
+from holdfast.cli.terminal.sizes import describe_size
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.box_models import BoxRecord
+    from holdfast.client.egress import EgressDecision
+
+
+def network(
+    box: BoxArgument,
+    mode: Annotated[NetworkName | None, typer.Option("--mode", help="What it may reach from now on.")] = None,
+    allow: AllowOption = None,
+    bandwidth: BandwidthOption = None,
+    connections: ConnectionsOption = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a box may reach, or change it while it runs.
+
+    A change says all of it anew, and ends the connections that it does not allow.
+
+    \b
+    holdfast box network b-1
+    holdfast box network b-1 --allow default --allow '*.example.com:443'
+    holdfast box network b-1 --mode none
+    """
+    given = not (mode is None and allow is None and bandwidth is None and connections is None)
+    policy = parse_policy(mode, allow, bandwidth, connections) if given else None
+
+    async def work(client: Client) -> BoxRecord:
+        row = await find_box(client, box)
+        return row if policy is None else await client.boxes.set_network(row.id, policy)
+
+    row = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"box": row.id, "network": row.spec.network.to_json()})
+        return
+    write_field("box", Cell(row.id, "bold"))
+    write_field("network", describe_policy(row.spec.network))
+
+
+def egress(
+    box: BoxArgument,
+    denied: Annotated[bool, typer.Option("--denied", help="Only what was refused.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what a box asked the network for, and what was decided, the newest first.
+
+    \b
+    holdfast box egress b-1 --denied
+    """
+
+    async def work(client: Client) -> tuple[str, list[EgressDecision]]:
+        row = await find_box(client, box)
+        found = client.egress.decisions(row.id, denied_only=denied, limit=limit)
+        return row.id, [each async for each in found]
+
+    id, decisions = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"decisions": [each.to_json() for each in decisions]})
+    elif not decisions:
+        write_field(
+            "nothing", Cell(f"box {id} was refused nothing" if denied else f"box {id} asked for nothing", "dim")
+        )
+    else:
+        write_table(("when", "", "method", "host", "sent", "received", "why"), [_line(each) for each in decisions])
+        if len(decisions) == limit:
+            note("more", hint(f"there may be more than these {limit}: holdfast box egress {id} --limit {limit * 10}"))
+
+
+def _line(decision: EgressDecision) -> list[Cell | str]:
+    when = datetime.fromtimestamp(decision.at / 1000).astimezone()
+    verdict = Cell("allowed", "green") if decision.allowed else Cell("denied", "red")
+    if decision.failed:
+        verdict = Cell("failed", "yellow")
+    many = f" ({decision.count} times)" if decision.count > 1 else ""
+    return [
+        f"{when:%Y-%m-%d %H:%M:%S}",
+        verdict,
+        decision.method,
+        f"{decision.host}:{decision.port}" if decision.host else "",
+        describe_size(decision.sent),
+        describe_size(decision.received),
+        decision.why + many,
+    ]

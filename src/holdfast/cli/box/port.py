@@ -1,0 +1,184 @@
+"""`holdfast box port`: where a port of a box can be visited, or that port brought to this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.box.spec import wrong
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import BoxArgument, Where, ask, open_box
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
+
+if TYPE_CHECKING:
+    from holdfast.boxes import Box, Connection, Preview
+    from holdfast.client import Client
+
+Accepted = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+
+_LOOPBACK: Final = "127.0.0.1"
+_PIECE: Final = 1 << 16
+_AT_ONCE: Final = 256
+"""Connections that are forwarded at a time; more wait to be accepted."""
+
+
+def port(
+    box: BoxArgument,
+    port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="Port in the box.", show_default=False)],
+    local: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="LOCALPORT",
+            min=0,
+            max=65535,
+            help="With --forward: port on this machine; else the same, or a free one.",
+            show_default=False,
+        ),
+    ] = None,
+    forward: Annotated[
+        bool, typer.Option("--forward", "-f", help="Listen on this machine and pass connections on, until Ctrl-C.")
+    ] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the URL of a port in a box, or forward it to here.
+
+    The URL is for HTTP, through the server. --forward passes on any TCP, on loopback only: databases, debuggers.
+
+    \b
+    holdfast box port b-1 8000
+    holdfast box port b-1 5432 --forward
+    holdfast box port b-1 5432 --forward 15432
+    """
+    where = Where(server, api_key, home)
+    if local is not None and not forward:
+        raise wrong(f"what is {local} for?", f"holdfast box port {box} {port} --forward {local}")
+    if forward:
+        try:
+            ask(where, lambda client: _forward(client, box, port, local, as_json=as_json))
+        except KeyboardInterrupt:
+            if not as_json:
+                note("stopped", f"port {port} of the box is not forwarded any more; the box goes on")
+            raise typer.Exit(Exit.INTERRUPTED) from None
+
+    async def work(client: Client) -> Preview:
+        async with await open_box(client, box) as handle:
+            return await handle.preview(port)
+
+    preview = ask(where, work)
+    if as_json:
+        write_json({"url": preview.url, "headers": dict(preview.headers)})
+    elif is_terminal():
+        write_field("url", Cell(preview.url, "bold"))
+        if "_token=" in preview.url:
+            write_field("", Cell("opens for five minutes; a browser that has opened it stays in", "dim"))
+        for name in preview.headers:
+            write_field("header", name, Cell("  to be sent along; --json shows its value", "dim"))
+        write_field("next", hint(f"holdfast box port {box} {port} --forward"), Cell("   brings it here", "dim"))
+    else:
+        write_line(preview.url)
+
+
+async def _forward(client: Client, name: str, port: int, local: int | None, *, as_json: bool) -> None:
+    async with await open_box(client, name) as box:
+        room = asyncio.Semaphore(_AT_ONCE)
+        talks: set[asyncio.Future[None]] = set()
+        told: set[str] = set()
+
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            async with room:
+                problem = await _serve_one(box, port, reader, writer)
+            if problem is not None and problem not in told and not as_json:
+                told.add(problem)  # once: a browser that tries again would say it by the dozen
+                note("refused", problem)
+
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # Tasks of our own: asyncio reports one of its own that was cancelled as a failure.
+            task = asyncio.ensure_future(pass_on(reader, writer))
+            talks.add(task)
+            task.add_done_callback(talks.discard)
+
+        listener = await _listen(accepted, port, local)
+        try:
+            bound = listener.sockets[0].getsockname()[1]
+            if as_json:
+                write_json({"box": box.id, "port": port, "host": _LOOPBACK, "localPort": bound})
+            else:
+                write_field("forwarding", Cell(f"{_LOOPBACK}:{bound}", "bold"), f" to port {port} of {box.id}")
+                if local is None and bound != port:
+                    write_field("", Cell(f"port {port} of this machine is taken", "dim"))
+                write_field("", Cell("Ctrl-C ends it", "dim"))
+            await asyncio.Event().wait()
+        finally:
+            listener.close()
+            for task in tuple(talks):
+                task.cancel()
+            await asyncio.gather(*talks, return_exceptions=True)
+
+
+async def _listen(accepted: Accepted, port: int, local: int | None) -> asyncio.Server:
+    """On the port that was asked for; where none was, on the box's own number, or else on any."""
+    wanted = [local] if local is not None else [port, 0]
+    for number in wanted:
+        try:
+            return await asyncio.start_server(accepted, _LOOPBACK, number)
+        except OSError as error:
+            if number == wanted[-1] or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise CommandError(
+                    f"cannot listen on {_LOOPBACK}:{number}: {error.strerror or error}",
+                    next_step="give another LOCALPORT, or 0 for any that is free",
+                ) from None
+    raise AssertionError("unreachable")
+
+
+async def _serve_one(box: Box, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
+    """Pass one connection on until both sides are done. What went wrong in words, where something did."""
+    from holdfast.boxes.errors import BoxError
+    from holdfast.client import HoldfastError
+
+    try:
+        async with await box.connect(port) as far:
+            await _both(_upstream(reader, far), _downstream(far, writer))
+    except (BoxError, HoldfastError) as error:
+        return error.message
+    except OSError:
+        return None  # the near side went away in the middle: its own affair
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    return None
+
+
+async def _both(*works: Coroutine[Any, Any, None]) -> None:
+    """Both to their end; the failure of one ends the other."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _upstream(reader: asyncio.StreamReader, far: Connection) -> None:
+    while data := await reader.read(_PIECE):
+        await far.write(data)
+    await far.close_write()
+
+
+async def _downstream(far: Connection, writer: asyncio.StreamWriter) -> None:
+    while data := await far.read(_PIECE):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

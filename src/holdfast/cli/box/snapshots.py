@@ -1,0 +1,193 @@
+"""`holdfast box snapshot`, `snapshots`, `restore` and `fork`: a box's files kept, and other boxes begun with them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.box.spec import parse_box_labels
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import BoxArgument, Where, ask, find_box, find_snapshot
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.sizes import describe_size
+
+if TYPE_CHECKING:
+    from holdfast.boxes import Snapshot
+    from holdfast.client import Client
+    from holdfast.client.box_models import BoxRecord
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")]
+
+
+def snapshot(
+    box: BoxArgument,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
+    ] = None,
+    quiet: QuietOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the files of a box as they are now. What runs goes on. In a pipe, only the snapshot's id is printed."""
+    labels = parse_box_labels(label or [])
+
+    async def work(client: Client) -> Snapshot:
+        row = await find_box(client, box)
+        return await client.boxes.snapshot(row.id, labels=labels)
+
+    began = time.monotonic()
+    made = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(snapshot_document(made))
+    elif quiet or not is_terminal():
+        write_line(made.id)
+    else:
+        milliseconds = (time.monotonic() - began) * 1000
+        write_field(
+            "snapshot", Cell(made.id, "bold"), Cell(f"  {describe_size(made.size)}  {milliseconds:.0f} ms", "dim")
+        )
+        write_field("next", hint(f"holdfast box restore {made.id}"))
+
+
+def snapshots(
+    box: Annotated[
+        str | None, typer.Argument(metavar="BOX", help="Only snapshots of this box.", show_default=False)
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only snapshots of boxes of this key.")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="SNAPSHOT", help="Forget this snapshot instead.")
+    ] = None,
+    yes: YesOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List snapshots, the oldest first; or forget some.
+
+    \b
+    holdfast box snapshots --key build
+    holdfast box snapshots --delete s-1
+    """
+    where = Where(server, api_key, home)
+    if delete:
+        what = f"snapshot{'' if len(delete) == 1 else 's'} {', '.join(delete)}"
+        flags = " ".join(f"--delete {each}" for each in delete)
+        confirm_end("delete", what, f"holdfast box snapshots {flags}", yes=yes)
+        _forget(where, delete, as_json=as_json)
+        return
+
+    async def work(client: Client) -> list[Snapshot]:
+        # Snapshots outlive their box, and so may its row.
+        id = None if box is None else (await find_box(client, box)).id
+        return list(await client.boxes.snapshots(box=id, key=key))
+
+    found = ask(where, work)
+    if as_json:
+        write_json({"snapshots": [snapshot_document(each) for each in found]})
+    elif quiet:
+        for each in found:
+            write_line(each.id)
+    elif not found:
+        write_field("no snapshots", hint(f"holdfast box snapshot {box or 'BOX'} makes one"))
+    else:
+        now = time.time()
+        write_table(
+            ("id", "box", "size", "age", "provider", "labels"),
+            [
+                (
+                    Cell(each.id, "bold"),
+                    each.box,
+                    describe_size(each.size),
+                    describe_duration(now - each.created_at / 1000),
+                    each.provider,
+                    "  ".join(f"{name}:{value}" for name, value in _own(each.labels.items())),
+                )
+                for each in found
+            ],
+        )
+
+
+def restore(
+    snapshot: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Id of the snapshot.", show_default=False)],
+    quiet: QuietOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a box that begins with a snapshot's files. In a pipe, only its id is printed."""
+
+    async def work(client: Client) -> BoxRecord:
+        return await client.boxes.restore(await find_snapshot(client, snapshot))
+
+    _made(ask(Where(server, api_key, home), work), quiet=quiet, as_json=as_json)
+
+
+def fork(
+    box: BoxArgument,
+    quiet: QuietOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make another box with the same files and limits. In a pipe, only its id is printed."""
+
+    async def work(client: Client) -> BoxRecord:
+        row = await find_box(client, box)
+        return await client.boxes.fork(row.id)
+
+    _made(ask(Where(server, api_key, home), work), quiet=quiet, as_json=as_json)
+
+
+def snapshot_document(made: Snapshot) -> dict[str, Any]:
+    return {
+        "id": made.id,
+        "provider": made.provider,
+        "kind": made.kind,
+        "holding": made.holding.value,
+        "box": made.box,
+        "parent": made.parent,
+        "size": made.size,
+        "createdAt": made.created_at,
+        "labels": dict(made.labels),
+    }
+
+
+def _forget(where: Where, names: list[str], *, as_json: bool) -> None:
+    async def work(client: Client) -> None:
+        for name in names:
+            id = await find_snapshot(client, name)
+            freed = await client.boxes.delete_snapshot(id)
+            if as_json:
+                write_json({"id": id, "deleted": True, "freed": freed})
+            else:
+                write_field("deleted", id, Cell(f"  freed {describe_size(freed)}", "dim"))
+
+    ask(where, work)
+
+
+def _made(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
+    from holdfast.cli.box.commands import describe_kind
+
+    if as_json:
+        write_json(row.to_json())
+    elif quiet or not is_terminal():
+        write_line(row.id)
+    else:
+        write_field("box", Cell(row.id, "bold"), f"  {describe_kind(row)}")
+        write_field("next", hint(f"holdfast box shell {row.id}"))
+
+
+def _own(labels: Any) -> list[tuple[str, str]]:
+    from holdfast.boxes.labels import RESERVED
+
+    return [(name, value) for name, value in labels if not name.startswith(RESERVED)]

@@ -1,0 +1,363 @@
+"""`holdfast box top`: what all boxes use, live; one table where it is piped, or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from holdfast.cli.box.commands import state_cell
+from holdfast.cli.command_name import as_called
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import (
+    ACCENT,
+    Cell,
+    hint,
+    is_terminal,
+    note,
+    printable,
+    write_field,
+    write_json,
+    write_table,
+)
+from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.sizes import describe_size
+from holdfast.time_limit import time_limit
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from holdfast.client import Client
+    from holdfast.client.box_models import BoxUsage, BoxUsages
+
+SortName = Literal["cpu", "memory", "disk", "network", "idle", "name"]
+_KEYS: Final[dict[str, SortName]] = {
+    "c": "cpu", "m": "memory", "d": "disk", "n": "network", "i": "idle", "b": "name",
+}  # fmt: skip
+_LEAST_BETWEEN: Final = 1.0
+"""Seconds: the server samples no oftener."""
+_HISTORY: Final = 10
+_BARS: Final = " ▁▂▃▄▅▆▇█"
+_SIGNS: Final = {"running": "●", "paused": "◐", "hibernated": "○", "stopped": "·"}
+_COLUMNS: Final = ("box", "state", "cpu", "", "memory", "disk", "sent", "received", "procs", "idle", "key")
+_FIRST_TO_GO: Final = ("", "disk", "procs", "sent", "received", "key", "idle", "memory")
+"""Where the terminal is too narrow for all."""
+_RIGHT: Final = frozenset({"cpu", "memory", "disk", "sent", "received", "procs", "idle"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One box, with what changed since it was looked at before."""
+
+    usage: BoxUsage
+    cpu: float | None = None
+    """Cores."""
+    sent: float | None = None
+    """Bytes per second."""
+    received: float | None = None
+
+    @property
+    def idle(self) -> float | None:
+        """Seconds since it last did something; None while it does."""
+        if self.usage.metrics is None or self.usage.state == "paused":
+            return (self.usage.sampled_at - self.usage.last_active_at) / 1000
+        return self.usage.metrics.idle_seconds or None
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was seen of boxes so far."""
+
+    before: dict[str, BoxUsage] = field(default_factory=dict)
+    history: dict[str, deque[float]] = field(default_factory=dict)
+
+    def see(self, usages: Sequence[BoxUsage]) -> list[Line]:
+        lines = [compare(self.before.get(usage.id), usage) for usage in usages]
+        self.before = {usage.id: usage for usage in usages}
+        self.history = {usage.id: self.history.get(usage.id, deque(maxlen=_HISTORY)) for usage in usages}
+        for line in lines:
+            self.history[line.usage.id].append(line.cpu or 0.0)
+        return lines
+
+
+def compare(before: BoxUsage | None, now: BoxUsage) -> Line:
+    """A box now, and how fast it went since then."""
+    if before is None or before.metrics is None or now.metrics is None or now.sampled_at <= before.sampled_at:
+        return Line(now)
+    seconds = (now.sampled_at - before.sampled_at) / 1000
+    was, is_ = before.metrics, now.metrics
+
+    def rate(one: float | None, other: float | None) -> float | None:
+        return None if one is None or other is None else max(0.0, other - one) / seconds
+
+    return Line(now, rate(was.cpu_seconds, is_.cpu_seconds), rate(was.sent, is_.sent), rate(was.received, is_.received))
+
+
+def sorted_by(lines: Sequence[Line], sort: SortName) -> list[Line]:
+    """The heaviest first; those that sleep after those that do not."""
+
+    def weight(line: Line) -> tuple[float, ...]:
+        metrics = line.usage.metrics
+        asleep = float(metrics is None)
+        memory = float(metrics.memory or 0) if metrics is not None else 0.0
+        match sort:
+            case "cpu":
+                return (asleep, -(line.cpu or 0.0), -memory)
+            case "memory":
+                return (asleep, -memory)
+            case "disk":
+                return (asleep, -float((metrics.disk or 0) if metrics is not None else 0))
+            case "network":
+                return (asleep, -(line.sent or 0.0) - (line.received or 0.0))
+            case "idle":
+                return (-(line.idle or 0.0),)
+            case "name":
+                return ()
+
+    return sorted(lines, key=lambda line: (*weight(line), line.usage.id))
+
+
+def cells(line: Line, history: Sequence[float] = ()) -> list[Cell | str]:
+    """One row of the table, in the order of the columns."""
+    usage, metrics = line.usage, line.usage.metrics
+    memory = "" if metrics is None or metrics.memory is None else describe_size(metrics.memory)
+    if memory and usage.memory_limit is not None:
+        memory += f" / {describe_size(usage.memory_limit)}"
+    full = metrics is not None and usage.memory_limit is not None and (metrics.memory or 0) > 0.9 * usage.memory_limit
+    sign = _SIGNS.get(usage.state, "…")
+    return [
+        Cell(usage.id, "bold"),
+        Cell(f"{sign} {usage.state}", state_cell(usage.state).style),
+        _share(line),
+        Cell(spark(history, usage.cpu_limit or 1.0), ACCENT),
+        Cell(memory, "red" if full else ""),
+        "" if metrics is None or metrics.disk is None else describe_size(metrics.disk),
+        _speed(line.sent),
+        _speed(line.received),
+        "" if metrics is None else str(metrics.processes),
+        "" if line.idle is None or line.idle < 1 else describe_duration(line.idle),
+        usage.key or "",
+    ]
+
+
+def _share(line: Line) -> str:
+    if line.usage.metrics is None or line.usage.state == "paused":
+        return ""
+    return "…" if line.cpu is None else f"{line.cpu * 100:.0f} %"
+
+
+def _speed(rate: float | None) -> str:
+    return "" if rate is None or rate < 1 else f"{describe_size(int(rate))}/s"
+
+
+def spark(history: Sequence[float], full: float) -> str:
+    """A little plot of what it used of the processor, the newest at the right."""
+    steps = len(_BARS) - 1
+    bars = [min(steps, round(min(value / full, 1.0) * steps) or (1 if value > 0.005 else 0)) for value in history]
+    return "".join(_BARS[bar] for bar in bars).rjust(_HISTORY) if history else ""
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """All of them in one line."""
+    states = Counter(line.usage.state.value for line in lines)
+    parts = [f"{count} {state}" for state, count in sorted(states.items(), key=lambda each: (-each[1], each[0]))]
+    parts.append(f"{sum(line.cpu or 0.0 for line in lines):.2f} cores")
+    parts.append(
+        f"{describe_size(sum((line.usage.metrics.memory or 0) for line in lines if line.usage.metrics))} memory"
+    )
+    return " · ".join(parts)
+
+
+def document(lines: Sequence[Line]) -> dict[str, Any]:
+    return {
+        "boxes": [
+            {
+                **line.usage.document,
+                "cpuCores": None if line.cpu is None else round(line.cpu, 4),
+                "sentPerSecond": None if line.sent is None else round(line.sent),
+                "receivedPerSecond": None if line.received is None else round(line.received),
+            }
+            for line in lines
+        ]
+    }
+
+
+def top(
+    sort: Annotated[SortName, typer.Option(help="What comes first.")] = "cpu",
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="How often to look.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch what boxes use: processor, memory, disk and network. Looking wakes none of them.
+
+    Live on a terminal: c, m, d, n, i and b sort by cpu, memory, disk, network, idle time and box; q ends. In a pipe, or
+    with --once or --json, one look that takes a second.
+
+    \b
+    holdfast box top --sort memory
+    holdfast box top --json | jq '.boxes[] | select(.cpuCores > 0.5).id'
+    """
+    where = Where(server, api_key, home)
+    if as_json or once or not is_terminal():
+        _print_once(where, sort, as_json=as_json)
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            ask(where, lambda client: _live(client, sort, every))
+
+
+def _print_once(where: Where, sort: SortName, *, as_json: bool) -> None:
+    async def work(client: Client) -> tuple[list[Line], int]:
+        watch = Watch()
+        watch.see((await client.boxes.usage()).boxes)
+        await asyncio.sleep(_LEAST_BETWEEN)
+        usages = await client.boxes.usage()
+        return watch.see(usages.boxes), usages.left_out
+
+    found, left_out = ask(where, work)
+    lines = sorted_by(found, sort)
+    if as_json:
+        write_json({**document(lines), "leftOut": left_out})
+    elif not lines:
+        write_field("no boxes", hint("holdfast box create makes one"))
+    else:
+        write_table(*_without_empty(_COLUMNS, [cells(line) for line in lines]))
+        if left_out:
+            note("more", f"{left_out} boxes that were active before these are left out")
+
+
+def _without_empty(columns: Sequence[str], rows: list[list[Cell | str]]) -> tuple[list[str], list[list[Cell | str]]]:
+    """Columns that say nothing about any of these boxes are left out."""
+    said = [number for number in range(len(columns)) if any(_text(row[number]).strip() for row in rows)]
+    return [columns[number] for number in said], [[row[number] for number in said] for row in rows]
+
+
+def fitting(columns: list[str], rows: list[list[Cell | str]], width: int) -> tuple[list[str], list[list[Cell | str]]]:
+    """As many columns as there is room for: what tells least goes first."""
+    for name in _FIRST_TO_GO:
+        needed = [max(len(column), *(len(_text(row[at])) for row in rows)) for at, column in enumerate(columns)]
+        if sum(needed) + 2 * len(needed) <= width:
+            break
+        if name in columns:
+            at = columns.index(name)
+            columns = columns[:at] + columns[at + 1 :]
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+    return columns, rows
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+# --- live -------------------------------------------------------------------------------------------------------------
+
+
+async def _live(client: Client, sort: SortName, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    watch = Watch()
+    chosen = [sort]
+    pressed = asyncio.Event()
+    done = asyncio.Event()
+
+    def press(key: str) -> None:
+        if key in ("q", "\x03", "\x1b"):
+            done.set()
+        elif key in _KEYS:
+            chosen[0] = _KEYS[key]
+        pressed.set()
+
+    with _keys(press), Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+        lines: list[Line] = []
+        left_out = 0
+        due = 0.0
+        while not done.is_set():
+            if time.monotonic() >= due:
+                usages: BoxUsages = await client.boxes.usage()
+                # The first look has nothing to compare with: the second comes as soon as it can.
+                due = time.monotonic() + (every if lines else _LEAST_BETWEEN)
+                lines, left_out = watch.see(usages.boxes), usages.left_out
+            live.update(_page(lines, watch, chosen[0], left_out, console.width, console.height), refresh=True)
+            pressed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with time_limit(max(0.0, due - time.monotonic())):
+                    await pressed.wait()
+
+
+def _page(lines: Sequence[Line], watch: Watch, sort: SortName, left_out: int, width: int, height: int) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text.assemble(("  boxes  ", "bold"), (summary(lines) if lines else "none yet", ""))
+    head.no_wrap, head.overflow = True, "ellipsis"
+    if not lines:
+        return Group(head, Text(), Text(as_called("  holdfast box create makes one"), "dim"))
+    room = max(1, height - 5)
+    shown = sorted_by(lines, sort)[:room]
+    rows = [cells(line, watch.history.get(line.usage.id, ())) for line in shown]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    columns, kept = fitting(*_without_empty(_COLUMNS, rows), width - 4)
+    table.add_column("", width=0)
+    for column in columns:
+        table.add_column(
+            Text(column, "bold" if column == _column_of(sort) else "dim"),
+            justify="right" if column in _RIGHT else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in kept:
+        table.add_row("", *(_as_text(cell) for cell in row))
+    more = len(lines) - len(shown) + left_out
+    keys = "sort  c cpu · m memory · d disk · n network · i idle · b box     q quit"
+    foot = Text(f"  {more} more     {keys}" if more else f"  {keys}", "dim", no_wrap=True, overflow="ellipsis")
+    return Group(head, Text(), table, Text(), foot)
+
+
+def _column_of(sort: SortName) -> str:
+    return {"network": "received", "name": "box"}.get(sort, sort)
+
+
+def _as_text(cell: Cell | str) -> Any:
+    from rich.text import Text
+
+    return Text(printable(cell)) if isinstance(cell, str) else Text(printable(cell.text), cell.style)
+
+
+@contextlib.contextmanager
+def _keys(press: Callable[[str], None]) -> Iterator[None]:
+    """Hear of keys as they are pressed, unseen. Where nobody types, there are none."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        for key in os.read(descriptor, 64).decode("utf-8", "replace") or "q":
+            press(key)
+
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

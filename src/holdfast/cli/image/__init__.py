@@ -1,0 +1,1 @@
+"""`holdfast image`: root filesystems that boxes start from, and building them."""

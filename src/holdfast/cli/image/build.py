@@ -1,0 +1,253 @@
+"""`holdfast image build`: an image from a recipe, or the base image from the packages of a distribution."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.box.spec import wrong
+from holdfast.cli.discovery import the_home
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, printable, write_field, write_json, write_line
+from holdfast.cli.terminal.sizes import describe_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.boxes.images import Image
+    from holdfast.client import Client
+    from holdfast.images.build_host import Workshop
+    from holdfast.images.debian.bootstrap import Trust
+    from holdfast.images.debian.sources import AptConfiguration, Source
+    from holdfast.images.progress import Progress
+
+_RECIPE: Final = "image.toml"
+_LINES: Final = 40
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help=f"A recipe, a folder with one ({_RECIPE}), or base for holdfast/base.",
+        show_default=False,
+    ),
+]
+
+
+def register(group: typer.Typer) -> None:
+    """Into the group of images, once: it outlives one command line where several are run in a process."""
+    if all(known.name != "build" for known in group.registered_commands):
+        group.command("build")(build)
+
+
+def build(
+    recipe: RecipeArgument,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", metavar="IMAGE", help="Name of the image; else the recipe's.")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    package: Annotated[
+        list[str] | None, typer.Option("--package", metavar="NAME", help="base: one more package; may be repeated.")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="base: where packages come from; else as apt on this machine.")
+    ] = None,
+    suite: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="base: the release, say bookworm; else this machine's.")
+    ] = None,
+    component: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="base: parts of the mirror.  [default: main]")
+    ] = None,
+    keyring: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="base: keys that the release is signed by.")
+    ] = None,
+    arch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="base: Debian's name of the processor; else this machine's.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="base: believe a mirror without a signature.")] = False,
+    provider: Annotated[str, typer.Option(metavar="NAME", help="Whose image.")] = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build an image. In a pipe, only its name is printed.
+
+    A recipe is a small TOML file: the image it begins with, packages, files and commands. Every step is kept, so the
+    next build does only what has changed. What fails leaves nothing, and the next build goes on there.
+
+    base is holdfast/base: git, Python, node, ripgrep and the usual build tools, from the packages of this machine's
+    distribution. Packages come from where apt gets them, are checked by its keys, and kept in the home folder.
+
+    \b
+    holdfast image build base
+    holdfast image build recipe.toml --name team/web
+    holdfast box create --image team/web
+    """
+    from holdfast.cli.image.build_progress import BuildProgress
+
+    where = Where(server, api_key, home)
+    options = (package, mirror, suite, component, keyring, arch)
+    is_base = recipe in ("base", "holdfast/base")
+    if not is_base and (insecure or any(options)):
+        raise wrong("--package, --mirror, --suite, --component, --keyring, --arch and --insecure are for base")
+    began = time.monotonic()
+
+    async def work(client: Client) -> Image:
+        from holdfast.client.image_build import ServerWorkshop
+        from holdfast.images.errors import StepFailed
+
+        workshop = ServerWorkshop(client, provider)
+        try:
+            with BuildProgress() as progress:
+                if not is_base:
+                    return await _from_recipe(workshop, recipe, name, progress, cache=not no_cache)
+                choice = _Choice(mirror, suite or [], component or [], keyring or [], arch, insecure)
+                cache = the_home(home) / "cache" / "packages"
+                return await _base(workshop, choice, name, package or [], cache, progress, again=no_cache)
+        except StepFailed as error:
+            show_output(error.output)
+            raise
+
+    try:
+        image = ask(where, work)
+    except KeyboardInterrupt:
+        note("stopped", "the steps that were done are kept; the same command goes on there")
+        raise
+    _tell(image, time.monotonic() - began, as_json=as_json)
+
+
+class _Choice:
+    """Where the packages of a base image come from, as the command line says it."""
+
+    def __init__(
+        self,
+        mirror: str | None,
+        suites: Sequence[str],
+        components: Sequence[str],
+        keyrings: Sequence[Path],
+        architecture: str | None,
+        insecure: bool,
+    ) -> None:
+        self._mirror = mirror
+        self._suites = suites
+        self._components = components
+        self._keyrings = keyrings
+        self._architecture = architecture
+        self._insecure = insecure
+
+    @property
+    def architecture(self) -> str:
+        from holdfast.images.debian.sources import debian_architecture
+
+        return self._architecture or debian_architecture()
+
+    def sources(self, apt: AptConfiguration, release: dict[str, str]) -> list[Source]:
+        from holdfast.images.debian.host_system import own_sources
+        from holdfast.images.debian.sources import given, of_distribution
+        from holdfast.images.errors import NoSources
+
+        if self._mirror is None and not self._suites:
+            return own_sources(apt)
+        own = of_distribution(apt.sources, release)
+        codename = release.get("VERSION_CODENAME")
+        suites = self._suites or ([codename] if codename else [])
+        mirror = self._mirror or (own[0].url if own else None)
+        if mirror is None or not suites:
+            raise NoSources("a mirror and a suite are wanted", hint="--mirror URL --suite NAME, say --suite bookworm")
+        components = self._components or ["main"]
+        return [given(mirror, suite, components, self._keyrings) for suite in suites]
+
+    def trust(self, apt: AptConfiguration) -> Trust:
+        from holdfast.images.debian.bootstrap import Unsigned
+        from holdfast.images.debian.host_system import own_trust
+
+        if self._insecure:
+            note("insecure", "signatures are not checked: whoever sits between here and the mirror can change packages")
+            return Unsigned()
+        return own_trust(apt)
+
+
+async def _base(
+    workshop: Workshop,
+    choice: _Choice,
+    name: str | None,
+    more: Sequence[str],
+    cache: Path,
+    progress: Progress,
+    *,
+    again: bool,
+) -> Image:
+    from holdfast.images.base import BASE, ENV, PACKAGES
+    from holdfast.images.debian.host_system import build_of_machine
+    from holdfast.images.debian.sources import read_configuration, read_os_release
+
+    apt = read_configuration()
+    return await build_of_machine(
+        workshop,
+        name or BASE,
+        [*PACKAGES, *more],
+        env=ENV,
+        cache=cache,
+        progress=progress,
+        sources=choice.sources(apt, read_os_release()),
+        trust=choice.trust(apt),
+        architecture=choice.architecture,
+        again=again,
+    )
+
+
+async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:
+    import asyncio
+
+    from holdfast.boxes.errors import ImageNotFound
+    from holdfast.boxes.images import check_reference
+    from holdfast.images import BASE, build, make_plan, read_recipe
+
+    path = await asyncio.to_thread(_recipe_at, Path(text))
+    recipe = read_recipe(path)
+    called = name or recipe.name
+    if called is None:
+        raise wrong("the recipe does not say what its image is called", '--name team/web, or name = "team/web" in it')
+    check_reference(called)
+    try:
+        base = await workshop.image(recipe.base)
+    except ImageNotFound as error:
+        hint = (
+            "holdfast image build base makes it" if recipe.base == BASE else "holdfast image list shows those there are"
+        )
+        raise ImageNotFound(f"there is no image {recipe.base} to begin with", hint=hint) from error
+    plan = await asyncio.to_thread(make_plan, recipe, base, path.parent)
+    return await build(workshop, plan, called, recipe.network, progress, cache=cache)
+
+
+def _recipe_at(path: Path) -> Path:
+    return path / _RECIPE if path.is_dir() else path
+
+
+def show_output(output: bytes) -> None:
+    """The end of what a command printed before it failed."""
+    lines = output.decode("utf-8", "replace").splitlines()
+    if len(lines) > _LINES:
+        sys.stderr.write(f"    … {len(lines) - _LINES} lines before\n")
+    for line in lines[-_LINES:]:
+        sys.stderr.write(f"    {printable(line)}\n")
+    sys.stderr.flush()
+
+
+def _tell(image: Image, seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        from holdfast.client.images import document_of
+
+        write_json(document_of(image))
+    elif is_terminal():
+        about = f"  {image.digest[:19]}  {describe_size(image.size)}  {seconds:.1f} s"
+        write_field("image", Cell(image.name, "bold"), Cell(about, "dim"))
+        write_field("next", hint(f"holdfast box create --image {image.name}"))
+    else:
+        write_line(image.name)

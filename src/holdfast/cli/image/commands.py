@@ -1,0 +1,237 @@
+"""`holdfast image`: root filesystems that boxes begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
+from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.sizes import describe_size
+
+if TYPE_CHECKING:
+    from holdfast.boxes.images import Image
+    from holdfast.client import Client
+
+group = typer.Typer(name="image", help="Images: root filesystems that boxes begin with.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the image, or digest.", show_default=False)]
+ProviderOption = Annotated[str, typer.Option("--provider", metavar="NAME", help="Whose image.")]
+_PIECE: Final = 1 << 18
+
+
+def register(app: typer.Typer, wanted: str | None = None) -> None:
+    if wanted in (None, "build", "--help", "-h"):
+        from holdfast.cli.image import build
+
+        build.register(group)
+    app.add_typer(group)
+
+
+@group.command("import")
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="A directory, an archive, or - for standard input.", show_default=False),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name; that of the file if none is given.")
+    ] = None,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take in an image: a directory, a root filesystem tarball, an OCI layout, or what docker save writes.
+
+    \b
+    holdfast image import rootfs.tar.gz --name debian:12
+    docker save alpine | holdfast image import - --name alpine
+    holdfast box run --image debian:12 -- cat /etc/os-release
+    """
+    wanted = name or _name_of(source)
+
+    async def work(client: Client) -> Image:
+        return await client.images.import_archive(wanted, _pieces(source), provider=provider)
+
+    began = time.monotonic()
+    image = ask(Where(server, api_key, home), work)
+    if as_json:
+        _write_document(image)
+    elif is_terminal():
+        seconds = time.monotonic() - began
+        write_field("image", Cell(image.name, "bold"), Cell(f"  {describe_size(image.size)}  {seconds:.1f} s", "dim"))
+        write_field("next", hint(f"holdfast box create --image {image.name}"))
+    else:
+        write_line(image.name)
+
+
+@group.command("list")
+def list_(
+    provider: ProviderOption = "local",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the images."""
+
+    async def work(client: Client) -> list[Image]:
+        return list(await client.images.list(provider=provider))
+
+    images = ask(Where(server, api_key, home), work)
+    if as_json:
+        from holdfast.client.images import document_of
+
+        write_json({"images": [document_of(image) for image in images]})
+    elif quiet:
+        for image in images:
+            write_line(image.name)
+    elif not images:
+        write_field("no images", hint("holdfast image import ARCHIVE --name NAME makes one"))
+    else:
+        now = time.time()
+        write_table(
+            ("name", "digest", "size", "layers", "age"),
+            [
+                (
+                    Cell(image.name, "bold"),
+                    image.digest.removeprefix("sha256:")[:12],
+                    describe_size(image.size),
+                    str(len(image.layers)),
+                    describe_duration(now - image.created_at / 1000),
+                )
+                for image in images
+            ],
+        )
+
+
+@group.command("show")
+def show(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one image: what it consists of, and what it asks for its processes."""
+
+    async def work(client: Client) -> Image:
+        return await client.images.get(name, provider=provider)
+
+    image = ask(Where(server, api_key, home), work)
+    if as_json:
+        _write_document(image)
+        return
+    write_field("image", Cell(image.name, "bold"))
+    write_field("digest", image.digest)
+    write_field("size", describe_size(image.size))
+    write_field("age", describe_duration(time.time() - image.created_at / 1000))
+    write_field("user", image.config.user or "root")
+    write_field("workdir", image.config.workdir or "/workspace")
+    for variable, value in sorted(image.config.env.items()):
+        write_field("env", f"{variable}={value}")
+    for label, value in sorted(image.labels.items()):
+        write_field("label", f"{label}={value}")
+    for layer in image.layers:
+        write_field("layer", Cell(layer, "dim"))
+
+
+@group.command("remove")
+def remove(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    yes: YesOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget an image. Boxes that began with it go on; what nothing needs any more is removed from disk."""
+    confirm_end("remove", f"image {name}", f"holdfast image remove {name}", yes=yes)
+
+    async def work(client: Client) -> int:
+        return await client.images.remove(name, provider=provider)
+
+    freed = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"name": name, "removed": True, "freed": freed})
+    else:
+        write_field("removed", name, Cell(f"  freed {describe_size(freed)}", "dim"))
+
+
+def _write_document(image: Image) -> None:
+    from holdfast.client.images import document_of
+
+    write_json(document_of(image))
+
+
+def _name_of(source: str) -> str:
+    """`./Alpine-3.20.tar.gz` is `alpine-3.20`."""
+    stem = Path(source).resolve().name.lower() if source != "-" else ""
+    for ending in (".gz", ".xz", ".zst", ".bz2", ".tgz", ".txz", ".tar", ".oci"):
+        stem = stem.removesuffix(ending)
+    if not stem:
+        raise CommandError(
+            "an image needs a name", next_step="holdfast image import SOURCE --name NAME", exit=Exit.USAGE
+        )
+    return stem
+
+
+def _pieces(source: str) -> AsyncIterator[bytes]:
+    if source == "-":
+        from holdfast.cli.terminal.pipes import Inlet
+
+        return aiter(Inlet(sys.stdin.fileno()))
+    path = Path(source)
+    if not path.exists():
+        raise CommandError(f"there is no {source}", next_step="holdfast image import --help", exit=Exit.USAGE)
+    return _packed(path) if path.is_dir() else _file(path)
+
+
+async def _file(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            yield piece
+
+
+async def _packed(folder: Path) -> AsyncIterator[bytes]:
+    """A directory as a tar stream, packed while it is sent."""
+    from holdfast.guest import tree
+
+    read, write = os.pipe()
+
+    def pack() -> None:
+        try:
+            with os.fdopen(write, "wb", buffering=1 << 18) as out:
+                tree.pack(str(folder), out)
+        except BrokenPipeError:
+            return  # nobody wants the rest
+        except OSError as error:
+            raise CommandError(
+                f"{folder} cannot be packed: {error}", next_step="make its files readable, or pack it as a tarball"
+            ) from None
+
+    packing = asyncio.ensure_future(asyncio.to_thread(pack))
+    try:
+        with os.fdopen(read, "rb", buffering=0) as pipe:
+            while piece := await asyncio.to_thread(pipe.read, _PIECE):
+                yield piece
+    finally:
+        await asyncio.wait([packing])
+    packing.result()

@@ -1,0 +1,1 @@
+"""`holdfast interpreter`: a persistent Python in a box."""

@@ -1,0 +1,409 @@
+"""`holdfast interpreter`: a persistent Python in a box: run code in it, look at those there are, see that it works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.discovery import find_server, leave_out_what_httpx_brings, the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run.options import ModelOption, describe_box
+from holdfast.cli.session import Where, ask, only
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.console import Cell, hint, note, printable, write_field, write_json, write_table
+from holdfast.cli.terminal.durations import describe_duration
+
+if TYPE_CHECKING:
+    from holdfast.client import Client, InterpreterInfo, RemoteExecution
+    from holdfast.interpreter.host import Host
+    from holdfast.interpreter.reports import Phase, Report
+
+group = typer.Typer(name="interpreter", help="Interpreters: a persistent Python in a box.", no_args_is_help=True)
+
+InterpreterArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the interpreter, or its end.", show_default=False)
+]
+TemplateOption = Annotated[
+    str | None, typer.Option("--template", metavar="NAME", help="What its box is made of; else the provider's own.")
+]
+ProviderOption = Annotated[str | None, typer.Option(metavar="NAME", help="What kind of box; else local.")]
+ImageOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Image to start from; else the provider's.")]
+CpuOption = Annotated[float | None, typer.Option(metavar="CORES", help="Cores, say 0.5 or 2.")]
+MemoryOption = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory: 512M, 2G.")]
+NetworkOption = Annotated[NetworkName | None, typer.Option(help="What the box may reach; else none.")]
+_LONGEST: Final = 8_000_000
+
+
+def register(app: typer.Typer, wanted: str | None = None) -> None:
+    # Late, and only what is asked for: each has a module of its own.
+    if wanted in (None, "template", "--help", "-h"):
+        from holdfast.cli.interpreter.template import app as template
+
+        group.add_typer(template)
+    if wanted in (None, "jupyter", "--help", "-h"):
+        from holdfast.cli.interpreter.jupyter import group as jupyter
+
+        group.add_typer(jupyter)
+    app.add_typer(group)
+
+
+# --- running code ---
+
+
+@group.command("run")
+def run(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Python to run; - or none reads it from standard input."),
+    ] = None,
+    code: Annotated[
+        str | None, typer.Option("--code", "-c", metavar="CODE", help="Python to run, in the place of FILE.")
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="An interpreter to go on with, with all it has in memory.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", "-k", help="Leave it, and print its id on standard error.")] = False,
+    template: TemplateOption = None,
+    model: ModelOption = None,
+    repo: Annotated[
+        str | None, typer.Option("--repo", metavar="URL", help="A repository to clone into its workspace.")
+    ] = None,
+    ref: Annotated[str | None, typer.Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
+    volume: Annotated[
+        str | None, typer.Option("--volume", metavar="NAME", help="A volume, at /home/box/memory.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="That the code may compute; else 900.")
+    ] = None,
+    provider: ProviderOption = None,
+    image: ImageOption = None,
+    cpu: CpuOption = None,
+    memory: MemoryOption = None,
+    network: NetworkOption = None,
+    allow: AllowOption = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run Python in a box. What it prints comes as it prints it; exits with 1 if the code raised.
+
+    Without --id an interpreter is made for it, and deleted in the end unless --keep. With --json all of it comes as one
+    document. Ctrl-C interrupts the code.
+
+    \b
+    holdfast interpreter run -c 'import sys; sys.version'
+    holdfast interpreter run analysis.py --template data --keep
+    """
+    from holdfast.cli.server.start import ensure_server
+
+    if file is not None and code is not None:
+        raise CommandError("there are two pieces of code", next_step="give a FILE or --code", exit=Exit.USAGE)
+    text = _read_code(file or "-") if code is None else _bounded("the code", code)
+    box = describe_box(
+        provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
+        network=network, allow=allow, bandwidth=None, connections=None,
+    )  # fmt: skip
+    made_anew: dict[str, Any] = {"template": template, "model": model, "box": box or None}
+    made_anew |= {"repo_url": repo, "ref": ref, "volume": volume}
+    if id is not None and any(value is not None for value in made_anew.values()):
+        raise CommandError(
+            "an interpreter that is there has its box already",
+            next_step="leave out --id to make another, or the other options",
+            exit=Exit.USAGE,
+        )
+    where = Where(server, api_key, home)
+    ensure_server(where)
+    if template is not None and _is_ours(where):
+        from holdfast.cli.interpreter.template import ensure_template
+
+        ensure_template(template, provider or "local", where)
+
+    async def work(client: Client) -> RemoteExecution:
+        used = await _find(client, id) if id is not None else (await client.interpreters.create(**made_anew)).id
+        try:
+            return await _execute(client, used, text, timeout, quiet=as_json)
+        finally:
+            if id is None and keep:
+                note("interpreter", used, hint(f"  go on with holdfast interpreter run --id {used}"))
+            elif id is None:
+                await client.interpreters.delete(used)
+
+    done = ask(where, work)
+    if as_json:
+        write_json(done.to_json())
+    else:
+        _show(done)
+    raise typer.Exit(Exit.OK if done.ok else Exit.FAILURE)
+
+
+def _read_code(file: str) -> str:
+    try:
+        code = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise CommandError(
+            f"{file} cannot be read: {reason}",
+            next_step="give a Python file, - for standard input, or the code itself with --code",
+            exit=Exit.USAGE,
+        ) from None
+    return _bounded(file, code)
+
+
+def _bounded(what: str, code: str) -> str:
+    if len(code) > _LONGEST:
+        raise CommandError(f"{what} has {len(code)} characters, more than {_LONGEST}", exit=Exit.USAGE)
+    return code
+
+
+async def _execute(client: Client, id: str, code: str, timeout: float | None, *, quiet: bool) -> RemoteExecution:
+    def printed(stream: str, text: str) -> None:
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        target.write(printable(text) if target.isatty() else text)
+        target.flush()
+
+    try:
+        return await client.interpreters.execute(id, code, timeout=timeout, on_output=None if quiet else printed)
+    except asyncio.CancelledError:  # Ctrl-C: the code would go on without us
+        await client.interpreters.interrupt(id)
+        raise
+
+
+def _show(done: RemoteExecution) -> None:
+    """What is left to say once all that it printed was shown."""
+    if done.submitted is not None:
+        write_json(done.submitted)
+    elif done.value_text is not None:
+        sys.stdout.write(printable(done.value_text) + "\n")
+    for artifact in done.artifacts:
+        note("artifact", f"{artifact['name']}  {artifact['path']}", Cell(f"  {artifact['mediaType']}", "dim"))
+    if done.error is not None:
+        told = done.error["traceback"] or f"{done.error['kind']}: {done.error['message']}"
+        sys.stdout.flush()
+        sys.stderr.write(printable(told).rstrip("\n") + "\n")
+
+
+# --- which there are ---
+
+
+@group.command("list")
+def list_(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Those that have no box any more, too.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Those that were deleted instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Ids only.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List interpreters, those of scripts and notebooks too, the latest active first."""
+
+    async def work(client: Client) -> list[InterpreterInfo]:
+        found = [each async for each in client.interpreters.list(deleted=deleted)]
+        return [each for each in found if every or deleted or each.box is not None or each.is_live]
+
+    found = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"interpreters": [each.to_json() for each in found]})
+    elif quiet:
+        for each in found:
+            sys.stdout.write(f"{each.id}\n")
+    elif not found:
+        note("none", "there is no interpreter", hint("  holdfast interpreter run FILE makes one"))
+    else:
+        now = time.time()
+        rows = [
+            (
+                Cell(each.id, "bold"),
+                _state(each),
+                f"{describe_duration(now - each.last_activity_at / 1000)} ago",
+                each.title or "",
+            )
+            for each in found
+        ]
+        write_table(("id", "state", "active", "title"), rows)
+
+
+def _state(interpreter: InterpreterInfo) -> Cell:
+    if interpreter.is_live:
+        return Cell("live", "green")
+    return Cell("at rest" if interpreter.box is not None else "ended", "dim")
+
+
+@group.command("show")
+def show(
+    id: InterpreterArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show an interpreter: where it runs, and what its thread tells."""
+
+    async def work(client: Client) -> InterpreterInfo:
+        return await client.interpreters.get(await _find(client, id))
+
+    found = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(found.to_json())
+        return
+    told = found.document
+    write_field("interpreter", Cell(found.id, "bold"), Cell(f"  {found.title or ''}", "dim"))
+    states = {"live": "live in the server", "at rest": "at rest: found again when it is used"}
+    write_field("state", states.get(_state(found).text, "ended: it has no box any more"))
+    write_field("box", found.box or "none", Cell(f"  Python {told['python']}" if told.get("python") else "", "dim"))
+    if (transition := told.get("transition")) is not None:
+        write_field("workspace", transition["kind"], Cell(f"  {transition['reason']}", "dim"))
+    write_field("executions", str(told["executions"]), Cell(f"  {told['calls']} calls of the host", "dim"))
+    tokens = f"{told['inputTokens']} read, {told['outputTokens']} written"
+    write_field("tokens", tokens, Cell(f"  ${told['cost']:.4f}" if told["cost"] else "", "dim"))
+    write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
+
+
+@group.command("delete")
+def delete(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of interpreters, or their ends.")],
+    yes: YesOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete interpreters: their boxes, and all that they have in memory. Threads and volumes stay."""
+    what = f"interpreter{'' if len(ids) == 1 else 's'} {', '.join(ids)} with all that is in memory"
+    confirm_end("delete", what, f"holdfast interpreter delete {' '.join(ids)}", yes=yes)
+
+    async def work(client: Client) -> list[str]:
+        found = [await _find(client, each) for each in ids]
+        for each in found:
+            await client.interpreters.delete(each)
+        return found
+
+    gone = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({"deleted": gone})
+    else:
+        for each in gone:
+            write_field("deleted", each)
+
+
+async def _find(client: Client, name: str) -> str:
+    """The id of an interpreter that people call by a part of it."""
+    from holdfast.cli.session import matching
+    from holdfast.client import NotFound
+
+    try:
+        return (await client.interpreters.get(name)).id
+    except NotFound:
+        ids = matching([each.id async for each in client.interpreters.list()], name)
+        if not ids:
+            raise
+        return only(name, ids, "interpreters")
+
+
+# --- does it work here? ---
+
+
+@group.command("smoke")
+def smoke(
+    repo: Annotated[
+        str | None,
+        typer.Option("--repo", metavar="URL|DIR", help="A repository to clone: a URL, or a folder of this machine."),
+    ] = None,
+    ref: Annotated[str | None, typer.Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME[/MODEL]", help="Ask this model something, too.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="For all of it.")] = 300.0,
+    provider: ProviderOption = None,
+    image: ImageOption = None,
+    cpu: CpuOption = None,
+    memory: MemoryOption = None,
+    network: NetworkOption = None,
+    allow: AllowOption = None,
+    bandwidth: BandwidthOption = None,
+    connections: ConnectionsOption = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go all the way once: a box, a clone, a kernel, two executions that share state, clean up. Each phase is timed.
+
+    What fails is said with its category: whose turn it is to do something. A repository at a URL is all that the box
+    may reach, unless --network or --allow say otherwise.
+
+    \b
+    holdfast interpreter smoke --repo https://github.com/pallets/click --ref main
+    holdfast interpreter smoke --repo . --json
+    """
+    leave_out_what_httpx_brings()
+    from holdfast.cli.server.start import ensure_server
+
+    where = Where(server, api_key, home)
+    ensure_server(where)
+    box = describe_box(
+        provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
+        network=network, allow=allow, bandwidth=bandwidth, connections=connections,
+    )  # fmt: skip
+    report = asyncio.run(_smoke(where, box, repo, ref, model, timeout))
+    if as_json:
+        write_json(report.to_json())
+    else:
+        for phase in report.phases:
+            _show_phase(phase)
+    raise typer.Exit(Exit.OK if report.ok else Exit.FAILURE)
+
+
+async def _smoke(
+    where: Where, box: dict[str, Any], repo: str | None, ref: str | None, model: str | None, timeout: float
+) -> Report:
+    from holdfast.boxes.spec import BoxSpec, Lifetime
+    from holdfast.interpreter import smoke as smoking
+
+    async def open_host() -> Host:
+        return await _host(where)
+
+    given = {**box, "lifetime": Lifetime.EPHEMERAL.value, "idleSeconds": 900}
+    report = await smoking.smoke(open_host, repo=repo, ref=ref, spec=BoxSpec.from_json(given), timeout=timeout)
+    if model is None or not report.ok:
+        return report
+    host = await _host(where)
+    try:
+        asked = await smoking.smoke_model(host, model)
+    finally:
+        await host.close()
+    return replace(report, phases=(*report.phases, *asked.phases))
+
+
+async def _host(where: Where) -> Host:
+    from holdfast.interpreter.client_host import ClientHost
+
+    if _is_ours(where):
+        return await ClientHost.of_home(the_home(where.home))
+    found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
+    return ClientHost.of_url(found.url, api_key=found.api_key, retry_seconds=0.0)
+
+
+def _is_ours(where: Where) -> bool:
+    """The server is of a home of this machine."""
+    return where.server is None and (where.home is not None or not os.environ.get("HOLDFAST_URL"))
+
+
+def _show_phase(phase: Phase) -> None:
+    mark = Cell("✓ ", "green") if phase.ok else Cell("✗ ", "red")
+    write_field(phase.name, mark, f"{phase.seconds:7.3f} s  ", Cell(phase.detail, "dim"))
+    if phase.problem is not None:
+        note("error", f"{phase.problem.category}: {phase.problem.message}")
+        if phase.problem.hint:
+            note("next", hint(phase.problem.hint))

@@ -1,0 +1,91 @@
+"""`holdfast interpreter jupyter`: notebooks that run in boxes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption, ServerOption
+from holdfast.cli.terminal.console import Cell, is_terminal, write_field, write_json, write_line
+
+group = typer.Typer(name="jupyter", help="Notebooks that run in boxes.", no_args_is_help=True)
+
+NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="What Jupyter calls the kernel.")]
+
+
+@group.command("install")
+def install(
+    name: NameOption = "holdfast",
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What people see of it.")] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", metavar="NAME", help="What its boxes are made of.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="What llm_query asks.")] = None,
+    prefix: Annotated[
+        Path | None, typer.Option("--prefix", metavar="DIR", help="Install below this folder, not for the user.")
+    ] = None,
+    in_environment: Annotated[
+        bool, typer.Option("--sys-prefix", help="Install into the Python environment that runs this.")
+    ] = False,
+    server: ServerOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the kernel known to Jupyter. Each notebook gets a box of its own, which goes with it.
+
+    \b
+    holdfast interpreter jupyter install
+    jupyter lab
+    """
+    kernelspec = _kernelspec()
+    options = {key: value for key, value in {"template": template, "model": model}.items() if value}
+    # Jupyter is started from anywhere: the server of now is that of later.
+    chosen = {"HOLDFAST_HOME": str(home.resolve()) if home else os.environ.get("HOLDFAST_HOME"),
+              "HOLDFAST_URL": server or os.environ.get("HOLDFAST_URL")}  # fmt: skip
+    env = {key: value for key, value in chosen.items() if value}
+    spec = kernelspec.kernel_spec(display_name=title or kernelspec.DISPLAY_NAME, options=options, env=env)
+    place = sys.prefix if in_environment else prefix
+    try:
+        made = kernelspec.install(spec, name=name, prefix=None if place is None else str(place))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"the kernel could not be installed: {error}", next_step="try --sys-prefix") from None
+    if as_json:
+        write_json({"name": name, "path": str(made), "spec": spec})
+    elif is_terminal():
+        write_field("kernel", Cell(name, "bold"))
+        write_field("path", Cell(str(made)))
+        write_field("next", Cell(f"jupyter console --kernel {name}, or choose it in a notebook", "dim"))
+    else:
+        write_line(str(made))
+
+
+@group.command("remove")
+def remove(name: NameOption = "holdfast") -> None:
+    """Make Jupyter forget the kernel."""
+    kernelspec = _kernelspec()
+    try:
+        gone = kernelspec.remove(name)
+    except KeyError:
+        raise CommandError(
+            f"Jupyter knows no kernel {name}",
+            next_step="jupyter kernelspec list shows those it knows",
+            exit=Exit.NOT_FOUND,
+        ) from None
+    write_line(str(gone))
+
+
+def _kernelspec() -> ModuleType:
+    try:
+        from holdfast.interpreter import kernelspec
+    except ImportError as error:
+        raise CommandError(
+            f"this needs Jupyter's libraries: {error}", next_step="pip install 'holdfast[jupyter]'", exit=Exit.FAILURE
+        ) from None
+    return kernelspec

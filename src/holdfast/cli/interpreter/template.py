@@ -1,0 +1,288 @@
+"""`holdfast interpreter template`: what boxes of interpreters begin with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import (
+    Cell,
+    hint,
+    is_terminal,
+    note,
+    write_field,
+    write_json,
+    write_line,
+    write_table,
+)
+from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.sizes import describe_size
+
+if TYPE_CHECKING:
+    from holdfast.boxes.images import Image
+    from holdfast.client import Client
+    from holdfast.interpreter.templates import Known, Template, Templates
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="template", help="Templates: the Python packages that interpreters begin with.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the template.", show_default=False)]
+ProviderOption = Annotated[str, typer.Option("--provider", metavar="NAME", help="Whose boxes it is for.")]
+PackageOption = Annotated[
+    list[str] | None,
+    typer.Option("--package", "-p", metavar="PACKAGE", help="A Python package, say 'polars>=1'; may be repeated."),
+]
+RecipeOption = Annotated[
+    Path | None, typer.Option("--recipe", metavar="FILE", help="A recipe of an image, in the place of packages.")
+]
+
+
+@app.command("build")
+def build(
+    name: NameArgument,
+    package: PackageOption = None,
+    recipe: RecipeOption = None,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a template, unless it is ready. In a pipe, only its image's name is printed.
+
+    data has numpy, pandas and matplotlib; python has none. With --package or --recipe the name is yours. Packages come
+    from where this machine's pip gets them, as wheels: the box that installs them needs no network. Where it has no
+    pip, or a package has no wheel, the box's own pip brings them.
+
+    \b
+    holdfast interpreter template build data
+    holdfast interpreter template build tools --package polars --package 'httpx>=0.27'
+    holdfast interpreter template build tools --recipe image.toml
+    """
+    _build(name, package, recipe, provider, Where(server, api_key, home), as_json=as_json, again=False)
+
+
+@app.command("refresh")
+def refresh(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a template again, with the latest packages. Boxes that are there keep what they began with."""
+    _build(name, None, None, provider, Where(server, api_key, home), as_json=as_json, again=True)
+
+
+@app.command("list")
+def list_(
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the templates, and whether they are built."""
+
+    async def work(templates: Templates) -> tuple[Known, ...]:
+        return await templates.list()
+
+    known = _with_templates(Where(server, api_key, home), provider, work)
+    if as_json:
+        write_json({"templates": [_document(each) for each in known]})
+        return
+    write_table(
+        ("name", "status", "size", "age", "of"),
+        [
+            (
+                Cell(each.template.name, "bold"),
+                str(each.status),
+                "" if each.image is None else describe_size(each.image.size),
+                "" if each.image is None else describe_duration(time.time() - each.image.created_at / 1000),
+                _made_of(each.template),
+            )
+            for each in known
+        ],
+    )
+
+
+@app.command("show")
+def show(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one template."""
+
+    async def work(templates: Templates) -> Known:
+        return await templates.look(templates.declared.get(name))
+
+    known = _with_templates(Where(server, api_key, home), provider, work)
+    if as_json:
+        write_json(_document(known))
+        return
+    write_field("template", Cell(known.template.name, "bold"))
+    write_field("status", str(known.status))
+    write_field("image", known.template.image)
+    if known.image is not None:
+        write_field("digest", known.image.digest)
+        write_field("size", describe_size(known.image.size))
+        write_field("age", describe_duration(time.time() - known.image.created_at / 1000))
+    write_field("of", _made_of(known.template))
+    if known.status != "ready":
+        write_field("next", hint(f"holdfast interpreter template build {name}"))
+
+
+@app.command("remove")
+def remove(
+    name: NameArgument,
+    provider: ProviderOption = "local",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a template and its image. Boxes that began with it go on; a built-in one can be built again."""
+
+    async def work(templates: Templates) -> None:
+        await templates.remove(templates.declared.get(name))
+
+    _with_templates(Where(server, api_key, home), provider, work)
+    if as_json:
+        write_json({"name": name, "removed": True})
+    else:
+        write_field("removed", name)
+
+
+def ensure_template(name: str, provider: str, where: Where) -> None:
+    """Have it built, and show how that goes. Where it is ready, nothing is said."""
+
+    async def work(templates: Templates) -> None:
+        from holdfast.cli.image.build import show_output
+        from holdfast.cli.image.build_progress import BuildProgress
+        from holdfast.images.errors import StepFailed
+
+        known = await templates.look(templates.declared.get(name))
+        if known.status == "ready":
+            return
+        note("template", Cell(name, "bold"), Cell(f"  is {known.status}: it is built now", "dim"))
+        try:
+            with BuildProgress() as progress:
+                await templates.build(known.template, progress)
+        except StepFailed as error:
+            show_output(error.output)
+            raise
+
+    _with_templates(where, provider, work)
+
+
+def _build(
+    name: str,
+    packages: list[str] | None,
+    recipe: Path | None,
+    provider: str,
+    where: Where,
+    *,
+    as_json: bool,
+    again: bool,
+) -> None:
+    from holdfast.cli.image.build_progress import BuildProgress
+
+    began = time.monotonic()
+
+    async def work(templates: Templates) -> Image:
+        from holdfast.cli.image.build import show_output
+        from holdfast.images.errors import StepFailed
+
+        template = _chosen(templates, name, packages, recipe)
+        try:
+            with BuildProgress() as progress:
+                image = await templates.build(template, progress, again=again)
+        except StepFailed as error:
+            show_output(error.output)
+            raise
+        if packages or recipe:
+            templates.declared.keep(template)  # one that cannot be built takes no other's place
+        return image
+
+    try:
+        image = _with_templates(where, provider, work)
+    except KeyboardInterrupt:
+        note("stopped", "what was brought is kept; the same command goes on there")
+        raise
+    if as_json:
+        from holdfast.client.images import document_of
+
+        write_json({"name": name, "image": document_of(image)})
+    elif is_terminal():
+        seconds = time.monotonic() - began
+        write_field("template", Cell(name, "bold"), Cell(f"  {describe_size(image.size)}  {seconds:.1f} s", "dim"))
+        write_field("next", Cell(f'Interpreter(template="{name}")', "dim"))
+    else:
+        write_line(image.name)
+
+
+def _chosen(templates: Templates, name: str, packages: list[str] | None, recipe: Path | None) -> Template:
+    from holdfast.interpreter.templates import Template
+
+    if not packages and recipe is None:
+        return templates.declared.get(name)
+    place = None if recipe is None else recipe.expanduser().absolute()
+    return Template(
+        name, tuple(packages or ()), place / "image.toml" if place is not None and place.is_dir() else place
+    )
+
+
+def _with_templates(where: Where, provider: str, work: Callable[[Templates], Awaitable[T]]) -> T:
+    async def with_client(client: Client) -> T:
+        from holdfast.client.image_build import ServerWorkshop
+        from holdfast.interpreter.errors import InterpreterError
+        from holdfast.interpreter.templates import Templates
+
+        templates = Templates.of_home(ServerWorkshop(client, provider), the_home(where.home), os.environ)
+        try:
+            return await work(templates)
+        except InterpreterError as error:
+            raise CommandError(error.message, next_step=error.hint, exit=_exit(error), code=error.code) from error
+
+    return ask(where, with_client)
+
+
+def _exit(error: Exception) -> Exit:
+    from holdfast.interpreter.errors import InvalidInterpreter
+
+    return Exit.USAGE if isinstance(error, InvalidInterpreter) else Exit.FAILURE
+
+
+def _made_of(template: Template) -> str:
+    if template.recipe is not None:
+        return f"recipe {template.recipe}"
+    return " ".join(template.packages) or "Python and git"
+
+
+def _document(known: Known) -> dict[str, Any]:
+    from holdfast.client.images import document_of
+
+    return {
+        **known.template.to_json(),
+        "builtIn": known.template.built_in,
+        "status": str(known.status),
+        "image": None if known.image is None else document_of(known.image),
+    }

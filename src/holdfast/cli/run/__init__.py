@@ -1,0 +1,1 @@
+"""`holdfast run`, and the commands on the runs of a thread."""

@@ -1,0 +1,66 @@
+"""`holdfast attach`: shows what happened on a thread, and follows what happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run.options import RunThreadArgument
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import write_json
+from holdfast.cli.thread.names import find_thread
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("attach")(attach)
+
+
+def attach(
+    thread: RunThreadArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened on a thread, and follow it while a run goes on. Exits with 0 only if that was completed."""
+    from holdfast.cli.run.follow import (
+        Following,
+        conclude,
+        interrupts,
+        introduce,
+        outcome,
+        page_link,
+        say_detached,
+        show_history,
+        showing,
+    )
+
+    where = Where(server, api_key, home)
+
+    async def work(client: Client) -> Exit:
+        id = await find_thread(client, thread)
+        if not as_json:
+            await introduce(client, id)
+        async with interrupts() as caught:
+            with showing(as_json=as_json) as shown:
+                since = await show_history(client, id, shown)
+                goes_on = shown.lines.running or shown.lines.waiting
+                finished = not goes_on or await Following(where, id, since, shown, caught).until_done()
+            latest = shown.lines.latest
+            if as_json:
+                write_json(outcome(id, await page_link(client, id), latest))
+            if not finished:
+                if not as_json:
+                    say_detached(id)
+                return Exit.INTERRUPTED
+            if as_json or latest is None:
+                return Exit.OK if latest is None or latest.status == "completed" else Exit.FAILURE
+            return conclude(id, latest)
+
+    raise typer.Exit(ask(where, work))

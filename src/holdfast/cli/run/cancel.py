@@ -1,0 +1,71 @@
+"""`holdfast cancel`: ends the run of a thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run.options import RunThreadArgument
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import hint, note, write_field, write_json
+from holdfast.cli.thread.names import find_thread
+from holdfast.time_limit import time_limit
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.runs import RunInfo
+
+_PATIENCE: Final = 60.0
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("cancel")(cancel)
+
+
+def cancel(
+    thread: RunThreadArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End the run of a thread, and wait until it has ended. Its box and its files stay."""
+
+    from holdfast.client import NotFound
+
+    async def work(client: Client) -> tuple[RunInfo, bool]:
+        found = await find_thread(client, thread)
+        try:
+            before = await client.runs.get(found)
+        except NotFound as error:
+            if error.code != "run_not_found" or found.startswith("r-"):
+                raise
+            raise CommandError(
+                f"thread {found} has had no run: there is nothing to cancel",
+                next_step="holdfast runs --status running shows the runs in progress",
+                exit=Exit.CONFLICT,
+                code=error.code,
+            ) from None
+        asked = await client.runs.cancel(before.thread)
+        try:
+            async with time_limit(_PATIENCE):
+                return await client.runs.wait(asked.id), before.live
+        except TimeoutError:
+            raise CommandError(
+                f"run {asked.id} was asked to end and has not yet",
+                next_step=f"holdfast thread diagnose {thread}",
+                exit=Exit.TIMED_OUT,
+            ) from None
+
+    run, was_live = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json({**run.to_json(), "run": run.id})
+    elif not was_live:
+        note("nothing", f"to cancel: the run of thread {thread} had ended already ({run.status})")
+    else:
+        write_field(run.status, f"run {run.id} of thread {thread}")
+        note("next", hint(f"holdfast resume {thread}"))

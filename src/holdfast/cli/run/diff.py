@@ -1,0 +1,99 @@
+"""`holdfast diff`: what the agents of a thread changed in its workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run.options import RunThreadArgument
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.agent_text import plain
+from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_bytes, write_json, write_line
+from holdfast.cli.thread.names import find_thread
+
+_MOST_REFUSED: Final = 5
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.client import Client
+    from holdfast.client.runs import Changes
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("diff")(diff)
+
+
+def diff(
+    thread: RunThreadArgument,
+    stat: Annotated[bool, typer.Option("--stat", help="Only which files, and how much of them.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what changed in a thread's workspace since it began. In a pipe, a patch that git apply takes.
+
+    New files that .gitignore files of the workspace ignore are left out, and counted.
+
+    \b
+    holdfast diff t-1
+    holdfast diff t-1 | git apply
+    """
+
+    is_patch = not (as_json or stat or is_terminal())
+
+    async def work(client: Client) -> Changes:
+        id = await find_thread(client, thread)
+        changes = await client.runs.changes(id)
+        if is_patch and changes.exact:
+            write_bytes(changes.patch.encode())
+        elif is_patch:
+            async for piece in client.runs.patch(id):
+                write_bytes(piece)
+        return changes
+
+    changes = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(changes.to_json())
+        return
+    if not changes.files:
+        note("unchanged", "the workspace is as it was when the thread began")
+    elif stat:
+        for line in stat_lines(changes):
+            write_line(*line)
+    elif not is_patch:
+        for line in patch_lines(changes.patch):
+            write_line(*line)
+    if changes.ignored:
+        count = f"{changes.ignored} new file{'' if changes.ignored == 1 else 's'}"
+        note("ignored", f"{count}, by .gitignore", hint("  holdfast box cp takes them"))
+    for path in changes.refused[:_MOST_REFUSED]:
+        note("left out", plain(path), hint("  git takes this name from no patch"))
+    if len(changes.refused) > _MOST_REFUSED:
+        note("left out", f"{len(changes.refused) - _MOST_REFUSED} more of such names")
+    if changes.truncated and not is_patch:
+        note("cut", "there are more changes than fit", hint("  holdfast box cp takes the files themselves"))
+
+
+def stat_lines(changes: Changes) -> Iterator[tuple[Cell, ...]]:
+    """One line per file."""
+    names = {"added": "+", "deleted": "−", "changed": "✎"}
+    for each in changes.files:
+        counted = (Cell("  binary", "dim"),) if each.binary else (
+            Cell(f"  +{each.added}", "green"), Cell(f" −{each.removed}", "red"),
+        )  # fmt: skip
+        yield (Cell(f"  {names[each.how]} ", ACCENT), Cell(plain(each.path).replace("\n", "␊")), *counted)
+
+
+def patch_lines(patch: str) -> Iterator[tuple[Cell, ...]]:
+    """A patch with its colours. What files hold is as hostile as what agents say."""
+    for line in plain(patch).rstrip("\n").split("\n"):
+        if line.startswith(("+++ ", "--- ", "diff ", "index ", "new file", "deleted file")):
+            yield (Cell(line, "bold"),)
+        elif line.startswith("@@"):
+            yield (Cell(line, ACCENT),)
+        else:
+            yield (Cell(line, {"+": "green", "-": "red"}.get(line[:1], "")),)

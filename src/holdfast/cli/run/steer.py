@@ -1,0 +1,49 @@
+"""`holdfast steer`: says something to a thread while its run goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.run.options import RunThreadArgument
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import hint, note, write_field, write_json
+from holdfast.cli.thread.names import find_thread
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.runs import Launched
+
+_HOW: Final = {
+    "queued": "the agent hears it when it has done what it is at",
+    "interrupting": "the agent is interrupted, and goes on with this",
+    "launched": "no run was going on: one has begun",
+}
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("steer")(steer)
+
+
+def steer(
+    thread: RunThreadArgument,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to say.", show_default=False)],
+    interrupt: Annotated[bool, typer.Option("--interrupt", help="Now, and not when the agent is done.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say something to the agent of a thread while it works: it hears it next, or at once with --interrupt."""
+
+    async def work(client: Client) -> Launched:
+        return await client.runs.steer(await find_thread(client, thread), prompt, interrupt=interrupt)
+
+    steered = ask(Where(server, api_key, home), work)
+    if as_json:
+        write_json(steered.to_json())
+        return
+    write_field(steered.how, _HOW.get(steered.how, ""))
+    note("next", hint(f"holdfast attach {thread}"))

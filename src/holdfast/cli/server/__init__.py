@@ -1,0 +1,1 @@
+"""Commands on the server of a home, and on the machine it runs on."""

@@ -1,0 +1,93 @@
+"""`holdfast backup`: copies what a home cannot get back, while its server runs."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import shutil
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server.check import explaining
+from holdfast.cli.terminal.console import hint, write_field, write_json
+from holdfast.cli.terminal.sizes import describe_size
+
+_BESIDE: Final = ("secret", "node")
+"""Files of a home that belong to its database: tokens and sealed keys are good with this secret only."""
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("backup")(backup)
+
+
+def backup(
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or is empty.", show_default=False)
+    ],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy all threads, keys and settings to a folder, as of one moment. The server may run, and goes on.
+
+    The copy is a home: `holdfast up --home DIR` serves it. Files of boxes are not in it.
+    """
+    from holdfast.threads.sqlite import maintenance
+
+    folder = the_home(home)
+    database = folder / "holdfast.db"
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CommandError(
+            f"{target} is there already, and not empty", next_step="give another folder", exit=Exit.CONFLICT
+        )
+    try:
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700, parents=True)
+        try:
+            for name in _BESIDE:
+                if (folder / name).is_file():
+                    shutil.copy2(folder / name, partial / name)
+            copy = partial / "holdfast.db"
+            with explaining(database):
+                maintenance.backup(database, copy)
+                health = maintenance.check(copy)
+            if target.exists():
+                target.rmdir()
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except CommandError as error:
+        if error.exit is Exit.DISK_FULL:
+            raise _full(target) from None
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(target) from None
+        raise CommandError(
+            f"{target} cannot be written: {error.strerror or error}", next_step="give a folder that you may write to"
+        ) from None
+    size = (target / "holdfast.db").stat().st_size
+    if as_json:
+        damage = [{"what": each.what, "detail": each.detail} for each in health.damage]
+        write_json({"backup": str(target), "bytes": size, "streams": health.streams, "damage": damage})
+    else:
+        write_field("backup", f"{target}  {health.streams} streams, {describe_size(size)}")
+        write_field("serve it", hint(f"holdfast up --home {shlex.quote(str(target))} --port 0"))
+    if health.damage:
+        raise CommandError(
+            f"the copy is as damaged as the original, in {len(health.damage)} places", next_step="holdfast check"
+        )
+
+
+def _full(target: Path) -> CommandError:
+    return CommandError(
+        f"{target} cannot be written: its disk is full",
+        next_step="free some space there, or give a folder on another disk",
+        exit=Exit.DISK_FULL,
+    )

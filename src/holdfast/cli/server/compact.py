@@ -1,0 +1,45 @@
+"""`holdfast compact`: makes the database of a home as small as it can be."""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server.check import explaining
+from holdfast.cli.terminal.console import write_field, write_json
+from holdfast.cli.terminal.sizes import describe_size
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("compact")(compact)
+
+
+def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Give all free room in the database back to the disk. The server must not run; it needs as much room again.
+
+    A server gives room back by itself after deletes, but for the first 8 MB, and where the database was made by
+    an older version of Holdfast: compact those once.
+    """
+    from holdfast.server.home import Home, HomeInUse
+    from holdfast.threads.sqlite import maintenance
+
+    folder = the_home(home)
+    database = folder / "holdfast.db"
+    if not database.is_file():
+        raise CommandError(f"there is no database at {database}", exit=Exit.NOT_FOUND)
+    before = database.stat().st_size
+    try:
+        with Home(folder), explaining(database):
+            maintenance.compact(database)
+    except HomeInUse as error:
+        raise CommandError(
+            str(error), next_step="holdfast down, then holdfast compact again", exit=Exit.CONFLICT
+        ) from None
+    after = database.stat().st_size
+    if as_json:
+        write_json({"database": str(database), "bytesBefore": before, "bytes": after})
+    else:
+        write_field("compacted", f"{describe_size(before)} to {describe_size(after)}")

@@ -1,0 +1,59 @@
+"""`holdfast doctor`: says what this machine can and cannot do, and what to do about it."""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli.discovery import the_home
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server.machine import Finding, Word, examine
+from holdfast.cli.terminal.console import Cell, hint, write_json, write_line
+
+_SIGNS = {Word.OK: "✓", Word.LIMITED: "–", Word.MISSING: "✗"}
+_STYLES = {Word.OK: "green", Word.LIMITED: "yellow", Word.MISSING: "red"}
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Say what this machine can and cannot do. Exits with 1 where the server itself would not run."""
+    findings = []
+    for finding in examine(the_home(home).absolute()):
+        findings.append(finding)
+        if not as_json:
+            _write(finding)
+    broken = [finding.name for finding in findings if finding.needed and finding.word is Word.MISSING]
+    if as_json:
+        write_json({"ok": not broken, "findings": [_document(finding) for finding in findings]})
+    elif broken:
+        write_line("\n  ", Cell(f"The server cannot run here: {', '.join(broken)}.", "red"))
+    else:
+        write_line("\n  The server can run here. What is not ok is needed only for what it is for.")
+    if broken:
+        raise typer.Exit(Exit.FAILURE)
+
+
+def _write(finding: Finding) -> None:
+    style = _STYLES[finding.word]
+    write_line(
+        "  ",
+        Cell(f"{_SIGNS[finding.word]} {finding.word.value:<8}", style),
+        f" {finding.name:<16} {finding.detail}",
+        Cell(f" · {finding.purpose}", "dim"),
+    )
+    if finding.next_step is not None:
+        write_line(" " * 30, hint(f"next: {finding.next_step}"))
+
+
+def _document(finding: Finding) -> dict[str, object]:
+    return {
+        "name": finding.name,
+        "word": finding.word.value,
+        "detail": finding.detail,
+        "purpose": finding.purpose,
+        "next": finding.next_step,
+        "needed": finding.needed,
+    }

@@ -1,0 +1,95 @@
+"""`holdfast down`: stops the server of a home. Threads, boxes and the runs in them stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server.start import ensure_server
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.console import hint, write_field, write_json
+from holdfast.local_server import RunningServer, find_running, is_alive
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+_PATIENCE: Final = 30.0
+_PAUSE: Final = 0.05
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("down")(down)
+
+
+def down(
+    everything: Annotated[bool, typer.Option("--all", help="Stop its boxes too, and the runs in them.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop the server that runs on this machine. Boxes and runs go on; holdfast up finds them again.
+
+    With --all boxes are stopped as well, which ends what runs in them. Their files stay.
+    """
+    folder = the_home(home)
+    where = Where(None, None, folder)
+    if everything and (folder / "holdfast.db").is_file():
+        ensure_server(where)  # boxes outlive their server: only one that runs can stop them
+    running = find_running(folder)
+    if running is None:
+        raise CommandError(f"no server runs on {folder}", next_step="holdfast up starts one", exit=Exit.UNREACHABLE)
+    stopped = _stop_boxes(where) if everything else []
+    stop_server(folder, running)
+    if as_json:
+        write_json({"home": str(folder), "pid": running.pid, "stopped": True, "boxes": stopped})
+        return
+    for id in stopped:
+        write_field("stopped", f"box {id}")
+    told = "boxes keep their files" if everything else "boxes and runs go on"
+    write_field("stopped", running.url, hint(f"  {told}; holdfast up finds them again"))
+
+
+def stop_server(folder: Path, running: RunningServer) -> None:
+    """End the server of a home, and wait until it has ended."""
+    try:
+        os.kill(running.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise CommandError(
+            f"the server of {folder} (pid {running.pid}) belongs to another user", exit=Exit.NOT_AUTHORISED
+        ) from None
+    deadline = time.monotonic() + _PATIENCE
+    while is_alive(running.pid):
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"the server of {folder} (pid {running.pid}) does not stop",
+                next_step=f"kill -9 {running.pid}: nothing that was acknowledged is lost, and boxes go on",
+            )
+        time.sleep(_PAUSE)
+
+
+def _stop_boxes(where: Where) -> list[str]:
+    """Those that run; says which. One that cannot be stopped keeps the server up: it is not forgotten."""
+
+    async def work(client: Client) -> list[str]:
+        from holdfast.boxes.errors import BoxGone, BoxNotFound
+
+        stopped: list[str] = []
+        async for row in client.boxes.list():
+            if row.state != "stopped":
+                with contextlib.suppress(BoxGone, BoxNotFound):  # it ended meanwhile
+                    await client.boxes.stop(row.id)
+                    stopped.append(row.id)
+        return stopped
+
+    return ask(where, work)

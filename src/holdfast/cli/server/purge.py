@@ -1,0 +1,264 @@
+"""`holdfast purge`: removes everything that Holdfast has on this machine, after it has shown what that is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.server.down import stop_server
+from holdfast.cli.server.start import find_or_start_server
+from holdfast.cli.session import Where, ask
+from holdfast.cli.terminal.confirmation import YesOption, confirm
+from holdfast.cli.terminal.console import Cell, note, write_field, write_json
+from holdfast.cli.terminal.sizes import describe_size
+from holdfast.local_server import find_running
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+_OURS: Final = ("holdfast.db", "secret", "node")
+"""What a home has that a server made. A folder without these is somebody else's."""
+_MARK: Final = "purging"
+_MARKED: Final = "holdfast purge removes this folder\n"
+"""In a home that is being removed: the rest of it goes as well, when somebody killed us."""
+_MOST_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What there is to remove."""
+
+    boxes: tuple[tuple[str, str], ...]
+    """Provider and id."""
+    threads: int
+    snapshots: tuple[str, ...]
+    volumes: tuple[tuple[str, str], ...]
+    """Provider and name."""
+    images: int
+    models: tuple[str, ...]
+    """Those with a key."""
+    running: int
+    unreached: Mapping[str, str]
+    """Providers that do not answer, and why. What they have cannot be removed, and does not keep the rest here."""
+
+    @property
+    def box_ids(self) -> tuple[str, ...]:
+        return tuple(id for _, id in self.boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What could not be removed, one line each."""
+
+    behind: tuple[str, ...]
+    """At a provider that was not reached: nobody can remove it from here."""
+    failed: tuple[str, ...]
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("purge")(purge)
+
+
+def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
+    """Remove everything of a home, for good: its server, boxes, threads, volumes, images, models and keys.
+
+    Shows what that is first, and asks. Runs that go on are ended. What bin/holdfast set up in a checkout stays: delete
+    the folder .holdfast there.
+    """
+    from holdfast.providers.local.ground import measure
+
+    folder = the_home(home).absolute()
+    check_home(folder)
+    if is_half_removed(folder):
+        remove_folder(folder)
+        if as_json:
+            write_json({"home": str(folder), "removed": True, "boxes": [], "freed": 0, "leftBehind": []})
+        else:
+            write_field("removed", str(folder), Cell("  what an earlier purge had left", "dim"))
+        return
+    where = Where(None, None, folder)
+    with unless_refused(folder):
+        found = ask(where, look)
+        size = measure(folder)
+        if not as_json:
+            show(folder, found, size)
+        if not yes:
+            confirm(
+                "Remove all of it, for good?",
+                refusal="purging is for good, and there is nobody to ask",
+                command="holdfast purge --yes",
+                unchanged="nothing was removed",
+            )
+
+    async def work(client: Client) -> Left:
+        return await remove(client, found)
+
+    left = ask(where, work)
+    if left.failed:
+        for each in left.failed:
+            note("left", each)
+        raise CommandError(
+            f"not everything could be removed, so {folder} stays", next_step="holdfast box list; then purge again"
+        )
+    running = find_running(folder)
+    if running is not None:
+        stop_server(folder, running)
+    remove_folder(folder)
+    if as_json:
+        write_json(
+            {
+                "home": str(folder),
+                "removed": True,
+                "boxes": list(found.box_ids),
+                "freed": size,
+                "leftBehind": list(left.behind),
+            }
+        )
+        return
+    for each in left.behind:
+        note("left behind", each)
+    write_field("removed", str(folder), Cell(f"  freed {describe_size(size)}", "dim"))
+
+
+@contextlib.contextmanager
+def unless_refused(folder: Path) -> Iterator[None]:
+    """A server on the home: boxes outlive theirs, and only one that runs can end them all.
+
+    One that was started for this is stopped again where nothing is to be removed.
+    """
+    running, started = find_or_start_server(folder)
+    try:
+        yield
+    except BaseException:
+        if started:
+            stop_server(folder, running)
+        raise
+
+
+def check_home(folder: Path) -> None:
+    """Refuse what no server has ever used: nobody wants a wrong --home to be deleted."""
+    if not folder.is_dir():
+        raise CommandError(f"there is no {folder}: nothing to remove", exit=Exit.NOT_FOUND)
+    is_ours = is_half_removed(folder) or all((folder / name).is_file() for name in _OURS)
+    if folder.is_symlink() or not is_ours:
+        raise CommandError(
+            f"{folder} is no home of a server, so it is not touched",
+            next_step="holdfast doctor says where the home is; give another one with --home DIR",
+            exit=Exit.USAGE,
+        )
+
+
+def is_half_removed(folder: Path) -> bool:
+    """Whether a purge was killed here, after it had ended boxes and server."""
+    try:
+        return (folder / _MARK).read_text() == _MARKED
+    except (OSError, ValueError):
+        return False
+
+
+async def look(client: Client) -> Holdings:
+    """All that the server knows of."""
+    from holdfast.boxes.errors import BoxError, Unsupported
+
+    boxes = [each async for each in client.boxes.list()]
+    volumes: list[tuple[str, str]] = []
+    unreached: dict[str, str] = {}
+    for provider in sorted({"local", *(each.spec.provider for each in boxes)}):
+        try:
+            volumes += [(provider, each.name) for each in await client.boxes.volumes.list(provider=provider)]
+        except Unsupported:
+            continue  # it has none
+        except BoxError as error:
+            unreached[provider] = error.message
+    try:
+        snapshots = tuple(each.id for each in await client.boxes.snapshots())
+    except BoxError:
+        if not unreached:
+            raise
+        snapshots = ()  # those on this machine are files of the home
+    return Holdings(
+        boxes=tuple((each.spec.provider, each.id) for each in boxes),
+        threads=len([each async for each in client.threads.list(archived="any")]),
+        snapshots=snapshots,
+        volumes=tuple(volumes),
+        images=len(await client.images.list()),
+        models=tuple(each.name for each in await client.models.list() if each.has_key),
+        running=len([each async for each in client.runs.list(status="running")]),
+        unreached=unreached,
+    )
+
+
+def show(folder: Path, found: Holdings, size: int) -> None:
+    """What will be gone."""
+    write_field("home", str(folder), Cell(f"  {describe_size(size)}", "dim"))
+    if found.running:
+        write_field("runs", Cell(f"{found.running} that go on now", "yellow"))
+    write_field("boxes", _some(found.box_ids))
+    write_field("threads", f"{found.threads:,}")
+    write_field("snapshots", f"{len(found.snapshots):,}")
+    write_field("volumes", _some(tuple(name for _, name in found.volumes)))
+    write_field("images", f"{found.images:,}")
+    write_field("models", _some(found.models))
+    for provider, why in found.unreached.items():
+        note("not reached", f"{provider}: {why}; what it has will be left behind")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{len(names)}: {', '.join(names[:_MOST_SHOWN])}{more}" if names else "0"
+
+
+async def remove(client: Client, found: Holdings) -> Left:
+    """What lives outside of the home, or as processes. Returns what could not be removed, and why."""
+    from holdfast.boxes.errors import BoxError
+    from holdfast.client import HoldfastError
+
+    failed: list[str] = []
+    behind = {name: [f"what else Holdfast may have there ({why})"] for name, why in found.unreached.items()}
+
+    async def attempt(what: str, provider: str | None, deletion: Awaitable[object]) -> None:
+        try:
+            await deletion
+        except (BoxError, HoldfastError) as error:
+            if provider in behind:
+                behind[provider].insert(-1, what)
+            else:
+                failed.append(f"{what}: {error}")
+
+    for provider, id in found.boxes:
+        await attempt(f"box {id}", provider, client.boxes.delete(id))
+    for id in found.snapshots:
+        await attempt(f"snapshot {id}", None, client.boxes.delete_snapshot(id))
+    for provider, name in found.volumes:
+        await attempt(f"volume {name}", provider, client.boxes.volumes.delete(name, provider=provider))
+    return Left(tuple(f"at {name}: {', '.join(things)}" for name, things in behind.items()), tuple(failed))
+
+
+def remove_folder(folder: Path) -> None:
+    """Follows no link. What may not be looked into is made so: files of boxes have the modes that boxes gave them, and
+    their folders are deeper than any path."""
+    from holdfast.guest.search import remove_tree
+
+    with contextlib.suppress(OSError):  # on a full disk it goes without the mark
+        (folder / _MARK).write_text(_MARKED)
+    with contextlib.suppress(OSError):
+        for each in folder.iterdir():  # the mark goes last, with the folder
+            if each.is_dir() and not each.is_symlink():
+                remove_tree(str(each))
+            elif each.name != _MARK:
+                each.unlink()
+    with contextlib.suppress(OSError):
+        remove_tree(str(folder))
+    if folder.exists():
+        raise CommandError(
+            f"{folder} could not be removed whole", next_step=f"rm -rf {folder}, as its owner or as root"
+        )

@@ -1,0 +1,216 @@
+"""`holdfast up`: starts the server here, and says where it is. The server itself is in holdfast.server."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path  # the command line is read by these types
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.box.spec import read_value
+from holdfast.cli.discovery import the_home
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
+from holdfast.cli.terminal.sizes import parse_size
+from holdfast.local_server import find_answering
+
+if TYPE_CHECKING:
+    from holdfast.local_server import RunningServer
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+_OF_THIS_COMMAND: Final = frozenset({"home", "as_json", "log_level"})
+"""Options that say nothing of how a server is to be."""
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.command("up")(up)
+
+
+def up(
+    context: typer.Context,
+    home: HomeOption = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8484,
+    long_poll_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
+    ] = 30.0,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
+    allow_process_provider: Annotated[
+        bool,
+        typer.Option(
+            "--allow-process-provider",
+            help="Offer boxes of the process provider: on this machine, without isolation. For development only.",
+        ),
+    ] = False,
+    pool: Annotated[
+        int,
+        typer.Option(
+            metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
+        ),
+    ] = 8,
+    box_disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Disk of a local box that asks for no limit; else a quarter of the disk, 32 GB at most.",
+        ),
+    ] = None,
+    allow_private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            envvar="HOLDFAST_ALLOW_PRIVATE",
+            help="A host, address or network at private addresses that boxes may reach; may be given several times.",
+        ),
+    ] = None,
+    egress_proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROXY",
+            envvar="HOLDFAST_EGRESS_PROXY",
+            help="Proxy of this network, for boxes: http://host:port, or env:NAME or file:PATH that has its URL.",
+        ),
+    ] = None,
+    docker_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="DOCKER_HOST",
+            help="Docker daemon for boxes: unix:///path, tcp://host:port or https://host:port.",
+        ),
+    ] = None,
+    docker_tls: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Certificates for it: ca.pem, cert.pem, key.pem.")
+    ] = None,
+    docker_runtime: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its runtime for boxes: runc, runsc, kata.")
+    ] = None,
+    docker_image: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Image of boxes at Docker that ask for none.")
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What the log on standard error has.")] = LogLevel.INFO,
+    first_key: Annotated[bool, typer.Option("--first-key/--no-first-key", hidden=True)] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the server on this machine, until Ctrl-C. Where one runs already, says where, and leaves it as it is."""
+    from holdfast.server.compose import CannotServe, serve
+    from holdfast.server.config import Settings
+    from holdfast.server.home import HomeInUse
+
+    folder = the_home(home)
+    _check_network(allow_private or (), egress_proxy)
+    settings = Settings(
+        home=folder,
+        host=host,
+        port=port,
+        long_poll_timeout=long_poll_timeout,
+        auth=not no_auth,
+        log_level=log_level.value,
+        allow_process_provider=allow_process_provider,
+        allow_private=tuple(allow_private or ()),
+        egress_proxy=egress_proxy,
+        docker_host=docker_host,
+        docker_tls=docker_tls,
+        docker_runtime=docker_runtime,
+        docker_image=docker_image,
+        pool=pool,
+        box_disk=None if box_disk is None else read_value(parse_size, box_disk),
+        first_key=first_key,
+    )
+
+    def started(running: RunningServer, first_key: str | None) -> None:
+        if as_json:
+            write_json(_document(running, first_key, folder))
+        else:
+            _introduce(running, first_key, folder)
+        if allow_process_provider:
+            note("careful", "boxes of the process provider run on this machine without isolation")
+
+    try:
+        serve(settings, started)
+    except HomeInUse as error:
+        running = find_answering(folder)
+        asked = _asked_for(context)
+        if running is None or asked:
+            why = f"; it was started without {', '.join(asked)}, or with other values" if running else ""
+            raise CommandError(
+                f"{error}{why}", next_step="holdfast down stops it; or give another --home", exit=Exit.CONFLICT
+            ) from None
+        if as_json:
+            write_json({**_document(running, None, folder), "alreadyRunning": True})
+        else:
+            _introduce(running, None, folder, already=True)
+        return
+    except CannotServe as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(
+            f"the home {folder} cannot be used: {error.strerror or error}", next_step="give another one with --home DIR"
+        ) from None
+    except sqlite3.Error as error:
+        raise CommandError(
+            f"the data in {folder} cannot be opened: {error}", next_step="holdfast doctor; or give another --home DIR"
+        ) from None
+    if not as_json:
+        note("stopped", "all entries are on disk", hint("  holdfast up goes on from here"))
+
+
+def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> None:
+    """Before anything starts: what boxes may reach is wired up in the background."""
+    if not allow_private and egress_proxy is None:
+        return
+    from holdfast.egress.private_networks import Private
+    from holdfast.egress.upstream_proxy import UpstreamProxy
+
+    try:
+        Private.parse(allow_private)
+        UpstreamProxy.of(egress_proxy, os.environ)
+    except ValueError as error:
+        raise CommandError(
+            str(error),
+            next_step="holdfast up --help says what --allow-private and --egress-proxy take",
+            exit=Exit.USAGE,
+        ) from None
+
+
+def _asked_for(context: typer.Context) -> list[str]:
+    """The options that a server which runs already may not have been started with."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _OF_THIS_COMMAND
+        and (source := context.get_parameter_source(parameter.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+
+
+def _document(running: RunningServer, first_key: str | None, home: Path) -> dict[str, Any]:
+    key = {} if first_key is None else {"apiKey": first_key}
+    return {"url": running.url, "pid": running.pid, "version": running.version, "home": str(home), **key}
+
+
+def _introduce(running: RunningServer, first_key: str | None, home: Path, *, already: bool = False) -> None:
+    told = f"  runs already, as process {running.pid}; holdfast down stops it" if already else ""
+    write_field("server", Cell(running.url, "bold"), hint(told))
+    write_field("home", str(home))
+    if first_key is not None:
+        write_field("api key", first_key)
+        write_field("", hint("shown this once; holdfast key create NAME makes more"))
+    elif running.api_key is None:
+        write_field("api key", Cell("none needed (--no-auth)", "dim"))
+    else:
+        write_field("api key", hint("holdfast key create NAME makes one; commands on this machine need none"))
+    write_field("next", hint('holdfast thread new "a title"'), Cell("" if already else "   in another terminal", "dim"))

@@ -1,0 +1,175 @@
+"""How the commands on boxes reach them: one event loop per command, a client in it, boxes by the names people use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from holdfast.cli.completion import complete_box
+from holdfast.cli.discovery import RetryNotes, again, find_server, leave_out_what_httpx_brings, the_home
+from holdfast.cli.errors import CommandError, box_error, command_error
+from holdfast.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.box import RemoteBox
+    from holdfast.client.box_models import BoxRecord
+    from holdfast.client.box_process import RemoteProcess
+
+T = TypeVar("T")
+
+BoxArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="BOX",
+        help="Id of the box, its beginning or end, or its key.",
+        show_default=False,
+        autocompletion=complete_box,
+    ),
+]
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KIND: Final = re.compile(r"[a-z]-")
+_LEAST: Final = 3
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which server, as the command line says it."""
+
+    server: str | None
+    api_key: str | None
+    home: Path | None
+
+
+def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
+    """Run `work` with a client of the server that was asked for. Its errors become the command's.
+
+    `retry_seconds` is how long a server that is being restarted is waited for.
+    """
+
+    async def main() -> T:
+        async with reach(where, retry_seconds=retry_seconds) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Client]:
+    """A client, found anew: a server that was started again has another key, perhaps another port."""
+    found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
+    leave_out_what_httpx_brings()
+    # Late: this import takes longer than all others together.
+    from holdfast.boxes.errors import BoxError
+    from holdfast.client import Client, HoldfastError
+
+    try:
+        client = Client(
+            found.url,
+            api_key=found.api_key,
+            retry_seconds=retry_seconds,
+            on_retry=RetryNotes().tell,
+            find_again=again(where.server, where.api_key, where.home),
+        )
+    except ValueError as error:
+        raise CommandError(str(error), exit=Exit.USAGE) from None
+    async with client:
+        try:
+            yield client
+        except BoxError as error:
+            raise box_error(error) from error
+        except HoldfastError as error:
+            raise command_error(error, when_away=found.when_away) from error
+
+
+async def open_box(client: Client, name: str) -> RemoteBox:
+    """A handle on the box that people call by this name. Who asks closes it."""
+    from holdfast.boxes.errors import BoxNotFound
+
+    if _ID.fullmatch(name):
+        with contextlib.suppress(BoxNotFound):
+            return await client.boxes.open(name)
+    return await client.boxes.open((await _by_other_name(client, name)).id)
+
+
+async def find_box(client: Client, name: str) -> BoxRecord:
+    """The row of a box, dead or alive."""
+    from holdfast.boxes.errors import BoxNotFound
+
+    if _ID.fullmatch(name):
+        with contextlib.suppress(BoxNotFound):
+            return await client.boxes.get(name)
+    return await _by_other_name(client, name)
+
+
+async def find_process(box: RemoteBox, name: str) -> RemoteProcess:
+    """A process of a box, by its id or a part of it."""
+    from holdfast.boxes.errors import ProcessNotFound
+
+    if _ID.fullmatch(name):
+        with contextlib.suppress(ProcessNotFound):
+            return await box.process(name)
+    ids = matching([each.id for each in await box.processes()], name)
+    if not ids:
+        raise ProcessNotFound(
+            f"box {box.id} has no process {name!r}", hint=f"holdfast box logs {box.id} lists its processes"
+        )
+    return await box.process(only(name, ids, "processes"))
+
+
+async def find_snapshot(client: Client, name: str) -> str:
+    """The id of a snapshot, by a part of it."""
+    from holdfast.boxes.errors import SnapshotNotFound
+
+    ids = [each.id for each in await client.boxes.snapshots()]
+    if name in ids:
+        return name
+    found = matching(ids, name)
+    if not found:
+        raise SnapshotNotFound(f"there is no snapshot {name!r}", hint="holdfast box snapshots lists them")
+    return only(name, found, "snapshots")
+
+
+async def _by_other_name(client: Client, name: str) -> BoxRecord:
+    from holdfast.boxes.errors import BoxNotFound
+
+    rows = [row async for row in client.boxes.list(all=True)]
+    for among in ([row for row in rows if row.ended_at is None], rows):
+        by_key = [row for row in among if row.key == name]
+        ids = [row.id for row in by_key] or matching([row.id for row in among], name)
+        if ids:
+            id = only(name, ids, "boxes")
+            return next(row for row in among if row.id == id)
+    raise BoxNotFound(f"there is no box {name!r}, nor one whose id begins or ends so, or with that key")
+
+
+def matching(ids: Iterable[str], name: str) -> list[str]:
+    """Those that begin or end so; what says of which kind an id is may be left out.
+
+    A name that says next to nothing means none: nobody wants to delete a box because it is the only one.
+    """
+    if len(name[2:] if _KIND.match(name) else name) < _LEAST:
+        return []
+    return [id for id in ids if id.startswith(name) or id.partition("-")[2].startswith(name) or id.endswith(name)]
+
+
+def only(name: str, ids: Sequence[str], what: str) -> str:
+    """The one that is meant; raises where that is not plain."""
+    if len(ids) == 1:
+        return ids[0]
+    more = "" if len(ids) <= _SHOWN else f" and {len(ids) - _SHOWN} more"
+    raise CommandError(
+        f"{name!r} may be any of {len(ids)} {what}: {', '.join(ids[:_SHOWN])}{more}",
+        next_step="give more of the id",
+        exit=Exit.USAGE,
+        code="ambiguous",
+    )

@@ -1,0 +1,120 @@
+"""What agents and their tools wrote, made fit for a terminal: it must neither drive it nor break its columns. Pure.
+
+Every character of it is hostile until proven otherwise. `console.printable` is the last line of defence at the point of
+printing; here escape sequences go as a whole, so that what is left reads well.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.cli.terminal.console import printable
+
+_SEQUENCE: Final = re.compile(
+    # CSI (colours, cursor, modes); OSC, DCS and the like (titles, links, the clipboard); and the short ones.
+    "(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
+    "|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b(?![\\[\\]PX^_])[ -/]{0,4}[0-~]"
+)
+_UNSEEN: Final = dict.fromkeys((0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
+"""Take no room and mean nothing to a reader of a log. Those that turn the direction of text are not among them: they
+are shown as what they are."""
+_TAB: Final = 4
+
+
+def plain(text: str) -> str:
+    """Without escape sequences, with every other control character made visible. Lines stay."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    text = _SEQUENCE.sub("", text).replace("\r\n", "\n").translate(_UNSEEN)
+    if "\r" in text:
+        # A bar that was drawn over itself: its last state is what a terminal would show.
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    if not text.isascii():
+        text = "".join(" " if each != " " and unicodedata.category(each) == "Zs" else each for each in text)
+    return printable(text.replace("\t", " " * _TAB))
+
+
+def one_line(text: str) -> str:
+    """The first line that says something; `…` where there are more."""
+    lines = [line.strip() for line in plain(text).split("\n") if line.strip()]
+    return "" if not lines else lines[0] if len(lines) == 1 else f"{lines[0]} …"
+
+
+def width_of(text: str) -> int:
+    """Columns that a text takes: wide characters take two."""
+    from rich.cells import cell_len  # late: not every command has columns
+
+    return cell_len(text)
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many columns, with `…` where something is missing."""
+    text = text[: 4 * max(width, 1)]  # what combines with what is before it takes no column
+    if width_of(text) <= width:
+        return text
+    from rich.cells import get_character_cell_size
+
+    room, kept = width - 1, []
+    for character in text:
+        room -= get_character_cell_size(character)
+        if room < 0:
+            break
+        kept.append(character)
+    return "".join(kept).rstrip() + "…" if width > 0 else ""
+
+
+def pad(text: str, width: int) -> str:
+    return text + " " * max(0, width - width_of(text))
+
+
+def wrap(text: str, width: int) -> Iterator[str]:
+    """The lines of a text, broken at spaces where they are too long, and anywhere where there is none."""
+    for line in text.split("\n"):
+        yield from _wrap_line(line.rstrip(), max(width, 8))
+
+
+def _wrap_line(line: str, width: int) -> Iterator[str]:
+    """In one pass: what an agent wrote may be one line of a megabyte."""
+    from rich.cells import get_character_cell_size
+
+    indent = line[: len(line) - len(line.lstrip())]
+    hanging = indent if len(indent) < width // 2 else ""
+    prefix, used, start, space, index = "", 0, 0, -1, 0
+    while index < len(line):
+        character = line[index]
+        wide = 1 if " " <= character <= "~" else get_character_cell_size(character)
+        if used + wide > width and index > start:
+            end = space if space > start + len(indent if not prefix else "") else index
+            yield prefix + line[start:end].rstrip()
+            while end < len(line) and line[end] == " ":
+                end += 1
+            prefix, used, start, space, index = hanging, len(hanging), end, -1, end
+            continue
+        if character == " ":
+            space = index
+        used += wide
+        index += 1
+    yield prefix + line[start:]
+
+
+def describe_time(milliseconds: float) -> str:
+    """How long something took, as exact as anybody cares."""
+    if milliseconds < 950:
+        return f"{max(0, round(milliseconds))} ms"
+    seconds = milliseconds / 1000
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def describe_cost(dollars: float) -> str:
+    if 0 < dollars < 0.01:
+        return f"${dollars:.4f}"
+    return f"${dollars:,.2f}"

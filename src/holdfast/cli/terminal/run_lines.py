@@ -1,0 +1,534 @@
+"""The entries of a thread as the lines of a run: what the agent said and did, what died, and how it went on. Pure.
+
+Whole entries become lines that stay; live text and open tool calls become lines that are drawn again until the whole
+entry comes. It knows kinds of entries, never an agent, and takes every field for hostile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.cli.command_name import as_called
+from holdfast.cli.run.missing import find_missing
+from holdfast.cli.run.status import describe_silence
+from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, pad, plain, width_of, wrap
+from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
+from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
+from holdfast.threads.entries import Entry
+
+Line = tuple[Cell, ...]
+
+ANY: Final = "*"
+_INDENT: Final = "    "
+_WIDEST: Final = 108
+"""Text that runs over the whole of a wide screen is hard to read."""
+_WHAT: Final = 44
+_RESULT: Final = 26
+_TIME: Final = 9
+_NARROW: Final = 28
+"""Columns below which there are no columns."""
+_OWN_STATUSES: Final = (502, 504)
+"""By which the model gateway says that the way to a provider, or the provider, gave no answer."""
+_OPEN_CALLS: Final = 1000
+"""Calls that are remembered at once; an agent that opens more has lost count itself."""
+_LIVE_TEXT: Final = 64 * 1024
+_LONGEST_WORD: Final = 200
+"""Columns of an id, a name or a model."""
+
+_SESSIONS: Final = {
+    "continued": "session continued",
+    "rebuilt": "session rebuilt from the thread",
+    "handed-over": "the transcript handed over",
+}
+_FILES: Final = {
+    "kept": "files kept",
+    "snapshot": "files kept by a snapshot",
+    "workspace": "files as they were first",
+    "empty": "no files",
+}
+_BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
+"""What became of a box, by the code of its run's end."""
+_STAGES: Final = {
+    "started": "getting a box",
+    "box": "preparing the agent",
+    "provisioned": "starting the agent",
+    "runner": "waiting for the agent's first word",
+    "": "working",
+}
+
+
+@dataclass(slots=True)
+class RunSeen:
+    """What the entries said of one run so far."""
+
+    id: str
+    began: int
+    agent: str = ""
+    version: str = ""
+    model: str = ""
+    resumes: str = ""
+    box: str = ""
+    provider: str = ""
+    isolation: str = ""
+    files: str = ""
+    session: str = ""
+    box_ms: float | None = None
+    announced: bool = False
+    missing: str = ""
+    """What a command failed for want of: a program, a module, the network."""
+    stage: str = "started"
+    heard_at: int = 0
+    """UTC milliseconds of the latest entry."""
+    has_runner: bool = False
+    """Its runner has been heard of: by a heartbeat, or by what the agent said."""
+    installing: str = ""
+    """What this machine did not have yet, while it is being brought there."""
+    trouble: str = ""
+    """Why its model gave no answer, as the server found it."""
+    cost: float | None = None
+    cancel: str = ""
+    """What it was asked to do: cancel, or interrupt."""
+    status: str = ""
+    code: str = ""
+    """Of the error."""
+    error: str = ""
+    hint: str = ""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    entries: int = 0
+    """On the thread when it ended."""
+
+
+class RunLines:
+    """Takes entries, oldest first, and gives the lines that each adds. `width` None is a pipe: nothing is cut.
+
+    `on_purpose` are boxes whose end the caller brought about, to be told as such.
+    """
+
+    def __init__(self, *, width: int | None) -> None:
+        self.width = width
+        self.runs: dict[str, RunSeen] = {}
+        self.boxes: list[str] = []
+        self.entries = 0
+        """Those that stay: neither live text nor signs of life."""
+        self.on_purpose: set[str] = set()
+        self.thread = "THREAD"
+        """Its id, once it is known: for hints."""
+        self.footer = "Ctrl-C leaves it running"
+        """Below what goes on."""
+        self._latest: RunSeen | None = None
+        self._waiting: dict[str, None] = {}
+        """Ids of prompts that are queued, in their order."""
+        self._expected = ""
+        self._prompts: list[str] = []
+        self._noticed = ""
+        """The text of the latest notice."""
+        self._open: dict[str, tuple[ToolLine, int]] = {}
+        self._text = ""
+        self._thinking = ""
+        self._said = False
+
+    @property
+    def latest(self) -> RunSeen | None:
+        return self._latest
+
+    @property
+    def running(self) -> bool:
+        """Whether a run goes on, or one is about to that the caller knows of."""
+        return bool(self._expected) or (self._latest is not None and not self._latest.status)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a run is about to begin by itself, for prompts that were queued. After a cancel they stay."""
+        run = self._latest
+        return bool(self._waiting) and run is not None and (run.status != "cancelled" or run.cancel == "interrupt")
+
+    def expect(self, run: str = ANY) -> None:
+        """A run was asked for, or is about to be, whose entries are yet to come."""
+        self._expected = run
+
+    def take(self, entry: Entry) -> list[Line]:
+        """The lines that stay."""
+        kind = entry.type
+        family, _, name = kind.rpartition(".")
+        if name != "delta" and kind != "signal.run.heartbeat":
+            self.entries += 1
+        by_agent = bool(family) and not kind.startswith("signal.")
+        if self._latest is not None:
+            self._latest.heard_at = max(self._latest.heard_at, entry.ts)
+            self._latest.has_runner |= by_agent or kind == "signal.run.heartbeat"
+        if kind == "chat":
+            return list(self._chat(entry))
+        if family == "signal.run":
+            return list(self._signal(name, entry))
+        if by_agent:
+            return list(self._agent(name, entry))
+        return []
+
+    def close(self) -> list[Line]:
+        """What is still held back, where nothing more is read."""
+        lines = list(self._flush_prompts())
+        if self._text.strip():
+            lines += self._prose(self._text)
+        self._text = self._thinking = ""
+        return lines
+
+    # --- lines that are drawn again ---
+
+    def silence(self, now: int) -> str:
+        """That the live run has given no sign of life for a while; empty where it has, or has no runner yet."""
+        run = self._latest
+        return "" if run is None or run.status or not run.has_runner else describe_silence((now - run.heard_at) / 1000)
+
+    def live(self, now: int, height: int) -> list[Line]:
+        """What goes on at this moment (UTC milliseconds), at most so many lines."""
+        run = self._latest
+        if run is None or run.status:
+            return []
+        lines: list[Line] = []
+        if self._thinking and not self._text:
+            last = plain(self._thinking).rstrip().rpartition("\n")[2]
+            lines.append((Cell(f"{_INDENT}∴ ", "dim"), Cell(cut(last, self._room() - 2), "dim")))
+        if self._text:
+            lines += self._prose("\n".join(self._text.split("\n")[-height:])[-height * _WIDEST :])
+        for line, began in list(self._open.values())[-max(1, height // 2) :]:
+            lines.append(self._tool_line(line, now - began, running=True))
+        doing = f"installing {run.installing}" if run.installing else _STAGES.get(run.stage, "working")
+        told = f"  {doing} · {describe_time(max(0, now - run.began) // 1000 * 1000)} · {self.footer}"
+        if silence := self.silence(now):
+            told = f"  {silence} ·{told[1:]}"
+        lines.append((Cell(cut(told, self._columns()), "dim"),))
+        return lines[-max(height, 1) :]
+
+    # --- what people said ---
+
+    def _chat(self, entry: Entry) -> Iterator[Line]:
+        payload = entry.payload
+        text = _text(payload, "text")
+        role = _text(payload, "role") or "user"
+        if role != "user":
+            yield from self._quote(f"{one_line(role)}: {text}")
+        elif payload.get("interrupt") is True:
+            self._waiting[entry.id] = None
+            yield from self._quote(f"{text}  (interrupts)")
+        elif payload.get("queued") is True:
+            self._waiting[entry.id] = None
+            yield from self._quote(f"{text}  (queued)")
+        else:
+            self._prompts.append(text)
+
+    def _flush_prompts(self) -> Iterator[Line]:
+        prompts, self._prompts = self._prompts, []
+        for text in prompts:
+            yield from self._quote(text)
+
+    def _quote(self, text: str) -> Iterator[Line]:
+        lines = list(self._wrapped(plain(text).strip(), 4))
+        for index, line in enumerate(lines):
+            yield (Cell("  > " if index == 0 else "    ", ACCENT), Cell(line, "bold"))
+
+    # --- what Holdfast did ---
+
+    def _signal(self, name: str, entry: Entry) -> Iterator[Line]:
+        payload = entry.payload
+        run = self._run_of(payload, entry)
+        if name == "started":
+            run.agent, run.version = _word(payload, "agent"), _word(payload, "version")
+            run.model, run.resumes = _word(payload, "model"), _word(payload, "resumes")
+            run.provider = _word(payload, "provider")
+            prompts = payload.get("prompts")
+            for prompt in prompts if isinstance(prompts, list) else ():
+                if isinstance(prompt, str):
+                    self._waiting.pop(prompt, None)
+            if self._expected in (run.id, ANY):
+                self._expected = ""
+        elif name == "box":
+            run.box, run.files = _word(payload, "box"), _word(payload, "files")
+            run.provider = _word(payload, "provider") or run.provider
+            run.isolation, run.box_ms = _word(payload, "isolation"), _number(payload, "ms")
+            run.stage = "box"
+            if run.box and run.box not in self.boxes:
+                self.boxes.append(run.box)
+        elif name == "installing":
+            yield from self._installing(run, _word(payload, "what"), _number(payload, "ms"))
+        elif name == "model_trouble":
+            run.trouble = one_line(_text(payload, "message"))
+        elif name == "provisioned":
+            run.installing = ""
+            run.session, run.stage = _word(payload, "session"), "provisioned"
+            run.version = _word(payload, "version") or run.version
+            yield from self._announce(run)
+        elif name == "runner":
+            run.stage = "runner"
+        elif name == "cancel_requested":
+            if payload.get("interrupt") is True:
+                run.cancel = run.cancel or "interrupt"
+            else:
+                run.cancel = "cancel"
+                yield (Cell("  ■ asked to stop", "yellow"),)
+        elif name == "finished":
+            yield from self._finished(run, payload, entry.ts)
+
+    def _installing(self, run: RunSeen, what: str, ms: float | None) -> Iterator[Line]:
+        """The first time that an agent is used on a machine, it takes a while until there is one."""
+        run.installing = what if ms is None else ""
+        if ms is not None:
+            yield (Cell(f"  {'installed'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {describe_time(ms)}", "dim"))
+        elif self.width is None:  # where nothing is drawn again, this is all that is seen meanwhile
+            yield (Cell(f"  {'installing'.ljust(LABEL_WIDTH)}"), Cell(what))
+
+    def _run_of(self, payload: Mapping[str, Any], entry: Entry) -> RunSeen:
+        id = _word(payload, "run")
+        run = self.runs.get(id)
+        if run is None:
+            run = self.runs[id] = RunSeen(id, entry.ts)
+            self._latest = run
+            self._open.clear()
+        return run
+
+    def _announce(self, run: RunSeen) -> Iterator[Line]:
+        """Once per run: where it runs, what was asked, who does it."""
+        if run.announced:
+            return
+        run.announced = True
+        took = "" if run.box_ms is None else describe_time(run.box_ms)
+        if self._takes_up(run):
+            told = [f"resumed in box {run.box}" if run.box else "resumed"]
+            by = f" to {run.agent}" if run.session == "handed-over" else ""
+            told += filter(None, (_SESSIONS.get(run.session, "") + by, _FILES.get(run.files, "")))
+            fits = self.width is None or width_of(", ".join(told)) <= self._columns() - 4 - _TIME
+            yield self._across(Cell("  ↻ ", ACCENT), ", ".join(told if fits else told[:-1]), took)
+            if not fits:
+                yield (Cell(f"{_INDENT}{told[-1]}", "dim"),)
+            yield from self._flush_prompts()
+            return
+        if run.box:
+            kind = f"{run.provider} ({run.isolation})" if run.isolation else run.provider
+            label = f"  {'box'.ljust(LABEL_WIDTH)}"
+            yield (Cell(label), Cell(run.box, "bold"), Cell(f" {kind}"), Cell(f"  {took}", "dim"))
+        if self._said or run.box:
+            yield ()
+        yield from self._flush_prompts()
+        who = " ".join(filter(None, (run.agent or "agent", run.version)))
+        session = _SESSIONS.get(run.session, "")
+        yield (
+            Cell("  ● ", ACCENT), Cell(" · ".join(filter(None, (who, run.model))), "bold"),
+            Cell(f"  {session}" if session else "", "dim"),
+        )  # fmt: skip
+        self._said = True
+
+    def _finished(self, run: RunSeen, payload: Mapping[str, Any], ts: int) -> Iterator[Line]:
+        yield from self._announce(run)
+        yield from self.close()
+        run.status = _word(payload, "status") or "failed"
+        usage = payload.get("usage")
+        run.usage = usage if isinstance(usage, Mapping) else {}
+        if (cost := _number(run.usage, "cost")) is not None:
+            run.cost = cost
+        error = payload.get("error")
+        if isinstance(error, Mapping):
+            run.code = _word(error, "code")
+            run.error, run.hint = one_line(_text(error, "message")), one_line(_text(error, "hint"))
+        self._open.clear()
+        run.entries = self.entries
+        took = describe_time(ts - self._chain_began(run))
+        if run.status == "completed":
+            yield (Cell(f"  ✓ completed in {took}", "green"), Cell("".join(f" · {each}" for each in self.tally())))
+        elif run.status == "cancelled":
+            how = "interrupted" if run.cancel == "interrupt" else "cancelled"
+            yield (Cell(f"  ■ {how} after {took}", "yellow"), Cell("".join(f" · {each}" for each in self.tally())))
+        elif run.status == "orphaned":
+            if run.box in self.on_purpose:
+                what = f"box {run.box} killed (on purpose)"
+            elif run.box and run.code in _BOX_LOST:
+                what = f"box {run.box} {_BOX_LOST[run.code]}"
+            else:
+                what = f"the run in box {run.box} was lost" if run.box else "the run was lost before it had a box"
+            yield (
+                Cell(f"  ✗ {what}", "red"),
+                Cell(f"  {_count(self.entries, 'entry', 'entries')} are safe on the thread"),
+            )
+            if run.error and run.box not in self.on_purpose and not (run.box and run.box in run.error):
+                yield from self._said_of_error(run)
+        else:
+            yield (Cell(f"  ✗ {run.status} after {took}", "red"), Cell("".join(f" · {each}" for each in self.tally())))
+            yield from self._said_of_error(run)
+
+    def _said_of_error(self, run: RunSeen) -> Iterator[Line]:
+        error = "" if run.error == self._noticed else run.error  # some agents say it themselves, last of all
+        for text in filter(None, (error, as_called(run.hint))):
+            for line in self._wrapped(text, 4):
+                yield (Cell(_INDENT), Cell(line))
+
+    def _takes_up(self, run: RunSeen) -> bool:
+        """Whether it goes on with work that was not done, and does not merely follow on another run."""
+        before = self.runs.get(run.resumes)
+        return bool(run.resumes) and (before is None or before.status != "completed")
+
+    def _chain_began(self, run: RunSeen) -> int:
+        """When the work began that this run went on with."""
+        seen = {run.id}
+        while self._takes_up(run) and run.resumes in self.runs and run.resumes not in seen:
+            run = self.runs[run.resumes]
+            seen.add(run.id)
+        return run.began
+
+    def tally(self) -> list[str]:
+        """What all of it took, in words."""
+        costs = [run.cost for run in self.runs.values() if run.cost is not None]
+        return [
+            _count(len(self.boxes), "box", "boxes"),
+            _count(self.entries, "entry", "entries"),
+            *([describe_cost(sum(costs))] if costs else []),
+        ]
+
+    # --- what the agent did ---
+
+    def _agent(self, name: str, entry: Entry) -> Iterator[Line]:
+        payload = entry.payload
+        run = self._latest
+        if run is not None and not run.status:
+            run.stage = "" if name in ("assistant", "call", "tool", "delta") else run.stage
+            yield from self._announce(run)
+        if name == "delta":
+            self._text = (self._text + _text(payload, "text"))[-_LIVE_TEXT:]
+            self._thinking = (self._thinking + _text(payload, "thinking"))[-_LIVE_TEXT:]
+        elif name == "assistant":
+            yield from self._assistant(payload, run)
+        elif name == "call":
+            if len(self._open) < _OPEN_CALLS:
+                self._open[_word(payload, "call")] = (
+                    describe_call(_text(payload, "name"), payload.get("arguments")), entry.ts,
+                )  # fmt: skip
+        elif name == "tool":
+            if run is not None and payload.get("status") == "error":
+                run.missing = find_missing(_text(payload, "result")) or run.missing
+            yield self._tool(payload, entry.ts)
+        elif name == "retry":
+            attempt = _number(payload, "attempt")
+            number = f" ({attempt:g})" if attempt is not None else ""
+            yield self._remark("⟳", f"trying again{number}: {self._reason(payload, run)}", "yellow")
+        elif name == "compaction":
+            yield self._remark("≡", f"made room by a summary: {one_line(_text(payload, 'summary'))}", "dim")
+        elif name == "notice":
+            serious = _text(payload, "level") in ("warning", "error")
+            self._noticed = one_line(_text(payload, "text"))
+            yield self._remark("!" if serious else "i", self._noticed, "yellow" if serious else "dim")
+
+    def _reason(self, payload: Mapping[str, Any], run: RunSeen | None) -> str:
+        """Why an agent tries again. Some have but a word for it; where we gave the answer, we know more."""
+        told = one_line(_text(payload, "message"))
+        by_us = _number(payload, "status") in _OWN_STATUSES
+        return run.trouble if run is not None and run.trouble and by_us and " " not in told else told
+
+    def _assistant(self, payload: Mapping[str, Any], run: RunSeen | None) -> Iterator[Line]:
+        self._text = self._thinking = ""
+        usage = payload.get("usage")
+        cost = _number(usage, "cost") if isinstance(usage, Mapping) else None
+        if run is not None and cost is not None:
+            run.cost = (run.cost or 0.0) + cost
+        if thinking := _text(payload, "thinking").strip():
+            lines = plain(thinking).strip().split("\n")
+            more = f"  ({len(lines)} lines)" if len(lines) > 1 else ""
+            first = lines[0] if self.width is None else cut(lines[0], self._room() - 2 - len(more))
+            yield (Cell(f"{_INDENT}∴ {first}{more}", "dim"),)
+        text = _text(payload, "text").strip()
+        if text:
+            yield from self._prose(text)
+        if payload.get("partial") is True and text:
+            yield (Cell(f"{_INDENT}… cut off here", "dim"),)
+
+    def _tool(self, payload: Mapping[str, Any], ts: int) -> Line:
+        status = _text(payload, "status")
+        line = describe_tool(_text(payload, "name"), payload.get("arguments"), payload.get("result"), status)
+        _, began = self._open.pop(_word(payload, "call"), (None, None))
+        took = _number(payload, "ms")
+        if took is None and began is not None:
+            took = ts - began
+        return self._tool_line(line, took, failed=status in ("error", "interrupted"))
+
+    # --- laying out ---
+
+    def _prose(self, text: str) -> list[Line]:
+        return [(Cell(_INDENT), Cell(line)) for line in self._wrapped(plain(text).strip("\n").rstrip(), len(_INDENT))]
+
+    def _wrapped(self, text: str, indent: int) -> Iterator[str]:
+        if self.width is None:
+            yield from text.split("\n")
+        else:
+            yield from wrap(text, self._columns() - indent)
+
+    def _remark(self, mark: str, text: str, style: str) -> Line:
+        return (
+            Cell(f"{_INDENT}{mark} ", style),
+            Cell(text if self.width is None else cut(text, self._room() - 2), style),
+        )
+
+    def _tool_line(
+        self, line: ToolLine, milliseconds: float | None, *, failed: bool = False, running: bool = False
+    ) -> Line:
+        """In columns: what, what came of it, how long it took. What is too long gives way, the outcome last."""
+        took = "" if milliseconds is None else describe_time(milliseconds)
+        result = "…" if running else line.result
+        changes = []
+        if line.added is not None:
+            changes.append(Cell(f"  +{line.added}", "green"))
+        if line.removed is not None:
+            changes.append(Cell(f" −{line.removed}" if changes else f"  −{line.removed}", "red"))
+        if failed:
+            result = f"✗ {result}".rstrip()
+        what = line.what
+        if line.mark == "✎" and not failed and not running:
+            room = self._room() - 2 - sum(width_of(each.text) for each in changes)
+            shown = what if self.width is None else cut(what, room)
+            return (Cell(f"{_INDENT}✎ ", ACCENT), Cell(shown), *changes)
+        if self.width is None:
+            widths = (_WHAT, _RESULT)
+        else:
+            room = self._room() - 2 - _TIME - 2
+            if room < _NARROW:
+                said = cut(f"{what}  {result}", self._room() - 2)
+                return (Cell(f"{_INDENT}{line.mark} ", "dim"), Cell(said, "red" if failed else ""))
+            for_result = min(max(width_of(result), _RESULT), max(_RESULT, room - width_of(what)), room - 12)
+            widths = (room - for_result, for_result)
+            what, result = cut(what, widths[0]), cut(result, widths[1])
+        return (
+            Cell(f"{_INDENT}{line.mark} ", "dim"), Cell(pad(what, widths[0])), Cell("  "),
+            Cell(pad(result, widths[1]), "red" if failed else "dim" if running else ""), Cell(took.rjust(_TIME), "dim"),
+        )  # fmt: skip
+
+    def _across(self, mark: Cell, text: str, right: str) -> Line:
+        if self.width is None:
+            return (mark, Cell(text), Cell(f"  {right}" if right else ""))
+        room = self._columns() - width_of(mark.text) - _TIME
+        return (mark, Cell(pad(cut(text, room), room)), Cell(right.rjust(_TIME), "dim"))
+
+    def _columns(self) -> int:
+        return _WIDEST if self.width is None else max(24, min(self.width, _WIDEST) - 1)
+
+    def _room(self) -> int:
+        return self._columns() - len(_INDENT)
+
+
+def _text(payload: Mapping[str, Any], name: str) -> str:
+    value = payload.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _word(payload: Mapping[str, Any], name: str) -> str:
+    return cut(one_line(_text(payload, name)[:_LONGEST_WORD]), _LONGEST_WORD)
+
+
+def _number(payload: Mapping[str, Any], name: str) -> float | None:
+    value = payload.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with contextlib.suppress(OverflowError, ValueError):
+        return float(value) if -1e15 < value < 1e15 else None
+    return None
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{number:,} {many}"

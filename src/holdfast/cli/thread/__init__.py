@@ -1,0 +1,1 @@
+"""`holdfast thread`: threads and their entries."""

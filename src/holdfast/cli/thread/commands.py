@@ -1,0 +1,446 @@
+"""`holdfast thread`: make threads, look at them, write to them and follow them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from holdfast.cli.discovery import connect
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
+from holdfast.cli.run.status import describe_status
+from holdfast.cli.terminal.confirmation import YesOption, confirm
+from holdfast.cli.terminal.console import (
+    Cell,
+    hint,
+    is_terminal,
+    note,
+    write_field,
+    write_json,
+    write_line,
+    write_table,
+)
+from holdfast.cli.terminal.durations import describe_duration, parse_duration
+from holdfast.cli.thread.diagnose import diagnose
+from holdfast.cli.thread.names import find_thread_now
+
+if TYPE_CHECKING:
+    from holdfast.cli.terminal.entry_lines import EntryLog
+    from holdfast.client import Entry, ThreadInfo, Unreachable
+
+group = typer.Typer(
+    name="thread", help="Threads: make them, write to them, read and follow them.", no_args_is_help=True
+)
+
+StatusName = Literal["idle", "running", "completed", "failed", "cancelled"]
+ScopeName = Literal["read", "write"]
+
+_STYLES: Final = {"running": "green", "completed": "", "failed": "red", "cancelled": "yellow", "idle": "dim"}
+_PAGE: Final = 200
+
+TypesOption = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="TYPE", help="Only this type (chat) or family (pi.*); may be given several times."),
+]
+LabelsOption = Annotated[
+    list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
+]
+
+
+def register(app: typer.Typer, _wanted: str | None = None) -> None:
+    app.add_typer(group)
+
+
+@group.command("new")
+def new(
+    title: Annotated[str | None, typer.Argument(metavar="TITLE", help="What the thread is about.")] = None,
+    parent: Annotated[str | None, typer.Option(metavar="ID", help="The thread that this one belongs to.")] = None,
+    label: LabelsOption = None,
+    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of your own choice.")] = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a thread. In a pipe, only its id is printed."""
+    labels = {name: value or "" for name, value in parse_labels(label or []).items()}
+    with connect(server, api_key, home) as client:
+        thread = client.threads.create(title=title, parent=parent, labels=labels, id=id)
+        if as_json:
+            write_json(thread.info().to_json())
+    if as_json:
+        return
+    if is_terminal():
+        write_field("thread", Cell(thread.id, "bold"))
+        write_field("next", hint(f'holdfast thread append {thread.id} "hello"'))
+    else:
+        write_line(thread.id)
+
+
+@group.command("list")
+def list_(
+    parent: Annotated[str | None, typer.Option(metavar="ID", help="Only the children of this thread.")] = None,
+    status: Annotated[StatusName | None, typer.Option(help="Only threads in this status.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and that)."),
+    ] = None,
+    archived: Annotated[Literal["no", "only", "too"], typer.Option(help="What to do with archived threads.")] = "no",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where an earlier list ended.")] = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List threads, those with the newest activity first."""
+    choices: dict[str, bool | Literal["any"]] = {"no": False, "only": True, "too": "any"}
+    labels = parse_labels(label or [])
+    threads: list[ThreadInfo] = []
+    with connect(server, api_key, home) as client:
+        while True:
+            page = client.threads.page(
+                parent=parent,
+                status=status,
+                labels=labels,
+                archived=choices[archived],
+                cursor=cursor,
+                limit=min(limit - len(threads), _PAGE),
+            )
+            threads += page.threads
+            cursor = page.next_cursor
+            if cursor is None or len(threads) >= limit:
+                break
+    if as_json:
+        write_json({"threads": [thread.to_json() for thread in threads], "nextCursor": cursor})
+        return
+    if not threads:
+        write_field("no threads", hint('holdfast thread new "a title" makes one'))
+        return
+    now = time.time()
+    write_table(("id", "status", "entries", "active", "title"), [_row(thread, now) for thread in threads])
+    if cursor is not None:
+        note("more", hint(f"holdfast thread list --cursor {cursor}"))
+
+
+@group.command("show")
+def show(
+    id: ThreadArgument,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is known of one thread."""
+    with connect(server, api_key, home) as client:
+        thread = client.threads.get(find_thread_now(client, id))
+        url = client.url
+    if as_json:
+        write_json(thread.to_json())
+        return
+    _show(thread, url)
+
+
+@group.command("tail")
+def tail(
+    id: ThreadArgument,
+    since: Annotated[
+        str | None, typer.Option(metavar="OFFSET", help="Where to begin; now for what is new only. Else the beginning.")
+    ] = None,
+    type: TypesOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many entries.")] = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow a thread: print its entries as they come. Survives restarts of the server; Ctrl-C ends it.
+
+    With --json every line is an entry, with the offset after it: --since that offset goes on there.
+    """
+    check_since(since)
+    log = None if as_json else _entry_log()
+    with connect(server, api_key, home) as client:
+        from holdfast.threads.entries import type_matches
+
+        id = find_thread_now(client, id)
+        following = client.thread(id).tail(since=since)
+        printed = 0
+        try:
+            with following:
+                for entry in following:
+                    if not type_matches(entry.type, tuple(type or ())):
+                        continue
+                    _write_entry(entry, log, {"offset": following.offset})
+                    printed += 1
+                    if printed == limit:
+                        return
+        except KeyboardInterrupt:
+            if not as_json:
+                note("stopped", f"thread {id} goes on without you")
+                note("next", hint(f"holdfast thread tail {id} --since {following.offset}"))
+            raise typer.Exit(Exit.INTERRUPTED) from None
+    if not as_json:
+        note("ended", f"the stream of thread {id} is closed: nothing more can come")
+
+
+@group.command("entries")
+def entries(
+    id: ThreadArgument,
+    type: TypesOption = None,
+    since: Annotated[str | None, typer.Option(metavar="OFFSET", help="Where to begin. Else the beginning.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the entries that a thread has, oldest first."""
+    check_since(since)
+    log = None if as_json else _entry_log()
+    with connect(server, api_key, home) as client:
+        for entry in client.thread(find_thread_now(client, id)).entries(types=type or (), since=since, limit=limit):
+            _write_entry(entry, log, {})
+
+
+@group.command("append")
+def append(
+    id: ThreadArgument,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="What to say; - reads lines of JSON from standard input."),
+    ] = None,
+    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Type of the payload; else chat.")] = None,
+    payload: Annotated[
+        str | None, typer.Option("--payload", metavar="JSON", help="The payload, an object, instead of a text.")
+    ] = None,
+    author: Annotated[str | None, typer.Option("--author", metavar="ID", help="Who says it.")] = None,
+    entry_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Id of the entry; one that the thread has is not written again."),
+    ] = None,
+    retry_for: Annotated[
+        str, typer.Option("--retry-for", metavar="DURATION", help="How long to try again while the server is away.")
+    ] = "30s",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Append an entry, or many from standard input. Each is written once, however often the network fails.
+
+    A line on standard input is a payload ({"type": "chat", "text": "hello"}) or a whole entry, as thread entries --json
+    prints it. Whole entries keep their ids, so that sending a file twice writes it once.
+    """
+    from holdfast.cli.thread.entry_input import read_batches
+
+    batches = read_batches(text, type, payload, author, entry_id)
+    ids: list[str] = []
+    next_offset = None
+    with connect(server, api_key, home, retry_seconds=_duration(retry_for)) as client:
+        from holdfast.client import NotFound, Unreachable
+
+        thread = client.thread(id)
+        for batch in batches:
+            try:
+                try:
+                    acknowledgement = thread.append(batch)
+                except NotFound:
+                    thread = client.thread(find_thread_now(client, id))
+                    acknowledgement = thread.append(batch)
+            except Unreachable as error:
+                raise _not_acknowledged(error, len(ids), from_stdin=text == "-") from error
+            ids += [entry.id for entry in acknowledgement.entries]
+            next_offset = acknowledgement.next_offset
+    if as_json:
+        write_json({"appended": len(ids), "ids": ids, "nextOffset": next_offset})
+    elif len(ids) == 1:
+        write_field("appended", ids[0])
+    else:
+        write_field("appended", f"{len(ids)} entries")
+
+
+@group.command("rename")
+def rename(
+    id: ThreadArgument,
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="The new title.", show_default=False)],
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a thread another title."""
+    with connect(server, api_key, home) as client:
+        thread = client.threads.rename(find_thread_now(client, id), title)
+    if as_json:
+        write_json(thread.to_json())
+    else:
+        write_field("renamed", f"{thread.id}  {thread.title}")
+
+
+@group.command("archive")
+def archive(
+    id: ThreadArgument,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a thread out of the list. It keeps all its entries and can be brought back."""
+    with connect(server, api_key, home) as client:
+        thread = client.threads.update(find_thread_now(client, id), archived=not undo)
+    if as_json:
+        write_json(thread.to_json())
+    elif undo:
+        write_field("back", thread.id)
+    else:
+        write_field("archived", thread.id)
+        write_field("undo", hint(f"holdfast thread archive {thread.id} --undo"))
+
+
+@group.command("delete")
+def delete(
+    id: ThreadArgument,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a thread and all its entries, for good."""
+    with connect(server, api_key, home) as client:
+        id = find_thread_now(client, id)
+        thread = client.thread(id)
+        if not yes:
+            _confirm_delete(thread.info())
+        thread.delete()
+    if as_json:
+        write_json({"id": id, "deleted": True})
+    else:
+        write_field("deleted", id)
+
+
+@group.command("token")
+def token(
+    id: ThreadArgument,
+    scope: Annotated[ScopeName, typer.Option(help="What it allows; write includes read.")] = "read",
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long it holds: 90s, 30m, 2h, 1d.")] = "2h",
+    server: ServerOption = None,
+    api_key: ApiKeyOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token for this thread alone. In a pipe, only the token is printed."""
+    seconds = _duration(ttl)
+    with connect(server, api_key, home) as client:
+        made = client.threads.token(find_thread_now(client, id), scope, ttl_seconds=seconds)
+    if as_json:
+        write_json(made.to_json())
+    elif is_terminal():
+        write_field("token", Cell(made.token, "bold"))
+        write_field("allows", f"{made.scope} on thread {made.thread}, for {describe_duration(seconds)}")
+    else:
+        write_line(made.token)
+
+
+group.command("diagnose")(diagnose)
+
+
+def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:
+    """`team:core` is a label with its value; `team` alone has None."""
+    labels: dict[str, str | None] = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not name:
+            raise CommandError(f"{text!r} is not a label", next_step="write it like --label team:core", exit=Exit.USAGE)
+        labels[name] = value if colon else None
+    return labels
+
+
+def check_since(since: str | None) -> None:
+    from holdfast.client.positions import parse_position
+
+    try:
+        parse_position(since)
+    except ValueError as error:
+        raise CommandError(str(error), exit=Exit.USAGE) from None
+
+
+def _not_acknowledged(error: Unreachable, before: int, *, from_stdin: bool) -> CommandError:
+    """The answer is lost, so nobody knows whether the entries are there; their ids make a second attempt safe."""
+    message = error.message
+    next_step = f"run the same command with --id {error.unacknowledged[0].id}: an id is written once"
+    if from_stdin:
+        message += f"; the {before} before are on the thread"
+        next_step = "send the rest again; lines that are whole entries, with an id, can all be sent again"
+    return CommandError(message, next_step=next_step, exit=Exit.UNREACHABLE, code=error.code)
+
+
+def _entry_log() -> EntryLog:
+    from holdfast.cli.terminal.entry_lines import EntryLog
+
+    return EntryLog(zone=None, today=datetime.now(UTC).astimezone().date(), whole_times=not is_terminal())
+
+
+def _write_entry(entry: Entry, log: EntryLog | None, extra: dict[str, Any]) -> None:
+    if log is None:
+        write_json({**entry.to_json(), **extra})
+        return
+    for line in log.lines(entry):
+        write_line(*line)
+
+
+def _row(thread: ThreadInfo, now: float) -> list[Cell | str]:
+    title = thread.title or (thread.last_entry.text if thread.last_entry else None) or ""
+    return [
+        Cell(thread.id, "bold"),
+        Cell(describe_status(thread.status, thread.run, now), _STYLES.get(thread.status, "")),
+        f"{thread.entry_count:,}",
+        f"{describe_duration(now - thread.last_activity_at / 1000)} ago",
+        f"{title} (archived)" if thread.archived else title,
+    ]
+
+
+def _show(thread: ThreadInfo, url: str) -> None:
+    ago = describe_duration(time.time() - thread.last_activity_at / 1000)
+    created = datetime.fromtimestamp(thread.created_at / 1000, UTC).astimezone()
+    write_field("thread", Cell(thread.id, "bold"), f"  {thread.title or ''}")
+    status = describe_status(thread.status, thread.run, time.time())
+    write_field("status", Cell(status, _STYLES.get(thread.status, "")), ", archived" if thread.archived else "")
+    if status != thread.status:
+        write_field("", hint(f"holdfast thread diagnose {thread.id} says why, holdfast cancel {thread.id} ends it"))
+    write_field("entries", f"{thread.entry_count:,}, the last one {ago} ago")
+    if thread.last_entry is not None:
+        write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
+    if thread.parent is not None:
+        write_field("parent", thread.parent)
+    if thread.labels:
+        write_field("labels", "  ".join(f"{name}:{value}" for name, value in thread.labels.items()))
+    write_field("created", f"{created:%Y-%m-%d %H:%M:%S}")
+    write_field("stream", url + thread.stream)
+    write_field("offset", thread.next_offset)
+    if is_terminal():
+        write_field("next", hint(f"holdfast thread tail {thread.id}"))
+
+
+def _confirm_delete(thread: ThreadInfo) -> None:
+    title = f" ({thread.title})" if thread.title else ""
+    confirm(
+        f"Delete thread {thread.id}{title} with {thread.entry_count:,} entries, for good?",
+        refusal=f"deleting thread {thread.id} is for good, and there is nobody to ask",
+        command=f"holdfast thread delete {thread.id} --yes",
+        unchanged=f"thread {thread.id} was not deleted",
+    )
+
+
+def _duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise CommandError(str(error), exit=Exit.USAGE) from None
