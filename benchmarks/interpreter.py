@@ -24,7 +24,7 @@ from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, 
 from report import Goal, Result, Row, percentile
 
 from holdfast.client import Client
-from holdfast.interpreter.budget import Limits
+from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.model_apis import Api

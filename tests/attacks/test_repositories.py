@@ -16,7 +16,7 @@ from tests.attacks.conftest import Outside
 from holdfast import SyncClient
 from holdfast.cli.run.workspace import Folder, pack
 from holdfast.interpreter.errors import WorkspaceFailed
-from holdfast.interpreter.repositories import HostGit
+from holdfast.interpreter.workspace.repositories import HostGit
 
 pytestmark = pytest.mark.anyio
 

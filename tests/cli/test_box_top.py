@@ -7,7 +7,7 @@ from typing import Any
 from tests.cli.conftest import Cli
 
 from holdfast.cli.box.top import Watch, cells, compare, fitting, sorted_by, spark, summary
-from holdfast.client.box_models import BoxUsage
+from holdfast.client.box.types import BoxUsage
 
 METRICS = {
     "processes": 2, "connections": 0, "idleSeconds": 0.0, "memory": 100 << 20, "cpuSeconds": 10.0, "disk": 1 << 20,

@@ -20,9 +20,9 @@ from holdfast.client import (
     Thread,
     TooLarge,
     Unreachable,
-    batches,
 )
 from holdfast.client.connection import encode_json
+from holdfast.client.thread import batches
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.framing import MOST_BYTES, MOST_MESSAGES
 

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.completions import AT_ONCE, Completions
 from holdfast.client.errors import Conflict, Forbidden, HoldfastError, Unauthorized
-from holdfast.client.sockets import open_once
+from holdfast.client.websockets import open_once
 from holdfast.local_server import read_running
 from holdfast.model_apis import Api
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, error, held, text

@@ -17,7 +17,7 @@ from holdfast.client import NotFound, SyncTail, SyncThread, Tail, Thread
 from holdfast.client.connection import encode_json
 from holdfast.client.keys import Keys
 from holdfast.client.sync import SyncKeys, SyncThreads
-from holdfast.client.threads import Threads
+from holdfast.client.thread.threads import Threads
 from holdfast.loop_thread import LoopThread
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.framing import MOST_MESSAGES

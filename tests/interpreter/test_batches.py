@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.interpreter.batches import BatchFailed, all_or_nothing
+from holdfast.interpreter.bridge.batches import BatchFailed, all_or_nothing
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.guest.kernel import shipping
-from holdfast.interpreter import bridge as bridges
-from holdfast.interpreter.bridge import Bridge, Delegation
-from holdfast.interpreter.budget import Budget, Limits
-from holdfast.interpreter.calls import Call, Submission
+from holdfast.interpreter.bridge import bridge as bridges
+from holdfast.interpreter.bridge.bridge import Bridge, Delegation
+from holdfast.interpreter.bridge.budget import Budget, Limits
+from holdfast.interpreter.bridge.calls import Call, Submission
 from holdfast.interpreter.errors import (
     BudgetExceeded,
     CallFailed,

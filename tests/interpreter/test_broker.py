@@ -20,13 +20,13 @@ from holdfast.boxes.errors import BoxError, BoxUnreachable, Refused
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ask
 from holdfast.guest.kernel.wire import pack
-from holdfast.interpreter.bridge import Bridge, Delegation
-from holdfast.interpreter.broker import Broker
-from holdfast.interpreter.budget import Budget, Limits
-from holdfast.interpreter.context import Context
+from holdfast.interpreter.bridge.bridge import Bridge, Delegation
+from holdfast.interpreter.bridge.budget import Budget, Limits
 from holdfast.interpreter.errors import InterpreterError, KernelLost
 from holdfast.interpreter.host import Completion
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.broker import Broker
+from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import Execution
 from holdfast.providers.local import LocalProvider
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.interpreter.budget import Budget, Limits, Price, Spent, decide
+from holdfast.interpreter.bridge.budget import Budget, Limits, Price, Spent, decide
 from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter
 
 

@@ -13,7 +13,7 @@ from tests.serving import serving
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.spec import BoxSpec, VolumeMount
-from holdfast.interpreter.children import (
+from holdfast.interpreter.bridge.children import (
     Berth,
     Berths,
     ChildLimits,
@@ -27,8 +27,8 @@ from holdfast.interpreter.children import (
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.host import Given
-from holdfast.interpreter.kernel import Kernels
-from holdfast.interpreter.volumes import FOLDERS, MEMORY, mount, with_volume
+from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, mount, with_volume
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

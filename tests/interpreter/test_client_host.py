@@ -18,13 +18,13 @@ from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.client import RemoteBox, Unreachable
-from holdfast.client.near_box import NearBox
+from holdfast.client.box.local_box import NearBox
 from holdfast.interpreter import record
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import CompletionFailed, WorkspaceConflict
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.record import RecordUnwritten
-from holdfast.interpreter.workspace import FORCED
+from holdfast.interpreter.workspace.workspace import FORCED
 from holdfast.local_server import HomeAddress, is_alive, read_running
 from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, error

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 from tests.environments import packages_of
 
 from holdfast import SyncClient
-from holdfast.interpreter.budget import Limits
+from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.dspy import Boxes, BoxInterpreter
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.testing.server import ServerProcess

@@ -13,10 +13,10 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.pages import scattered
-from holdfast.interpreter.calls import Call, ToolName
-from holdfast.interpreter.context import Context
+from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.record import replay
-from holdfast.interpreter.workspace import Kind
+from holdfast.interpreter.workspace.workspace import Kind
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

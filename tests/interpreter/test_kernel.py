@@ -17,11 +17,11 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.wire import pack
-from holdfast.interpreter.calls import Call, Submission, ToolName
-from holdfast.interpreter.context import Context, ContextRefused
+from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.kernel import Kernels
-from holdfast.interpreter.running import Running
+from holdfast.interpreter.kernel.context import Context, ContextRefused
+from holdfast.interpreter.kernel.execution import Running
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -314,7 +314,7 @@ async def test_code_that_takes_too_long_is_interrupted_and_killed_where_it_does_
     assert (done.error.kind, done.state_lost) == ("TimeoutError", False)
     assert "longer than 0.2 s" in done.error.message
     assert (await context.execute("kept")).value == 1
-    monkeypatch.setattr("holdfast.interpreter.context.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.interpreter.kernel.context.GRACE_SECONDS", 0.2)
     stubborn = "while True:\n    try:\n        time.sleep(1000)\n    except KeyboardInterrupt: pass"
     killed = await context.execute(stubborn, timeout=0.2)
     assert killed.error is not None

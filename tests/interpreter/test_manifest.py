@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.errors import InvalidInterpreter, ManifestConflict, WorkspaceFailed
-from holdfast.interpreter.manifest import Manifest, Manifests, exported, imported, name_of
-from holdfast.interpreter.volumes import MEMORY, make_folders, with_volume
+from holdfast.interpreter.workspace.manifest import Manifest, Manifests, exported, imported, name_of
+from holdfast.interpreter.workspace.volumes import MEMORY, make_folders, with_volume
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter.calls import Call, Submission, ToolName
-from holdfast.interpreter.context import Context
+from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio

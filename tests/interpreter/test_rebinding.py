@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.interpreter.rebinding import ANYTHING, bound_names
+from holdfast.interpreter.bridge.rebinding import ANYTHING, bound_names
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter
-from holdfast.interpreter import context as contexts
 from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.kernel import context as contexts
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

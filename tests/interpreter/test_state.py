@@ -14,11 +14,11 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.saving import MAGIC
-from holdfast.interpreter.calls import Call, ToolName
-from holdfast.interpreter.context import Context
+from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.errors import InvalidInterpreter, KernelLost, StateFailed
-from holdfast.interpreter.kernel import Kernels
-from holdfast.interpreter.state import Checkpoint, export_state, import_state, load, save
+from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.state import Checkpoint, export_state, import_state, load, save
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio

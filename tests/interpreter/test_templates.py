@@ -32,12 +32,12 @@ from holdfast.cli.interpreter import template as template_command
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop, Workshop
 from holdfast.images.errors import InvalidRecipe, StepFailed
-from holdfast.interpreter import templates as interpreter_templates
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.events import TEMPLATE
-from holdfast.interpreter.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
-from holdfast.interpreter.wheels import Python, check_requirement
+from holdfast.interpreter.workspace import templates as interpreter_templates
+from holdfast.interpreter.workspace.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
+from holdfast.interpreter.workspace.wheels import Python, check_requirement
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.docker_engine import python_files
 from holdfast.testing.server import ServerProcess

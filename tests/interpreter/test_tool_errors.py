@@ -11,7 +11,7 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter
-from holdfast.interpreter.bridge import built_in_of
+from holdfast.interpreter.bridge.bridge import built_in_of
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.testing.server import ServerProcess
 

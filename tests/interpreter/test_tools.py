@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
+from holdfast.interpreter.bridge.tools import BoundTool, Threads, ToolSignature
 from holdfast.interpreter.errors import InvalidInterpreter
-from holdfast.interpreter.tools import BoundTool, Threads, ToolSignature
 
 pytestmark = pytest.mark.anyio
 

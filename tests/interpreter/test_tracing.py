@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import CodeError, Execution
 from holdfast.interpreter.tracing import trace_call, trace_execution
 from holdfast.providers.local import LocalProvider
@@ -104,7 +104,7 @@ import sys
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import Execution
 from holdfast.interpreter.tracing import trace_call, trace_execution
 with trace_execution("x-1") as execution:

@@ -11,8 +11,8 @@ from tests.environments import IN_BOX, data_packages
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel import notation, shipping
-from holdfast.interpreter.context import Context
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio

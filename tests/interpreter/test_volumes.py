@@ -11,7 +11,15 @@ from tests.providers.local.rootfs import busybox, pieces
 
 from holdfast.boxes.spec import BoxSpec, VolumeMount, check_name
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
-from holdfast.interpreter.volumes import FOLDERS, MEMORY, make_folders, mount, volume_name, volume_of, with_volume
+from holdfast.interpreter.workspace.volumes import (
+    FOLDERS,
+    MEMORY,
+    make_folders,
+    mount,
+    volume_name,
+    volume_of,
+    with_volume,
+)
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio

@@ -15,12 +15,12 @@ from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxGone, CreateFailed
 from holdfast.boxes.process import Completed
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter.checkout import Found, Step, Wanted, _Git, plan
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict, WorkspaceFailed
 from holdfast.interpreter.host import Given
-from holdfast.interpreter.repositories import OnHost, Remote, Tip, check_ref, locate
-from holdfast.interpreter.volumes import MEMORY
-from holdfast.interpreter.workspace import (
+from holdfast.interpreter.workspace.checkout import Found, Step, Wanted, _Git, plan
+from holdfast.interpreter.workspace.repositories import OnHost, Remote, Tip, check_ref, locate
+from holdfast.interpreter.workspace.volumes import MEMORY
+from holdfast.interpreter.workspace.workspace import (
     FORCED,
     Acquire,
     Held,

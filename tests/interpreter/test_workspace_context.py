@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.interpreter.workshops import Shop, opened, sh
 
-from holdfast.interpreter import staging
 from holdfast.interpreter.errors import InvalidInterpreter
-from holdfast.interpreter.volumes import MEMORY
-from holdfast.interpreter.workspace import Kind, Workspace, WorkspaceConfig
+from holdfast.interpreter.workspace import context_files
+from holdfast.interpreter.workspace.volumes import MEMORY
+from holdfast.interpreter.workspace.workspace import Kind, Workspace, WorkspaceConfig
 
 pytestmark = pytest.mark.anyio
 
@@ -68,20 +68,20 @@ async def test_files_and_folders_are_staged_whole_and_replaced_when_they_change(
 
 
 async def test_every_change_of_a_file_is_seen(tmp_path: Path) -> None:
-    path, known = tmp_path / "data", staging.Digests()
+    path, known = tmp_path / "data", context_files.Digests()
     seen = set()
     for text in ("a", "b", "ab"):
         path.write_text(text)
-        seen.add((await staging.survey([path], None, known)).digest)
+        seen.add((await context_files.survey([path], None, known)).digest)
     path.chmod(0o755)
-    seen.add((await staging.survey([path], None, known)).digest)
+    seen.add((await context_files.survey([path], None, known)).digest)
     path.rename(tmp_path / "other")
-    seen.add((await staging.survey([tmp_path / "other"], None, known)).digest)
+    seen.add((await context_files.survey([tmp_path / "other"], None, known)).digest)
     assert len(seen) == 5
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "other").write_text("ab")
     (tmp_path / "x" / "other").chmod(0o755)
-    assert (await staging.survey([tmp_path / "x" / "other"], None, {})).digest in seen, "by content, not by place"
+    assert (await context_files.survey([tmp_path / "x" / "other"], None, {})).digest in seen, "by content, not by place"
 
 
 async def test_what_leads_elsewhere_or_is_no_file_is_refused_by_name(
@@ -125,13 +125,13 @@ async def test_what_leads_elsewhere_or_is_no_file_is_refused_by_name(
     deep = tmp_path / "deep"
     (deep / "/".join("d" * 120)).mkdir(parents=True)
     await refused("folders deep", deep)
-    monkeypatch.setattr(staging, "MOST_FILES", 2)
+    monkeypatch.setattr(context_files, "MOST_FILES", 2)
     many = tmp_path / "many"
     many.mkdir()
     for name in "abc":
         _made(many / name)
     await refused("too large", many)
-    monkeypatch.setattr(staging, "MOST_BYTES", 3)
+    monkeypatch.setattr(context_files, "MOST_BYTES", 3)
     await refused("too large", kept)
     with pytest.raises(InvalidInterpreter, match="is a list"):
         WorkspaceConfig(context_paths=str(kept))

@@ -17,7 +17,7 @@ from holdfast.boxes.network_policy import Network
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.errors import WorkspaceFailed
 from holdfast.interpreter.host import Given
-from holdfast.interpreter.workspace import Workspace, WorkspaceConfig
+from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig
 
 pytestmark = pytest.mark.anyio
 

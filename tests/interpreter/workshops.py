@@ -20,7 +20,7 @@ from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.images.progress import Progress
 from holdfast.interpreter.host import Completion, Given, Record
-from holdfast.interpreter.workspace import SetUp, Workspace
+from holdfast.interpreter.workspace.workspace import SetUp, Workspace
 from holdfast.providers.local import LocalProvider
 
 _ENVIRONMENT = {

@@ -17,7 +17,7 @@ from holdfast.model_apis import Api
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.client.model_store import ModelRecord, ModelTrial
+    from holdfast.client.models import ModelRecord, ModelTrial
 
 group = typer.Typer(
     name="model", help="Models: those that agents use, and their keys, which stay on the server.", no_args_is_help=True

@@ -20,9 +20,9 @@ from holdfast.cli.exits import Exit
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.client.box import RemoteBox
-    from holdfast.client.box_models import BoxRecord
-    from holdfast.client.box_process import RemoteProcess
+    from holdfast.client.box.box import RemoteBox
+    from holdfast.client.box.process import RemoteProcess
+    from holdfast.client.box.types import BoxRecord
 
 T = TypeVar("T")
 

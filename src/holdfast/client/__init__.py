@@ -2,10 +2,11 @@
 
 from holdfast.client.agents import AgentRecord, AgentStore, OfferedModel
 from holdfast.client.backoff import RetryNotice
-from holdfast.client.box import RemoteBox
-from holdfast.client.box_models import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
-from holdfast.client.box_process import RemoteProcess, Terminal
-from holdfast.client.boxes import Boxes, Volumes
+from holdfast.client.box.box import RemoteBox
+from holdfast.client.box.boxes import Boxes, Volumes
+from holdfast.client.box.process import RemoteProcess, Terminal
+from holdfast.client.box.sync import SyncBoxes, SyncVolumes
+from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
 from holdfast.client.client import Client
 from holdfast.client.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
 from holdfast.client.errors import (
@@ -28,13 +29,12 @@ from holdfast.client.errors import (
     Unreachable,
 )
 from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
-from holdfast.client.model_store import ModelAnswer, ModelRecord, ModelStore, ModelTrial
-from holdfast.client.models import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
+from holdfast.client.models import ModelAnswer, ModelRecord, ModelStore, ModelTrial
 from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs
 from holdfast.client.sync import SyncClient, SyncTail, SyncThread
-from holdfast.client.sync_boxes import SyncBoxes, SyncVolumes
-from holdfast.client.tail import Tail
-from holdfast.client.thread import Thread
+from holdfast.client.thread.tail import Tail
+from holdfast.client.thread.thread import Thread
+from holdfast.client.types import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
 from holdfast.threads.entries import Entry
 
 __all__ = [

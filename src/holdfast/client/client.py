@@ -9,18 +9,18 @@ from typing import Any, Self
 
 from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
-from holdfast.client.boxes import Boxes
+from holdfast.client.box.boxes import Boxes
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection, FindAgain
 from holdfast.client.default_server import find_default, find_default_again
 from holdfast.client.egress import Egress
 from holdfast.client.images import Images
 from holdfast.client.interpreters import Interpreters
 from holdfast.client.keys import Keys
-from holdfast.client.model_store import ModelStore
-from holdfast.client.models import Token
+from holdfast.client.models import ModelStore
 from holdfast.client.runs import Runs
-from holdfast.client.thread import Thread
-from holdfast.client.threads import Threads
+from holdfast.client.thread.thread import Thread
+from holdfast.client.thread.threads import Threads
+from holdfast.client.types import Token
 
 
 class Client:

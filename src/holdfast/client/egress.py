@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.sync import SyncIterator
-from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.connection import Connection
+from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.loop_thread import LoopThread
 
 _PAGE: Final = 200

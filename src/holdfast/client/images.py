@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.boxes.images import Image, ImageConfig
-from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.connection import Connection
+from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.loop_thread import LoopThread
 
 T = TypeVar("T")

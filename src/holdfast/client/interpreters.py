@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.boxes.sync import SyncIterator
-from holdfast.client.box_connection import LONG_SECONDS, BoxConnection, box_error_of
 from holdfast.client.connection import Connection, encode_json, not_understood
 from holdfast.client.errors import Unauthorized, Unreachable, error_of
+from holdfast.client.resource import LONG_SECONDS, BoxConnection, box_error_of
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_id
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from holdfast.client.connection import Connection, encode_json
 from holdfast.client.errors import NotFound
-from holdfast.client.models import Key
+from holdfast.client.types import Key
 
 
 class Keys:

@@ -1,171 +1,242 @@
-"""What the server tells about threads, keys and tokens, as data. Times are UTC milliseconds."""
+"""The models that agents of a server use: add, list, try and remove them. All of it needs an API key."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
 
-from holdfast.threads.entries import Entry
+from holdfast.client.completions import Completions
+from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.errors import NotFound
+from holdfast.loop_thread import LoopThread
+from holdfast.model_apis import Api
 
-Status = Literal["idle", "running", "completed", "failed", "cancelled"]
-Scope = Literal["read", "write"]
-
-
-@dataclass(frozen=True, slots=True)
-class LastEntry:
-    """The newest entry of a thread, in short."""
-
-    id: str
-    ts: int
-    type: str
-    text: str | None = None
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> LastEntry:
-        return cls(value["id"], value["ts"], value["type"], value.get("text"))
-
-    def to_json(self) -> dict[str, Any]:
-        text = {} if self.text is None else {"text": self.text}
-        return {"id": self.id, "ts": self.ts, "type": self.type, **text}
+_TRY_SECONDS: Final = 90.0
+_MORE_SECONDS: Final = 30.0
+"""That the server may take beside the model."""
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadInfo:
-    """A thread as it stood when the server was asked."""
+class ModelRecord:
+    """A provider, or a server of one's own, under a name. Its key is not told."""
 
-    id: str
-    title: str | None
-    status: Status
-    parent: str | None
-    labels: dict[str, str]
-    archived: bool
-    entry_count: int
-    created_at: int
-    last_activity_at: int
-    next_offset: str
-    """Where the next entry will be: tail from here to see only what is new."""
-    last_entry: LastEntry | None
-    stream: str
-    """The path of its stream, for any client of the Durable Streams protocol."""
-    run: dict[str, Any] | None = None
-    """Its latest run, as the server tells it: `RunInfo.from_json` reads it."""
+    name: str
+    endpoints: Mapping[Api, str]
+    """Base URL by API, the best API first."""
+    model: str | None
+    """Which of its models is meant where nobody says."""
+    context_window: int
+    max_tokens: int
+    built_in: bool
+    has_key: bool
+    is_ready: bool
+    """It has a key, or wants none."""
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ThreadInfo:
-        last = value.get("lastEntry")
+    def from_json(cls, value: dict[str, Any]) -> ModelRecord:
         return cls(
-            id=value["id"],
-            title=value.get("title"),
-            status=value["status"],
-            parent=value.get("parent"),
-            labels=value["labels"],
-            archived=value["archived"],
-            entry_count=value["entryCount"],
-            created_at=value["createdAt"],
-            last_activity_at=value["lastActivityAt"],
-            next_offset=value["nextOffset"],
-            last_entry=None if last is None else LastEntry.from_json(last),
-            stream=value["stream"],
-            run=value.get("run"),
+            value["name"],
+            {Api(api): url for api, url in value["endpoints"].items()},
+            value["model"],
+            value["contextWindow"],
+            value["maxTokens"],
+            value["builtIn"],
+            value["hasKey"],
+            value["isReady"],
         )
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "id": self.id,
-            "title": self.title,
-            "status": self.status,
-            "parent": self.parent,
-            "labels": self.labels,
-            "archived": self.archived,
-            "entryCount": self.entry_count,
-            "createdAt": self.created_at,
-            "lastActivityAt": self.last_activity_at,
-            "nextOffset": self.next_offset,
-            "lastEntry": None if self.last_entry is None else self.last_entry.to_json(),
-            "stream": self.stream,
-            "run": self.run,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadPage:
-    """Some of the threads, and where the next ones are."""
-
-    threads: tuple[ThreadInfo, ...]
-    next_cursor: str | None
-    """Ask for the page at this cursor to go on; None where this is the last."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ThreadPage:
-        return cls(tuple(ThreadInfo.from_json(each) for each in value["threads"]), value.get("nextCursor"))
-
-
-@dataclass(frozen=True, slots=True)
-class EntryPage:
-    """Some entries of a thread, and where the next ones are."""
-
-    entries: tuple[Entry, ...]
-    next_offset: str
-    up_to_date: bool
-    """Whether this reached the end of the thread, as it was then."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> EntryPage:
-        return cls(tuple(Entry.from_json(each) for each in value["entries"]), value["nextOffset"], value["upToDate"])
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """These entries are on the server's disk."""
-
-    entries: tuple[Entry, ...]
-    next_offset: str | None
-    """The end of the thread right after them; None where nothing was appended."""
-
-    @property
-    def entry(self) -> Entry:
-        """The entry, where one was appended."""
-        (entry,) = self.entries
-        return entry
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A credential for one thread and one scope."""
-
-    token: str = field(repr=False)
-    thread: str
-    scope: Scope
-    expires_at: int
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Token:
-        return cls(value["token"], value["thread"], value["scope"], value["expiresAt"])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"token": self.token, "thread": self.thread, "scope": self.scope, "expiresAt": self.expires_at}
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """An API key. Its secret is told once, when it is made."""
-
-    id: str
-    name: str
-    created_at: int
-    revoked_at: int | None = None
-    secret: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Key:
-        return cls(value["id"], value["name"], value["createdAt"], value.get("revokedAt"), value.get("key"))
-
-    def to_json(self) -> dict[str, Any]:
-        secret = {} if self.secret is None else {"key": self.secret}
-        return {
-            "id": self.id,
             "name": self.name,
-            "createdAt": self.created_at,
-            "revokedAt": self.revoked_at,
-            **secret,
+            "endpoints": {api.value: url for api, url in self.endpoints.items()},
+            "model": self.model,
+            "contextWindow": self.context_window,
+            "maxTokens": self.max_tokens,
+            "builtIn": self.built_in,
+            "hasKey": self.has_key,
+            "isReady": self.is_ready,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrial:
+    """What came of one small question to a model."""
+
+    model: str
+    """`NAME/MODEL`."""
+    api: Api
+    ok: bool
+    status: int
+    """Of the provider's answer; 0 where none came."""
+    milliseconds: int
+    text: str
+    """What the model said, or what was wrong."""
+    hint: str | None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelTrial:
+        names = ("ok", "status", "milliseconds", "text", "hint")
+        return cls(value["model"], Api(value["api"]), *(value[name] for name in names))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "api": self.api.value,
+            "ok": self.ok,
+            "status": self.status,
+            "milliseconds": self.milliseconds,
+            "text": self.text,
+            "hint": self.hint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What a model answered."""
+
+    text: str
+    model: str
+    """`NAME/MODEL`."""
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    """In dollars, where the provider says."""
+    is_cut: bool
+    """It reached the most that it may say."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelAnswer:
+        names = ("text", "model", "inputTokens", "outputTokens", "cost", "isCut")
+        return cls(*(value[name] for name in names))
+
+
+class ModelStore:
+    """All models of one server: `client.models`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._completions = Completions(connection)
+
+    async def list(self) -> list[ModelRecord]:
+        """Those that can be used first."""
+        answer = await self._connection.ask("GET", "/v1/models")
+        return answer.read(lambda value: [ModelRecord.from_json(each) for each in value["models"]])
+
+    async def get(self, name: str) -> ModelRecord:
+        return (await self._connection.ask("GET", _path(name))).read(ModelRecord.from_json)
+
+    async def add(
+        self,
+        name: str,
+        *,
+        apis: Sequence[Api] = (),
+        base_url: str | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        context_window: int | None = None,
+        max_tokens: int | None = None,
+    ) -> ModelRecord:
+        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
+        given = {
+            "apis": list(apis),
+            "baseUrl": base_url,
+            "key": key,
+            "model": model,
+            "contextWindow": context_window,
+            "maxTokens": max_tokens,
+        }
+        body = encode_json({field: value for field, value in given.items() if value is not None})
+        return (await self._connection.ask("PUT", _path(name), body=body)).read(ModelRecord.from_json)
+
+    async def remove(self, name: str) -> None:
+        """Forget a model and its key."""
+        try:
+            await self._connection.ask("DELETE", _path(name))
+        except NotFound as error:
+            if not error.repeated:
+                raise
+
+    async def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
+        """Ask it one small question, from the server, by the way that agents go."""
+        wanted = (("model", model), ("api", None if api is None else api.value))
+        parameters = [(field, value) for field, value in wanted if value is not None]
+        path = f"{_path(name)}/test"
+        answer = await self._connection.ask("POST", path, parameters=parameters, repeatable=False, timeout=_TRY_SECONDS)
+        return answer.read(ModelTrial.from_json)
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
+    ) -> ModelAnswer:
+        """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
+        `NAME/MODEL`, or the only one there is."""
+        wanted = {"messages": [dict(each) for each in messages], "timeoutSeconds": timeout}
+        told = await self._completions.ask(
+            wanted if model is None else {**wanted, "model": model}, timeout=timeout + _MORE_SECONDS
+        )
+        try:
+            return ModelAnswer.from_json(told)
+        except (LookupError, TypeError) as error:
+            raise not_understood(f"the answer cannot be read: {str(told)[:80]!r}") from error
+
+    async def aclose(self) -> None:
+        """Let go of the connection for completions; the client's own `aclose` does."""
+        await self._completions.close()
+
+
+class SyncModelStore:
+    """The same for code without `await`."""
+
+    def __init__(self, models: ModelStore, loop: LoopThread) -> None:
+        self._models = models
+        self._loop = loop
+
+    def list(self) -> list[ModelRecord]:
+        """Those that can be used first."""
+        return self._loop.run(self._models.list())
+
+    def get(self, name: str) -> ModelRecord:
+        return self._loop.run(self._models.get(name))
+
+    def add(
+        self,
+        name: str,
+        *,
+        apis: Sequence[Api] = (),
+        base_url: str | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        context_window: int | None = None,
+        max_tokens: int | None = None,
+    ) -> ModelRecord:
+        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
+        return self._loop.run(
+            self._models.add(
+                name,
+                apis=apis,
+                base_url=base_url,
+                key=key,
+                model=model,
+                context_window=context_window,
+                max_tokens=max_tokens,
+            )
+        )
+
+    def remove(self, name: str) -> None:
+        """Forget a model and its key."""
+        self._loop.run(self._models.remove(name))
+
+    def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
+        """Ask it one small question, from the server, by the way that agents go."""
+        return self._loop.run(self._models.test(name, model=model, api=api))
+
+    def complete(
+        self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
+    ) -> ModelAnswer:
+        """Ask a model something, from the server."""
+        return self._loop.run(self._models.complete(messages, model=model, timeout=timeout))
+
+
+def _path(name: str) -> str:
+    return f"/v1/models/{quote(name, safe='')}"

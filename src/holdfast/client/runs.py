@@ -15,10 +15,10 @@ from typing import IO, Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.boxes.sync import SyncIterator
-from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
 from holdfast.client.connection import Connection
-from holdfast.client.positions import NOW
-from holdfast.client.tail import Tail
+from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.thread.positions import NOW
+from holdfast.client.thread.tail import Tail
 from holdfast.git_credentials import is_configuration, without_credentials
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_entry_id, new_id

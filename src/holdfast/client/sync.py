@@ -11,14 +11,19 @@ from typing import Any, Generic, Self, TypeVar
 
 from holdfast.client.agents import SyncAgentStore
 from holdfast.client.backoff import RetryNotice
+from holdfast.client.box.sync import SyncBoxes
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, FindAgain
 from holdfast.client.egress import SyncEgress
 from holdfast.client.images import SyncImages
 from holdfast.client.interpreters import SyncInterpreters
 from holdfast.client.keys import Keys
-from holdfast.client.model_store import SyncModelStore
-from holdfast.client.models import (
+from holdfast.client.models import SyncModelStore
+from holdfast.client.runs import SyncRuns
+from holdfast.client.thread.tail import Tail
+from holdfast.client.thread.thread import Appendable, Thread
+from holdfast.client.thread.threads import Archived, Labels, Threads
+from holdfast.client.types import (
     Acknowledgement,
     EntryPage,
     Key,
@@ -28,11 +33,6 @@ from holdfast.client.models import (
     ThreadPage,
     Token,
 )
-from holdfast.client.runs import SyncRuns
-from holdfast.client.sync_boxes import SyncBoxes
-from holdfast.client.tail import Tail
-from holdfast.client.thread import Appendable, Thread
-from holdfast.client.threads import Archived, Labels, Threads
 from holdfast.loop_thread import LoopThread
 from holdfast.threads.entries import Entry
 

@@ -20,10 +20,10 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
-from holdfast.client.box_models import BoxRecord
+from holdfast.client.box.local_box import folder_of
+from holdfast.client.box.types import BoxRecord
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
 from holdfast.client.errors import NotFound, TooManyRequests, Unauthorized
-from holdfast.client.near_box import folder_of
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
@@ -115,7 +115,7 @@ class ClientHost:
     async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
         from holdfast.client.image_build import ServerWorkshop
-        from holdfast.interpreter.templates import Templates
+        from holdfast.interpreter.workspace.templates import Templates
 
         home = self.home or default_home(os.environ, sys.platform, Path.home())
         templates = Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ)

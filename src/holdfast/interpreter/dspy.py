@@ -28,13 +28,13 @@ from pydantic import BaseModel
 
 from holdfast.boxes.errors import BoxError
 from holdfast.client import HoldfastError
-from holdfast.interpreter.bridge import Delegation
-from holdfast.interpreter.budget import Budget, Limits
+from holdfast.interpreter.bridge.bridge import Delegation
+from holdfast.interpreter.bridge.budget import Budget, Limits
+from holdfast.interpreter.bridge.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.errors import CallRefused, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.results import CodeError, Execution
 from holdfast.loop_thread import LoopThread, at_the_end
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from holdfast.boxes.process import Stream
-from holdfast.interpreter.running import Printed
+from holdfast.interpreter.kernel.execution import Printed
 
 OUTPUT: Final = "interpreter.output"
 """Live only: on the thread, output is part of its execution."""

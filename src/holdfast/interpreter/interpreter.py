@@ -22,10 +22,32 @@ from typing import Any, Final, Self
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter import state
-from holdfast.interpreter.bridge import Bridge, Delegate, Turn
-from holdfast.interpreter.budget import Budget, Limits
-from holdfast.interpreter.checks import (
+from holdfast.interpreter.bridge.bridge import Bridge, Delegate, Turn
+from holdfast.interpreter.bridge.budget import Budget, Limits
+from holdfast.interpreter.bridge.children import ALONE_SECONDS, Child, ChildLimits, Children, Parent, collected
+from holdfast.interpreter.bridge.submit_fields import Given as GivenField
+from holdfast.interpreter.bridge.submit_fields import OutputField, check
+from holdfast.interpreter.bridge.tools import Tool, ToolSignature
+from holdfast.interpreter.errors import (
+    InterpreterError,
+    InvalidInterpreter,
+    InvalidSubmission,
+    KernelLost,
+    KernelUnreachable,
+)
+from holdfast.interpreter.events import Building, Events
+from holdfast.interpreter.host import Host, Record
+from holdfast.interpreter.kernel import state
+from holdfast.interpreter.kernel.context import Context, ContextReset
+from holdfast.interpreter.kernel.execution import Printed
+from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.outcomes import entry_of, read_value, with_images, with_outcome
+from holdfast.interpreter.kernel.start import LABEL, MAIN, find_kernel, note_kernel, start_kernel
+from holdfast.interpreter.kernel.state import Checkpoint, State
+from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
+from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+from holdfast.interpreter.tracing import trace_execution
+from holdfast.interpreter.validation import (
     Restore,
     check_count,
     check_execution_id,
@@ -35,31 +57,9 @@ from holdfast.interpreter.checks import (
     check_timeout,
     ship_variables,
 )
-from holdfast.interpreter.children import ALONE_SECONDS, Child, ChildLimits, Children, Parent, collected
-from holdfast.interpreter.context import Context, ContextReset
-from holdfast.interpreter.errors import (
-    InterpreterError,
-    InvalidInterpreter,
-    InvalidSubmission,
-    KernelLost,
-    KernelUnreachable,
-)
-from holdfast.interpreter.events import Building, Events
-from holdfast.interpreter.fields import Given as GivenField
-from holdfast.interpreter.fields import OutputField, check
-from holdfast.interpreter.host import Host, Record
-from holdfast.interpreter.kernel import Kernels
-from holdfast.interpreter.outcomes import entry_of, read_value, with_images, with_outcome
-from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
-from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
-from holdfast.interpreter.running import Printed
-from holdfast.interpreter.sessions import Sessions
-from holdfast.interpreter.starting import LABEL, MAIN, find_kernel, note_kernel, start_kernel
-from holdfast.interpreter.state import Checkpoint, State
-from holdfast.interpreter.tools import Tool, ToolSignature
-from holdfast.interpreter.tracing import trace_execution
-from holdfast.interpreter.volumes import volume_name
-from holdfast.interpreter.workspace import Kind, Transition, Workspace, WorkspaceConfig
+from holdfast.interpreter.workspace.volume_sessions import Sessions
+from holdfast.interpreter.workspace.volumes import volume_name
+from holdfast.interpreter.workspace.workspace import Kind, Transition, Workspace, WorkspaceConfig
 from holdfast.threads.ids import new_id
 
 EXECUTION_SECONDS: Final = 900.0

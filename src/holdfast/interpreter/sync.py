@@ -7,16 +7,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.interpreter.bridge import Delegate
-from holdfast.interpreter.budget import Budget
-from holdfast.interpreter.fields import Given as GivenField
-from holdfast.interpreter.fields import OutputField
+from holdfast.interpreter.bridge.bridge import Delegate
+from holdfast.interpreter.bridge.budget import Budget
+from holdfast.interpreter.bridge.submit_fields import Given as GivenField
+from holdfast.interpreter.bridge.submit_fields import OutputField
+from holdfast.interpreter.bridge.tools import Tool, ToolSignature
 from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.kernel.execution import Printed
+from holdfast.interpreter.kernel.state import Checkpoint, State
 from holdfast.interpreter.results import Artifact, Execution, Saved
-from holdfast.interpreter.running import Printed
-from holdfast.interpreter.state import Checkpoint, State
-from holdfast.interpreter.tools import Tool, ToolSignature
-from holdfast.interpreter.workspace import Transition
+from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.loop_thread import LoopThread, at_the_end
 
 

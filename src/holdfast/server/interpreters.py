@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.process import Stream
 from holdfast.boxes.rows import BoxFilter
-from holdfast.interpreter.budget import Limits
-from holdfast.interpreter.checks import Restore
+from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
 from holdfast.interpreter.record import (
@@ -29,7 +28,8 @@ from holdfast.interpreter.record import (
     replay,
 )
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
-from holdfast.interpreter.workspace import Transition
+from holdfast.interpreter.validation import Restore
+from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
 from holdfast.server.lazy.interpreters import LABEL
 from holdfast.threads.entries import Entry, keyed

@@ -14,7 +14,7 @@ from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
 from holdfast.images.build_host import ProviderWorkshop
 from holdfast.images.progress import Progress
-from holdfast.interpreter.templates import Templates
+from holdfast.interpreter.workspace.templates import Templates
 
 if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes

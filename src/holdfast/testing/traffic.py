@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from holdfast.client import Client, DiskFull, Entry, HoldfastError, Unreachable
-from holdfast.client.events import decode_events
+from holdfast.client.thread.sse import decode_events
 from holdfast.testing.evidence import Acknowledgement, Delivery, Ledger
 from holdfast.testing.http import Answer, Connection, Lost, Refused
 from holdfast.testing.shapes import EntryShape, Shape, entry_message

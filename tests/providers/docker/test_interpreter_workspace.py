@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter import staging
 from holdfast.interpreter.errors import ManifestConflict
-from holdfast.interpreter.manifest import Manifest, Manifests
-from holdfast.interpreter.volumes import FOLDERS, MEMORY, make_folders, volume_name, with_volume
+from holdfast.interpreter.workspace import context_files
+from holdfast.interpreter.workspace.manifest import Manifest, Manifests
+from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, make_folders, volume_name, with_volume
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.testing.docker_engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
@@ -55,13 +55,13 @@ async def test_context_files_are_staged_and_replaced(engine: DockerEngine, tmp_p
     async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
         box = await provider.create(BoxSpec(provider="docker", image=PYTHON_IMAGE), id=f"b-{secrets.token_hex(4)}")
         try:
-            first = await staging.survey([folder], None, {})
-            await staging.stage(box, "/workspace", first)
-            await staging.link(box, "/workspace")
-            assert await staging.staged(box, "/workspace") == first.digest
+            first = await context_files.survey([folder], None, {})
+            await context_files.stage(box, "/workspace", first)
+            await context_files.link(box, "/workspace")
+            assert await context_files.staged(box, "/workspace") == first.digest
             assert await box.files.read("/workspace/context/papers/one.txt") == b"one"
             (folder / "one.txt").rename(folder / "two.txt")
-            await staging.stage(box, "/workspace", await staging.survey([folder], None, {}))
+            await context_files.stage(box, "/workspace", await context_files.survey([folder], None, {}))
             assert [each.name for each in await box.files.list("/workspace/context/papers")] == ["two.txt"]
         finally:
             await box.delete()

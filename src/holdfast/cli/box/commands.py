@@ -48,7 +48,7 @@ from holdfast.cli.terminal.sizes import describe_size, parse_size
 if TYPE_CHECKING:
     from holdfast.boxes import BoxSpec, Metrics
     from holdfast.client import Client
-    from holdfast.client.box_models import BoxRecord, MadeBox
+    from holdfast.client.box.types import BoxRecord, MadeBox
 
 LifetimeName = Literal["shared", "ephemeral", "one-shot"]
 

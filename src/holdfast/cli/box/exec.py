@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from holdfast.boxes import Process
     from holdfast.cli.terminal.raw_mode import Happened, Terminal
     from holdfast.client import Client
-    from holdfast.client.box import RemoteBox
-    from holdfast.client.box_process import RemoteProcess
+    from holdfast.client.box.box import RemoteBox
+    from holdfast.client.box.process import RemoteProcess
 
 _PASSED_ON: Final = ("TERM", "COLORTERM")
 _WAIT_FOR_SERVER: Final = 60.0

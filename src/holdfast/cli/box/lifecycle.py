@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.client import Client
-    from holdfast.client.box_models import BoxRecord, Pruned
+    from holdfast.client.box.types import BoxRecord, Pruned
 
 BoxesArgument = Annotated[
     list[str],

@@ -22,7 +22,7 @@ from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.client.box_models import BoxRecord
+    from holdfast.client.box.types import BoxRecord
     from holdfast.client.egress import EgressDecision
 
 

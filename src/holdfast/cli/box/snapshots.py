@@ -18,7 +18,7 @@ from holdfast.cli.terminal.sizes import describe_size
 if TYPE_CHECKING:
     from holdfast.boxes import Snapshot
     from holdfast.client import Client
-    from holdfast.client.box_models import BoxRecord
+    from holdfast.client.box.types import BoxRecord
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")]
 

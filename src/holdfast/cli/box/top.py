@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from holdfast.client import Client
-    from holdfast.client.box_models import BoxUsage, BoxUsages
+    from holdfast.client.box.types import BoxUsage, BoxUsages
 
 SortName = Literal["cpu", "memory", "disk", "network", "idle", "name"]
 _KEYS: Final[dict[str, SortName]] = {

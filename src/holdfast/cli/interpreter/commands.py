@@ -26,7 +26,7 @@ from holdfast.cli.terminal.durations import describe_duration
 if TYPE_CHECKING:
     from holdfast.client import Client, InterpreterInfo, RemoteExecution
     from holdfast.interpreter.host import Host
-    from holdfast.interpreter.reports import Phase, Report
+    from holdfast.interpreter.smoke_report import Phase, Report
 
 group = typer.Typer(name="interpreter", help="Interpreters: a persistent Python in a box.", no_args_is_help=True)
 
@@ -369,7 +369,7 @@ async def _smoke(
     where: Where, box: dict[str, Any], repo: str | None, ref: str | None, model: str | None, timeout: float
 ) -> Report:
     from holdfast.boxes.spec import BoxSpec, Lifetime
-    from holdfast.interpreter import smoke as smoking
+    from holdfast.interpreter import smoke_test as smoking
 
     async def open_host() -> Host:
         return await _host(where)

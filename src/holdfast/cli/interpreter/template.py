@@ -31,7 +31,7 @@ from holdfast.cli.terminal.sizes import describe_size
 if TYPE_CHECKING:
     from holdfast.boxes.images import Image
     from holdfast.client import Client
-    from holdfast.interpreter.templates import Known, Template, Templates
+    from holdfast.interpreter.workspace.templates import Known, Template, Templates
 
 T = TypeVar("T")
 
@@ -240,7 +240,7 @@ def _build(
 
 
 def _chosen(templates: Templates, name: str, packages: list[str] | None, recipe: Path | None) -> Template:
-    from holdfast.interpreter.templates import Template
+    from holdfast.interpreter.workspace.templates import Template
 
     if not packages and recipe is None:
         return templates.declared.get(name)
@@ -254,7 +254,7 @@ def _with_templates(where: Where, provider: str, work: Callable[[Templates], Awa
     async def with_client(client: Client) -> T:
         from holdfast.client.image_build import ServerWorkshop
         from holdfast.interpreter.errors import InterpreterError
-        from holdfast.interpreter.templates import Templates
+        from holdfast.interpreter.workspace.templates import Templates
 
         templates = Templates.of_home(ServerWorkshop(client, provider), the_home(where.home), os.environ)
         try:

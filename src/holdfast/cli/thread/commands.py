@@ -364,7 +364,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:
 
 
 def check_since(since: str | None) -> None:
-    from holdfast.client.positions import parse_position
+    from holdfast.client.thread.positions import parse_position
 
     try:
         parse_position(since)

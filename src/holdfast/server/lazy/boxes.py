@@ -165,12 +165,12 @@ class LazyBoxes:
 async def _start_interpreter(box: Box) -> None:
     if _STARTING not in sys.modules:
         await load_in_thread(partial(importlib.import_module, _STARTING))
-    from holdfast.interpreter.starting import furnish
+    from holdfast.interpreter.kernel.start import furnish
 
     await furnish(box)
 
 
-_STARTING: Final = "holdfast.interpreter.starting"
+_STARTING: Final = "holdfast.interpreter.kernel.start"
 _FURNISHINGS: Final = {"interpreter": _start_interpreter}
 
 

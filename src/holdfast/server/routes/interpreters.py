@@ -122,8 +122,8 @@ class SettingsModel(Model):
     limits: LimitsModel = Field(default_factory=LimitsModel)
 
     def to_made(self) -> Made:
-        from holdfast.interpreter.budget import Limits
-        from holdfast.interpreter.fields import fields_of
+        from holdfast.interpreter.bridge.budget import Limits
+        from holdfast.interpreter.bridge.submit_fields import fields_of
         from holdfast.server.interpreters import Made
 
         fields = None

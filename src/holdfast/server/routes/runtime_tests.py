@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field, StringConstraints
 
 from holdfast.interpreter.host import Host
-from holdfast.interpreter.reports import Category, Report
+from holdfast.interpreter.smoke_report import Category, Report
 from holdfast.server.routes.box_requests import BOX_ERRORS, while_connected
 from holdfast.server.routes.runs import ModelName, RunBox
 from holdfast.server.routes.schemas import Model
@@ -68,7 +68,7 @@ class ReportModel(Model):
 @router.post("/box")
 async def try_box(request: Request, services: Use, _: Administrator, wanted: BoxTest | None = None) -> ReportModel:
     """Make a box, start a kernel in it, run two pieces of code that share state, and delete it again."""
-    from holdfast.interpreter.smoke import smoke  # late: it loads much
+    from holdfast.interpreter.smoke_test import smoke  # late: it loads much
 
     asked = wanted or BoxTest()
     interpreters = await services.interpreters.get()
@@ -90,7 +90,7 @@ async def try_box(request: Request, services: Use, _: Administrator, wanted: Box
 @router.post("/lm")
 async def try_model(request: Request, services: Use, _: Administrator, wanted: ModelTest | None = None) -> ReportModel:
     """Ask a model one small question, by the way that interpreters go."""
-    from holdfast.interpreter.smoke import smoke_model
+    from holdfast.interpreter.smoke_test import smoke_model
 
     asked = wanted or ModelTest()
     host = (await services.interpreters.get()).new_host()

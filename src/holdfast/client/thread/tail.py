@@ -18,8 +18,8 @@ import httpx
 
 from holdfast.client.connection import LOST, Connection, is_temporary, not_understood, retry_after
 from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
-from holdfast.client.events import Event, decode_events
-from holdfast.client.positions import NOW, Position, parse_position
+from holdfast.client.thread.positions import NOW, Position, parse_position
+from holdfast.client.thread.sse import Event, decode_events
 from holdfast.threads.entries import Entry
 
 T = TypeVar("T")

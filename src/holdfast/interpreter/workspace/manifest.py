@@ -18,7 +18,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import OutputTooLarge, Unsupported
 from holdfast.guest.manifests import MAX_BYTES, MAX_NAMES
 from holdfast.interpreter.errors import InvalidInterpreter, ManifestConflict, WorkspaceFailed
-from holdfast.interpreter.volumes import MEMORY
+from holdfast.interpreter.workspace.volumes import MEMORY
 
 _FORMAT: Final = 1
 _LONGEST_ID: Final = 160

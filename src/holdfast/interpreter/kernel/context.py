@@ -23,14 +23,14 @@ from holdfast.boxes.process import Connection, Stream
 from holdfast.guest.kernel import shipping
 from holdfast.guest.kernel.descriptors import CUT_OFF
 from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack, pack_head
-from holdfast.interpreter.calls import Call, Handler, Submission, ToolName
+from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
+from holdfast.interpreter.kernel.execution import Printed, Running, killed, result_of
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution, Saved
-from holdfast.interpreter.running import Printed, Running, killed, result_of
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.interpreter.kernel import Kernels
+    from holdfast.interpreter.kernel.kernel import Kernels
 
 _LONGEST_BODY: Final = 64 << 20
 """Bytes of a call's arguments, or of a value."""

@@ -19,10 +19,10 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, Unsupported
 from holdfast.boxes.spec import BoxSpec, Lifetime, VolumeMount
 from holdfast.guest.kernel import shipping
+from holdfast.interpreter.display_values import show
 from holdfast.interpreter.errors import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.host import Host, Record
-from holdfast.interpreter.showing import show
-from holdfast.interpreter.volumes import MEMORY, make_folders, volume_of, with_volume
+from holdfast.interpreter.workspace.volumes import MEMORY, make_folders, volume_of, with_volume
 from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from holdfast.guest.kernel import shipping
-from holdfast.interpreter.annotations import name_of
-from holdfast.interpreter.batches import BatchFailed, all_or_nothing
-from holdfast.interpreter.budget import Budget
-from holdfast.interpreter.calls import Call, Submission, ToolName
+from holdfast.interpreter.bridge.annotations import name_of
+from holdfast.interpreter.bridge.batches import BatchFailed, all_or_nothing
+from holdfast.interpreter.bridge.budget import Budget
+from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
+from holdfast.interpreter.bridge.submit_fields import Given, OutputField, check, fields_of
+from holdfast.interpreter.bridge.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
+from holdfast.interpreter.display_values import show
 from holdfast.interpreter.errors import BudgetExceeded, CallFailed, CallRefused, InterpreterError, InvalidInterpreter
-from holdfast.interpreter.fields import Given, OutputField, check, fields_of
 from holdfast.interpreter.host import Completion, Record
-from holdfast.interpreter.showing import show
-from holdfast.interpreter.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
 from holdfast.interpreter.tracing import CallTrace, trace_call
 from holdfast.time_limit import time_limit
 

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, FileProblem
 from holdfast.guest.kernel.saving import MAGIC
-from holdfast.interpreter.context import GRACE_SECONDS, Context, ContextRefused
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, StateFailed
+from holdfast.interpreter.kernel.context import GRACE_SECONDS, Context, ContextRefused
 from holdfast.interpreter.results import Saved
 from holdfast.threads.ids import now_ms
 

@@ -13,7 +13,7 @@ import httpx
 from holdfast.boxes.errors import BoxError, error_codes
 from holdfast.client.connection import Answer, Connection, Parameters, encode_json, not_understood
 from holdfast.client.errors import HoldfastError, error_of
-from holdfast.client.sockets import open_socket, unreachable, words_of
+from holdfast.client.websockets import open_socket, unreachable, words_of
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from holdfast.boxes.process import Channel, Chunk, Connection, Process, ProcessInfo, Stream
-from holdfast.client.box_connection import END, STDERR, STDIN, STDOUT, BoxConnection, Socket
-from holdfast.client.box_models import process_of
+from holdfast.client.box.types import process_of
 from holdfast.client.connection import not_understood
 from holdfast.client.errors import Unreachable
+from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket
 
 _WAIT_SECONDS: Final = 20.0
 _SILENCE_SECONDS: Final = 75.0

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernels
 
 LABEL: Final = "interpreter"
 """Of the boxes of interpreters: its id."""

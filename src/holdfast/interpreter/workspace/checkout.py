@@ -25,7 +25,7 @@ from holdfast.boxes.files import FileKind
 from holdfast.boxes.network_policy import Network
 from holdfast.boxes.process import Completed
 from holdfast.interpreter.errors import WorkspaceConflict, WorkspaceFailed
-from holdfast.interpreter.repositories import (
+from holdfast.interpreter.workspace.repositories import (
     COMMIT,
     HostGit,
     OnHost,

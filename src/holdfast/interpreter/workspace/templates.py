@@ -32,7 +32,7 @@ from holdfast.images.plan import make_plan
 from holdfast.images.progress import Progress, Silent
 from holdfast.images.recipe import Group, Recipe, read_recipe
 from holdfast.interpreter.errors import InvalidInterpreter
-from holdfast.interpreter.wheels import HostPip, NoWheels, check_requirement, python_in
+from holdfast.interpreter.workspace.wheels import HostPip, NoWheels, check_requirement, python_in
 
 BASE: Final = "holdfast/interpreter"
 """What templates of packages begin with: Python and git."""

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
-from holdfast.interpreter import state
-from holdfast.interpreter.context import Context
 from holdfast.interpreter.errors import InvalidInterpreter
-from holdfast.interpreter.manifest import Manifest, Manifests, name_of
+from holdfast.interpreter.kernel import state
+from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.state import Checkpoint
 from holdfast.interpreter.results import Saved
-from holdfast.interpreter.state import Checkpoint
-from holdfast.interpreter.volumes import MEMORY, volume_of
+from holdfast.interpreter.workspace.manifest import Manifest, Manifests, name_of
+from holdfast.interpreter.workspace.volumes import MEMORY, volume_of
 from holdfast.threads.ids import now_ms
 
 _SUFFIX: Final = ".state"

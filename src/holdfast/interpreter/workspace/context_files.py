@@ -22,9 +22,9 @@ from typing import Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import FileMissing, FileProblem
 from holdfast.boxes.files import FileKind
-from holdfast.interpreter.checkout import OURS
 from holdfast.interpreter.errors import InvalidInterpreter
-from holdfast.interpreter.repositories import allowed, printable
+from holdfast.interpreter.workspace.checkout import OURS
+from holdfast.interpreter.workspace.repositories import allowed, printable
 
 CONTEXT: Final = f"{OURS}/context"
 SHORT: Final = "context"

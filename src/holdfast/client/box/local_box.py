@@ -12,10 +12,10 @@ from typing import Final
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.boxes.process import Chunk, Connection, Process, ProcessInfo, Stream
 from holdfast.boxes.spec import WORKSPACE
-from holdfast.client.box import RemoteBox
-from holdfast.client.box_connection import BoxConnection
-from holdfast.client.box_models import BoxRecord, process_of
-from holdfast.client.box_process import RemoteProcess
+from holdfast.client.box.box import RemoteBox
+from holdfast.client.box.process import RemoteProcess
+from holdfast.client.box.types import BoxRecord, process_of
+from holdfast.client.resource import BoxConnection
 from holdfast.providers.guest_box import python_of
 from holdfast.providers.local.files import GuestFiles
 from holdfast.providers.local.inotify import FileWatch

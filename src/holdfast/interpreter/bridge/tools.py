@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.interpreter.annotations import Mismatch, adapter_of, convert, name_of, type_of
+from holdfast.interpreter.bridge.annotations import Mismatch, adapter_of, convert, name_of, type_of
 from holdfast.interpreter.errors import InvalidInterpreter
 
 _LONGEST_NAME: Final = 128

@@ -24,10 +24,10 @@ from holdfast.boxes.errors import (
 )
 from holdfast.boxes.process import Connection, Process, ProcessState
 from holdfast.guest.kernel.wire import Garbage, Unpacker, pack
-from holdfast.interpreter.broker import Broker
-from holdfast.interpreter.calls import Handler
-from holdfast.interpreter.context import CONNECT_SECONDS, Context
+from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
+from holdfast.interpreter.kernel.broker import Broker
+from holdfast.interpreter.kernel.context import CONNECT_SECONDS, Context
 from holdfast.time_limit import time_limit
 
 _ENTRY: Final = "holdfast.guest.kernel.boot"

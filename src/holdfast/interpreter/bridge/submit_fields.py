@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.interpreter.annotations import Mismatch, adapter_of, convert, name_of, type_of
+from holdfast.interpreter.bridge.annotations import Mismatch, adapter_of, convert, name_of, type_of
 from holdfast.interpreter.errors import InvalidInterpreter, InvalidSubmission
 
 _MOST: Final = 256

@@ -10,10 +10,10 @@ from typing import Any, Final
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.files import Files
 from holdfast.guest.kernel import shipping
+from holdfast.interpreter.display_values import show
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import EXECUTION
 from holdfast.interpreter.results import LARGEST_VALUE, OUTPUT_LIMIT, VALUE, Artifact, CodeError, Execution
-from holdfast.interpreter.showing import show
 
 _SHOWN_IMAGE: Final = 4 << 20
 """Bytes of a figure that comes along with its result."""

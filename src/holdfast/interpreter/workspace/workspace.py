@@ -19,12 +19,12 @@ from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxDiffers, BoxError, BoxGone, BoxNotFound, CreateFailed
 from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter import staging
-from holdfast.interpreter.checkout import CheckedOut, Step, changes, prepare
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict
 from holdfast.interpreter.host import Given, Host
-from holdfast.interpreter.repositories import Repository, check_ref, locate
-from holdfast.interpreter.volumes import make_folders, volume_of, with_volume
+from holdfast.interpreter.workspace import context_files
+from holdfast.interpreter.workspace.checkout import CheckedOut, Step, changes, prepare
+from holdfast.interpreter.workspace.repositories import Repository, check_ref, locate
+from holdfast.interpreter.workspace.volumes import make_folders, volume_of, with_volume
 
 FORCED: Final = "a new box was asked for (force_new)"
 
@@ -171,7 +171,7 @@ class Workspace:
     """All that was asked for until now."""
     _settled: bool = True
     """The box has all that was asked for. Not so: it is new, and something went wrong on the way."""
-    _digests: staging.Digests = field(default_factory=dict)
+    _digests: context_files.Digests = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -195,7 +195,7 @@ class Workspace:
             raise InvalidInterpreter("a ref without a repository", hint="give repo_url, too")
         survey = None
         if merged.context_paths is not None:
-            survey = await staging.survey(merged.context_paths, self.roots, self._digests)
+            survey = await context_files.survey(merged.context_paths, self.roots, self._digests)
         kind, reason = await self._have_box(wanted, merged)
         assert self.box is not None
         self._settled = self._settled and kind not in (Kind.CREATED, Kind.RECREATED)
@@ -300,7 +300,7 @@ class Workspace:
     # --- what is in it ---
 
     async def _reconcile(
-        self, begun: Transition, repository: Repository | None, ref: str | None, survey: staging.Survey | None
+        self, begun: Transition, repository: Repository | None, ref: str | None, survey: context_files.Survey | None
     ) -> Transition:
         box, workdir = self.box, self.workdir
         assert box is not None
@@ -311,19 +311,19 @@ class Workspace:
         if repository is not None:
             pending = await prepare(box, workdir, repository, ref)
             if pending.steps:
-                await staging.own_folder(box, workdir)
-                await staging.unlink(box, workdir)
+                await context_files.own_folder(box, workdir)
+                await context_files.unlink(box, workdir)
             try:
                 checkout = await pending.make()
             finally:
                 if pending.steps:
-                    await staging.link(box, workdir)
+                    await context_files.link(box, workdir)
             changed += _told(checkout, repository)
-        if survey is not None and survey.digest != await staging.staged(box, workdir):
-            await staging.stage(box, workdir, survey)
+        if survey is not None and survey.digest != await context_files.staged(box, workdir):
+            await context_files.stage(box, workdir, survey)
             files = f"{survey.files} context file{'s' if survey.files > 1 else ''}"
             changed.append(f"staged {files}" if survey.items else "cleared the context")
-            await staging.link(box, workdir)
+            await context_files.link(box, workdir)
         if self.set_up is not None:
             await self.set_up(box)
         return replace(

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from holdfast.client.connection import Connection, encode_json
 from holdfast.client.errors import Conflict
-from holdfast.client.models import Scope, Status, ThreadInfo, ThreadPage, Token
-from holdfast.client.thread import Thread
+from holdfast.client.thread.thread import Thread
+from holdfast.client.types import Scope, Status, ThreadInfo, ThreadPage, Token
 from holdfast.threads.ids import new_id
 
 _PAGE: Final = 200

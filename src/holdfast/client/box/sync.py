@@ -11,8 +11,8 @@ from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sync import SyncBox, SyncIterator
-from holdfast.client.box_models import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned
-from holdfast.client.boxes import Boxes, Volumes
+from holdfast.client.box.boxes import Boxes, Volumes
+from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned
 from holdfast.loop_thread import LoopThread
 
 

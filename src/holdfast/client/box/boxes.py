@@ -12,9 +12,8 @@ from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
-from holdfast.client.box import RemoteBox
-from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
-from holdfast.client.box_models import (
+from holdfast.client.box.box import RemoteBox
+from holdfast.client.box.types import (
     BoxRecord,
     BoxRecordPage,
     BoxUsages,
@@ -25,6 +24,7 @@ from holdfast.client.box_models import (
     volume_of,
 )
 from holdfast.client.connection import Connection
+from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
     from holdfast.providers.local.inotify import FileWatch
@@ -76,7 +76,7 @@ class Boxes:
     def near(self, record: BoxRecord, home: Path, watch: FileWatch) -> RemoteBox:
         """The same for a box of this machine, where the server's home is known: what it can, it asks the box itself.
         `watch` is the caller's to close."""
-        from holdfast.client.near_box import NearBox
+        from holdfast.client.box.local_box import NearBox
 
         return NearBox(self._boxes, record, home, watch)
 

@@ -22,11 +22,11 @@ from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.client.errors import HoldfastError
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Host
-from holdfast.interpreter.kernel import Kernels
-from holdfast.interpreter.reports import Category, Phase, Problem, Report
-from holdfast.interpreter.repositories import Remote, check_ref, locate
+from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import Execution
-from holdfast.interpreter.workspace import Workspace, WorkspaceConfig
+from holdfast.interpreter.smoke_report import Category, Phase, Problem, Report
+from holdfast.interpreter.workspace.repositories import Remote, check_ref, locate
+from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig
 from holdfast.time_limit import time_limit_at
 
 SECONDS: Final = 300.0

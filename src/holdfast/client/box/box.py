@@ -15,11 +15,11 @@ from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
 from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
-from holdfast.client.box_connection import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
-from holdfast.client.box_files import RemoteFiles
-from holdfast.client.box_models import BoxRecord, metrics_of, process_of, snapshot_of, steps_of
-from holdfast.client.box_process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
+from holdfast.client.box.files import RemoteFiles
+from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
+from holdfast.client.box.types import BoxRecord, metrics_of, process_of, snapshot_of, steps_of
 from holdfast.client.errors import Unreachable
+from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
 
 _AT_ONCE: Final = 256 * 1024
 """Bytes of stdin that go along with the command."""

@@ -12,8 +12,8 @@ from typing import BinaryIO, Final, cast
 
 from holdfast.boxes.errors import FileExists, HostileArchive, OutputTooLarge, file_problem
 from holdfast.boxes.files import MAX_READ, FileInfo, Files, Match, Replaced
-from holdfast.client.box_connection import LONG_SECONDS, BoxConnection
-from holdfast.client.box_models import file_of
+from holdfast.client.box.types import file_of
+from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.guest import tree
 
 _PIECE: Final = 256 * 1024

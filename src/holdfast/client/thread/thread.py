@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.client.batches import split_batches
 from holdfast.client.connection import Connection, encode_json, not_understood
 from holdfast.client.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
-from holdfast.client.models import Acknowledgement, EntryPage, Scope, ThreadInfo, Token
-from holdfast.client.positions import NOW, Position, parse_position
-from holdfast.client.producer import Producer
-from holdfast.client.tail import Tail, end_of
+from holdfast.client.thread.batches import split_batches
+from holdfast.client.thread.positions import NOW, Position, parse_position
+from holdfast.client.thread.producer import Producer
+from holdfast.client.thread.tail import Tail, end_of
+from holdfast.client.types import Acknowledgement, EntryPage, Scope, ThreadInfo, Token
 from holdfast.threads.entries import Entry
 from holdfast.threads.ids import new_entry_id, now_ms
 

@@ -1,0 +1,1 @@
+"""What is in the box of an interpreter: checkout, context files, volumes, templates."""
