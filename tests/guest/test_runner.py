@@ -330,7 +330,7 @@ async def test_a_thousand_events_are_all_there_in_order(door: RunnerDoor, tmp_pa
 async def test_a_driver_is_run_from_the_archive(door: RunnerDoor, tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
     driver.write_text(
-        "import sys\nfrom holdfast.guest.reading import shorten\n"
+        "import sys\nfrom holdfast.guest.agent_reader import shorten\n"
         "if __name__ == '__main__':\n    print('{\"session\": \"%s\"}' % '-'.join(sys.argv[1:]), flush=True)\n"
     )
     more = [("holdfast.harnesses.scripted.driver", driver)]

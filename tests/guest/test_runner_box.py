@@ -241,7 +241,7 @@ def test_the_archive_holds_what_is_imported_and_no_more() -> None:
     found = zipfile.ZipFile(io.BytesIO(archive())).namelist()
     assert "holdfast/guest/runner/main.py" in found
     assert "holdfast/guest/runner/main.pyc" in found
-    assert "holdfast/guest/reading.py" in found
+    assert "holdfast/guest/agent_reader.py" in found
     assert "holdfast/harnesses/scripted/reader.py" in found
     assert not [name for name in found if "init.py" in name and "__init__" not in name]
     assert archive() is archive()

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from holdfast.guest.runner import journal as journals
 from holdfast.guest.runner.agent import Lines
 from holdfast.guest.runner.backoff import Backoff
-from holdfast.guest.runner.door import Answer, Door
 from holdfast.guest.runner.entries import Entries, plain
+from holdfast.guest.runner.event_loop import Loop
+from holdfast.guest.runner.http_client import Answer, Door
 from holdfast.guest.runner.journal import Journal
-from holdfast.guest.runner.loop import Loop
 from holdfast.guest.runner.token import lifetime, token_in
 
 # --- the journal ---

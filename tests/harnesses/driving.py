@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from tests.agents import InstalledAgents
 
-from holdfast.guest.reading import Reader
+from holdfast.guest.agent_reader import Reader
 from holdfast.harnesses.harness import (
     AbortByLine,
     AbortBySignal,

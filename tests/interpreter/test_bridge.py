@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.bridge import bridge as bridges
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
@@ -320,7 +320,7 @@ async def test_results_have_a_form_that_travels() -> None:
 
     given: Any = [Report(title="t", parts=[1]), {"a": (1, 2)}]
     bridge = Bridge(tools={"get": lambda: given})
-    sent = shipping.load(shipping.dump(await bridge.handle(call("get"))))
+    sent = value_codec.load(value_codec.dump(await bridge.handle(call("get"))))
     assert sent == [{"title": "t", "parts": [1]}, {"a": (1, 2)}]
     given = {"a": [Odd()]}
     with pytest.raises(CallFailed, match="get gave something that cannot be sent to a box: a Odd has no form"):

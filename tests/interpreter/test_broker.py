@@ -19,7 +19,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, BoxUnreachable, Refused
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ask
-from holdfast.guest.kernel.wire import pack
+from holdfast.guest.kernel.protocol import pack
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
 from holdfast.interpreter.errors import InterpreterError, KernelLost

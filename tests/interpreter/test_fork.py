@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
-from holdfast.guest.kernel.pages import scattered
+from holdfast.guest.kernel.huge_pages import scattered
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel.context import Context

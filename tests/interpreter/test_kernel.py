@@ -16,7 +16,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.output import KEPT
-from holdfast.guest.kernel.wire import pack
+from holdfast.guest.kernel.protocol import pack
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.kernel.context import Context, ContextRefused

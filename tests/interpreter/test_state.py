@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
-from holdfast.guest.kernel.saving import MAGIC
+from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.errors import InvalidInterpreter, KernelLost, StateFailed
 from holdfast.interpreter.kernel.context import Context
@@ -354,5 +354,6 @@ def test_a_checkpoint_that_makes_no_sense_is_refused(document: Any) -> None:
 
 
 async def test_nothing_of_it_is_loaded_before_it_is_needed(here: Context) -> None:
-    code = "import sys\n[each for each in ('pickle', 'logging', 'holdfast.guest.kernel.saving') if each in sys.modules]"
+    later = ("pickle", "logging", "holdfast.guest.kernel.state_file")
+    code = f"import sys\n[each for each in {later} if each in sys.modules]"
     assert await value(here, code) == []

@@ -10,7 +10,7 @@ from tests.environments import IN_BOX, data_packages
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
-from holdfast.guest.kernel import notation, shipping
+from holdfast.guest.kernel import json_codec, value_codec
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider
@@ -95,7 +95,7 @@ async def test_a_large_table_goes_by_file_whole(context: Context, box: Box) -> N
     done = await context.execute("import pandas\npandas.DataFrame({'n': range(300_000)})")
     [artifact] = done.artifacts
     assert done.value is None
-    form = notation.loads(await box.files.read(artifact.path))
+    form = json_codec.loads(await box.files.read(artifact.path))
     assert (form["$"], form["data"][0][-1]) == ("table", 299_999)
 
 
@@ -115,7 +115,7 @@ async def test_a_large_table_goes_by_file_whole(context: Context, box: Box) -> N
 )
 def test_a_hostile_form_is_refused_or_stays_what_it_is(form: Any) -> None:
     try:
-        value = shipping.from_form(form)
+        value = value_codec.from_form(form)
     except (ArithmeticError, KeyError, TypeError, ValueError):
         return
     assert isinstance(value, dict)

@@ -444,9 +444,9 @@ def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int
     if child == 0:
         _score = -1  # it is our parent's; we were born with what those that we start are to have
         try:
-            import tending  # type: ignore[import-not-found]
+            import supervision  # type: ignore[import-not-found]
 
-            tending.tend(lambda: start(request, actions), tell)
+            supervision.tend(lambda: start(request, actions), tell)
         except Problem as problem:
             posix.write(tell, b"!%d %s" % (problem.number, problem.about.encode("utf-8", "surrogateescape")))
         except BaseException as error:
@@ -829,9 +829,9 @@ _way_out: "list[_socket.socket]" = []
 def op_listen(connection: Connection, request: "Any") -> None:
     """Hand out the listener of the box's way out, made once."""
     if not _way_out:
-        import outlet  # type: ignore[import-not-found]
+        import egress_listener  # type: ignore[import-not-found]
 
-        _way_out.append(outlet.make_listener(request["port"], _ISOLATED))
+        _way_out.append(egress_listener.make_listener(request["port"], _ISOLATED))
     connection.answer({}, (_way_out[0].fileno(),))
 
 

@@ -1,7 +1,7 @@
 """The contract of a harness: how one coding agent is installed, configured, started, read, judged and resumed.
 
 A harness decides and does nothing: it gives files and commands for a box, and the runs that use it carry them out. Its
-reader, which turns what the agent prints into entries, runs inside the box (`holdfast.guest.reading`).
+reader, which turns what the agent prints into entries, runs inside the box (`holdfast.guest.agent_reader`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from holdfast import __version__
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Stream
 from holdfast.client import HoldfastError
-from holdfast.guest.kernel.shipping import MARK
+from holdfast.guest.kernel.value_codec import MARK
 from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.notebook_forms import safe_forms, terminal_text

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.errors import InvalidInterpreter
 
 Restore = Literal["fork"]
@@ -80,8 +80,8 @@ def ship_variables(variables: Mapping[str, Any] | None, taken: Collection[str]) 
                 f"a variable cannot be called {name}: code needs what has that name", hint="use another name"
             )
     try:
-        return shipping.dump_parts(dict(variables))
-    except shipping.Unshippable:
+        return value_codec.dump_parts(dict(variables))
+    except value_codec.Unshippable:
         for name, value in variables.items():
             _check_shippable(name, value)
         raise
@@ -89,8 +89,8 @@ def ship_variables(variables: Mapping[str, Any] | None, taken: Collection[str]) 
 
 def _check_shippable(name: str, value: Any) -> None:
     try:
-        shipping.dump_parts({name: value})
-    except shipping.Unshippable as error:
+        value_codec.dump_parts({name: value})
+    except value_codec.Unshippable as error:
         raise InvalidInterpreter(
             f"variable {name} cannot be sent to a box: {error}",
             hint="send plain values, arrays, tables or texts, or write a file to the box",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.guest.reading import indented, shorten
+from holdfast.guest.agent_reader import indented, shorten
 
 MAX_FILE: Final = 32 * 1024 * 1024
 """Characters of the whole transcript. Of a longer one the oldest entries after the first prompt are left out."""

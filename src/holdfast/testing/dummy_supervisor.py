@@ -68,7 +68,9 @@ def main(folder: Path) -> None:
 
 def _lineage() -> Any:
     """The guest's own, which is not to be found as a module from here."""
-    spec = importlib.util.spec_from_file_location("lineage", Path(__file__).parents[1] / "guest" / "lineage.py")
+    spec = importlib.util.spec_from_file_location(
+        "process_tree", Path(__file__).parents[1] / "guest" / "process_tree.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

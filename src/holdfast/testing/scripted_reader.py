@@ -6,8 +6,8 @@ other: `packing.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_r
 
 from __future__ import annotations
 
-from holdfast.guest.reading import Reader as Base
-from holdfast.guest.reading import ended, exit_error, usage_of
+from holdfast.guest.agent_reader import Reader as Base
+from holdfast.guest.agent_reader import ended, exit_error, usage_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ async def test_a_bridge_is_no_process_of_its_box(tmp_path: Path) -> None:
     if trial.returncode != 0:
         pytest.skip("this machine lets nobody make a namespace of processes")
     # As a box begins whose first stream is that of its first process.
-    argv = [*alone, sys.executable, "-I", "-S", "-B", f"{GUEST}/attached.py", f"run={tmp_path}/run", "box=one"]
+    argv = [*alone, sys.executable, "-I", "-S", "-B", f"{GUEST}/stdio_init.py", f"run={tmp_path}/run", "box=one"]
 
     async def dial() -> Transport:
         return ProcessTransport(argv, env=ENV, patience=0.0)

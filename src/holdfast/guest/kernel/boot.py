@@ -25,9 +25,9 @@ def main(program: int, configuration: bytes) -> None:
     listener.setblocking(False)
     os.write(1, b'{"port": %d, "python": "%d.%d.%d"}\n' % (listener.getsockname()[1], *sys.version_info[:3]))
 
-    from holdfast.guest.kernel import pristine
+    from holdfast.guest.kernel import safe_builtins
 
-    pristine.install(_raise_program(program))
-    from holdfast.guest.kernel import nursery
+    safe_builtins.install(_raise_program(program))
+    from holdfast.guest.kernel import fork_server
 
-    nursery.run(listener, configuration)
+    fork_server.run(listener, configuration)

@@ -12,8 +12,8 @@ import struct
 import threading
 import time
 
-from holdfast.guest.kernel.leases import Leases
-from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
+from holdfast.guest.kernel.outbox import Leases
+from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

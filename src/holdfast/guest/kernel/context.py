@@ -16,15 +16,15 @@ import sys
 from os import environ as _environment
 from time import monotonic as _monotonic
 
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
+from holdfast.guest.kernel.connection import Line
 from holdfast.guest.kernel.descriptors import CUT_OFF, closed, raised, wait_for
+from holdfast.guest.kernel.execution import Runner, Submitted, describe
 from holdfast.guest.kernel.figures import take_figures
+from holdfast.guest.kernel.huge_pages import Pages
 from holdfast.guest.kernel.interrupts import Interrupts
-from holdfast.guest.kernel.line import Line
 from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output, make_folder
-from holdfast.guest.kernel.pages import Pages
-from holdfast.guest.kernel.pristine import Lent
-from holdfast.guest.kernel.running import Runner, Submitted, describe
+from holdfast.guest.kernel.safe_builtins import Lent
 
 try:
     from _queue import Empty, SimpleQueue
@@ -81,7 +81,7 @@ class Context:
         sys.modules["__main__"] = module
         sys.argv = [""]
         self.namespace = module.__dict__
-        shipping.OPENS_IMAGES = True
+        value_codec.OPENS_IMAGES = True
         self.runner = Runner(self.namespace)
         self.tools: dict[str, Any] = {}
         self.defined = True
@@ -233,17 +233,17 @@ class Context:
         return {}
 
     def _do_save(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
-        from holdfast.guest.kernel import saving
+        from holdfast.guest.kernel import state_file
 
-        around = saving.Around(self.tools, self.runner.sources, self.count)
-        names, unsaved = self._interruptible(saving.save, self.namespace, document["path"], around, body)
+        around = state_file.Around(self.tools, self.runner.sources, self.count)
+        names, unsaved = self._interruptible(state_file.save, self.namespace, document["path"], around, body)
         return {"names": names, "unsaved": unsaved}
 
     def _do_load(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
-        from holdfast.guest.kernel import saving
+        from holdfast.guest.kernel import state_file
 
-        around = saving.Around(self.tools, self.runner.sources, self.count)
-        names, unsaved = self._interruptible(saving.load, self.namespace, document["path"], around, body)
+        around = state_file.Around(self.tools, self.runner.sources, self.count)
+        names, unsaved = self._interruptible(state_file.load, self.namespace, document["path"], around, body)
         self.count = around.count
         return {"names": names, "unsaved": unsaved}
 
@@ -320,7 +320,7 @@ class Context:
         try:
             self._bind()
             if body:
-                self.namespace.update(shipping.load_parts(body))
+                self.namespace.update(value_codec.load_parts(body))
             compiled = self.runner.compile(code, "<execution %d>" % self.count)
         except Exception as error:
             result["error"] = self._describe(error, syntax=isinstance(error, SyntaxError))
@@ -354,7 +354,7 @@ class Context:
         if value is None:
             return b""
         try:
-            content = shipping.dump(value)
+            content = value_codec.dump(value)
         except Exception as error:  # `repr` or a property of the user's may raise anything
             result["unshipped"] = str(error)[:1000]
             return b""
@@ -388,8 +388,8 @@ class Context:
         if not self.execution:
             raise HostError("%s can be called only while an execution runs" % name)
         try:
-            content = shipping.dump({"args": list(args), "kwargs": kwargs})
-        except shipping.Unshippable as error:
+            content = value_codec.dump({"args": list(args), "kwargs": kwargs})
+        except value_codec.Unshippable as error:
             raise TypeError("%s was given something that cannot be sent: %s" % (name, error)) from None
         if len(content) > _ARGUMENTS:
             raise ValueError("%s was given %d bytes: at most %d can be sent" % (name, len(content), _ARGUMENTS))
@@ -411,7 +411,7 @@ class Context:
         document, body = waiting.answered
         if not document.get("ok"):
             raise _error_of(document, body)
-        value = shipping.load(body) if body else None
+        value = value_codec.load(body) if body else None
         if document.get("submitted"):
             self.submitted = (value,)
             raise Submitted
@@ -577,7 +577,7 @@ def _error_of(document: "dict[str, Any]", body: bytes) -> Exception:
     if made is None:
         return HostError(message)
     try:
-        return made(*shipping.load(body)) if body else made(message)
+        return made(*value_codec.load(body)) if body else made(message)
     except Exception:  # this Python makes it of something else
         return HostError(message)
 

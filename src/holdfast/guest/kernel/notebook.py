@@ -7,7 +7,7 @@ import keyword
 import re
 import sys
 
-from holdfast.guest.kernel import displays, notation
+from holdfast.guest.kernel import displays, json_codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Shell:
 
 
 def _tell(document: "Any") -> None:
-    sys.stdout.write(notation.dumps(document))
+    sys.stdout.write(json_codec.dumps(document))
     sys.stdout.flush()
 
 

@@ -10,15 +10,15 @@ import posix
 import sys
 
 from holdfast.guest.kernel.descriptors import raised
-from holdfast.guest.kernel.wire import PIECE
+from holdfast.guest.kernel.protocol import PIECE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from holdfast.guest.kernel.connection import Line
     from holdfast.guest.kernel.interrupts import Interrupts
-    from holdfast.guest.kernel.line import Line
 
 NAMES = {1: "stdout", 2: "stderr"}
 FLUSH_MILLISECONDS = 20

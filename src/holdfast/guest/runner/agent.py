@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 
-from holdfast.guest.runner.loop import READ, WRITE
+from holdfast.guest.runner.event_loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from holdfast.guest.runner.loop import Loop
+    from holdfast.guest.runner.event_loop import Loop
 
 MAX_LINE = 16 << 20
 KEPT_STDERR = 64 << 10

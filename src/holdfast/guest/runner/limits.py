@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.guest.runner.door import Answer, Door
-    from holdfast.guest.runner.loop import Loop, Timer
+    from holdfast.guest.runner.event_loop import Loop, Timer
+    from holdfast.guest.runner.http_client import Answer, Door
     from holdfast.guest.runner.token import Token
 
 _AGAIN = 1.0

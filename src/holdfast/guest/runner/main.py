@@ -6,22 +6,22 @@ import os
 import signal
 import sys
 
-from holdfast.guest import lineage
+from holdfast.guest import process_tree
 from holdfast.guest.runner.config import parse
-from holdfast.guest.runner.loop import Loop
+from holdfast.guest.runner.event_loop import Loop
 from holdfast.guest.runner.run import BROKEN, Run
 
 _DRIVER = (
     "import sys; sys.path.insert(0, '/proc/self/fd/3');"
-    " from holdfast.guest import lineage; lineage.close_to_others();"
+    " from holdfast.guest import process_tree; process_tree.close_to_others();"
     " import runpy; sys.argv[1:2] = []; runpy.run_module(%r, run_name='__main__', alter_sys=True)"
 )
 
 
 def main(program: int, configuration: bytes) -> None:
     """`program` is a descriptor of the archive that this code came in."""
-    lineage.close_to_others()
-    lineage.adopt_orphans()
+    process_tree.close_to_others()
+    process_tree.adopt_orphans()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:

@@ -15,15 +15,15 @@ import signal
 import sys
 import time
 
-from holdfast.guest import lineage
+from holdfast.guest import process_tree
 from holdfast.guest.runner.agent import Agent
-from holdfast.guest.runner.door import Door
-from holdfast.guest.runner.ending import Ending
 from holdfast.guest.runner.entries import Entries
+from holdfast.guest.runner.heartbeat import Pulse
+from holdfast.guest.runner.http_client import Door
 from holdfast.guest.runner.journal import Journal
 from holdfast.guest.runner.limits import LimitQuestion
+from holdfast.guest.runner.process_cleanup import Ending
 from holdfast.guest.runner.producer import Producer
-from holdfast.guest.runner.pulse import Pulse
 from holdfast.guest.runner.token import Token
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from holdfast.guest.runner.config import Config
-    from holdfast.guest.runner.loop import Loop, Timer
+    from holdfast.guest.runner.event_loop import Loop, Timer
 
     class Reader(Protocol):
         """What of a harness's reader is used here."""
@@ -187,7 +187,7 @@ class Run:
     # --- ending ---
 
     def _reap(self) -> None:
-        for pid, code in lineage.reap():
+        for pid, code in process_tree.reap():
             if pid == self._agent.pid and self._agent_exit is None:
                 self._agent_exit = code
                 self._agent.close_stdin()
@@ -222,7 +222,7 @@ class Run:
         if self._config.abort_line is not None:
             self._agent.write(self._config.abort_line.rstrip("\n").encode("utf-8", "replace") + b"\n")
         else:
-            lineage.send_to([self._agent.pid], self._config.abort_signal)
+            process_tree.send_to([self._agent.pid], self._config.abort_signal)
         self._loop.after(self._config.grace, lambda: self._end_tree(_LEFTOVERS))
 
     def _time_out(self) -> None:
@@ -259,7 +259,7 @@ class Run:
         if self._posting or self._question is not None:
             return
         self._agent.end_errors()
-        for pid, code in lineage.reap():
+        for pid, code in process_tree.reap():
             if pid == self._agent.pid and self._agent_exit is None:
                 self._agent_exit = code
         for payload in self._leftovers():
@@ -376,7 +376,7 @@ class Run:
         except OSError:
             pass
         if self._failures >= _MAX_FAILURES or self._posting:
-            lineage.end_all()
+            process_tree.end_all()
             self._stop(BROKEN)  # it will be missed, and another posts the end
             return
         if self._problem is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.guest import reading
-from holdfast.guest.reading import ERROR, MAX_OPEN_CALLS, OK, usage_of
+from holdfast.guest import agent_reader
+from holdfast.guest.agent_reader import ERROR, MAX_OPEN_CALLS, OK, usage_of
 from holdfast.harnesses.acp.outcome import Seen, decide_outcome
 from holdfast.harnesses.acp.transcript import result_of
 
@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.guest.reading import Payload, Record
+    from holdfast.guest.agent_reader import Payload, Record
 
 _UNTOLD = frozenset(("available_commands_update", "config_option_update", "current_mode_update", "user_message_chunk"))
 
 
-class Reader(reading.Reader):
+class Reader(agent_reader.Reader):
     agent = "acp"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

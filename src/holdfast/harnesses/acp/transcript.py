@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.guest.reading import indented
+from holdfast.guest.agent_reader import indented
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

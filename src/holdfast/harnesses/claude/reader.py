@@ -6,15 +6,15 @@ is told as one message when its stream has ended, or when the conversation goes 
 
 from __future__ import annotations
 
-from holdfast.guest import reading
-from holdfast.guest.reading import ERROR, OK, add_usage, text_of, usage_of
+from holdfast.guest import agent_reader
+from holdfast.guest.agent_reader import ERROR, OK, add_usage, text_of, usage_of
 from holdfast.harnesses.claude.outcome import Seen, decide_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.guest.reading import Payload, Record
+    from holdfast.guest.agent_reader import Payload, Record
 
 _UNTOLD = frozenset(("keep_alive", "tool_progress", "control_cancel_request"))
 _UNTOLD_SYSTEM = frozenset(("status", "thinking_tokens", "post_turn_summary", "task_progress", "task_updated"))
@@ -27,7 +27,7 @@ _MAX_BLOCKS = 4096
 _NEEDED = {"text": ("text",), "thinking": ("thinking",), "tool_use": ("id", "name")}
 
 
-class Reader(reading.Reader):
+class Reader(agent_reader.Reader):
     agent = "claude"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

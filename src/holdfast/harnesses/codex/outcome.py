@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.guest.reading import COMPLETED, FAILED, ended, exit_error, model_error, status_in
+from holdfast.guest.agent_reader import COMPLETED, FAILED, ended, exit_error, model_error, status_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import re
 
-from holdfast.guest import reading
-from holdfast.guest.reading import ERROR, INTERRUPTED, OK, text_of, usage_of
+from holdfast.guest import agent_reader
+from holdfast.guest.agent_reader import ERROR, INTERRUPTED, OK, text_of, usage_of
 from holdfast.harnesses.codex.outcome import Seen, decide_outcome, status_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.guest.reading import Payload, Record
+    from holdfast.guest.agent_reader import Payload, Record
 
 _UNTOLD = (b'"type":"world_state"', b'"type":"turn_context"', b'"type":"session_meta"')
 _ANSWERS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"))
@@ -33,7 +33,7 @@ _OF_THE_CONVERSATION = ("user.", "generic.", "compaction.")
 _RECONNECTING = "Reconnecting... "
 
 
-class Reader(reading.Reader):
+class Reader(agent_reader.Reader):
     agent = "codex"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -255,7 +255,7 @@ class Reader(reading.Reader):
 
     def _drop_answer(self) -> None:
         if self._answer.usage:
-            self.usage = reading.add_usage(self.usage, self._answer.usage)
+            self.usage = agent_reader.add_usage(self.usage, self._answer.usage)
         self._answer = _Answer()
 
 

@@ -7,21 +7,21 @@ by their ids, and are put together again by them.
 
 from __future__ import annotations
 
-from holdfast.guest import reading
-from holdfast.guest.reading import ERROR, INTERRUPTED, MAX_RECORD, OK, status_in, usage_of
+from holdfast.guest import agent_reader
+from holdfast.guest.agent_reader import ERROR, INTERRUPTED, MAX_RECORD, OK, status_in, usage_of
 from holdfast.harnesses.opencode.outcome import Seen, decide_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.guest.reading import Payload, Record
+    from holdfast.guest.agent_reader import Payload, Record
 
 _ABORTED = "MessageAbortedError"
 _MAX_MESSAGES = 256
 
 
-class Reader(reading.Reader):
+class Reader(agent_reader.Reader):
     agent = "opencode"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -213,7 +213,7 @@ class Reader(reading.Reader):
         )
         asked = self._compacting.pop(str(answer.info.get("parentID")), None)
         if answer.info.get("summary"):
-            self.usage = reading.add_usage(self.usage, usage)
+            self.usage = agent_reader.add_usage(self.usage, usage)
             if answer.info.get("error") or asked is None:
                 return []
             told = [asked.record(asked.parts()), answer.record(answer.parts())]
@@ -222,7 +222,7 @@ class Reader(reading.Reader):
         if answer.has_words():
             partial = "error" in answer.info
             return self._tell_answer(answer, usage=usage, stop=self._seen.stop, partial=partial)
-        self.usage = reading.add_usage(self.usage, usage)
+        self.usage = agent_reader.add_usage(self.usage, usage)
         self.forget_message(answer.name)
         return self.event(answer.record(answer.new_parts()))
 

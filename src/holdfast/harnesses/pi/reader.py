@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.guest import reading
-from holdfast.guest.reading import ERROR, OK, add_usage, status_in, text_of, usage_of
+from holdfast.guest import agent_reader
+from holdfast.guest.agent_reader import ERROR, OK, add_usage, status_in, text_of, usage_of
 from holdfast.harnesses.pi.outcome import Seen, decide_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.guest.reading import Payload, Record
+    from holdfast.guest.agent_reader import Payload, Record
 
 # Told by other events, and some of them large: they repeat whole messages.
 _REPEATED = (b'{"type":"turn_', b'{"type":"tool_execution_update"')
@@ -27,7 +27,7 @@ _UNTOLD = frozenset(
 _DIALOGS = frozenset(("select", "confirm", "input", "editor"))
 
 
-class Reader(reading.Reader):
+class Reader(agent_reader.Reader):
     agent = "pi"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -147,7 +147,7 @@ class Reader(reading.Reader):
         }
         if result.get("details") is not None:
             message["details"] = result["details"]
-        if len(self._told) < reading.MAX_OPEN_CALLS:
+        if len(self._told) < agent_reader.MAX_OPEN_CALLS:
             self._told[call] = message["content"]
         return self._tool(call, message, message)
 

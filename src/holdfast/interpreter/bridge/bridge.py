@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.bridge.annotations import name_of
 from holdfast.interpreter.bridge.batches import BatchFailed, all_or_nothing
 from holdfast.interpreter.bridge.budget import Budget
@@ -539,8 +539,8 @@ def _check_bounds(args: Any, kwargs: Any) -> None:
 def _sendable(name: str, result: Any, called: _Called) -> Any:
     """The result, which has a form that travels. Raises `CallFailed` for what has none, or is too large."""
     try:
-        size = len(shipping.dump(result))
-    except shipping.Unshippable as error:
+        size = len(value_codec.dump(result))
+    except value_codec.Unshippable as error:
         raise CallFailed(f"{name} gave something that cannot be sent to a box: {error}") from None
     if size > _LARGEST_RESULT:
         raise CallFailed(

@@ -26,7 +26,7 @@ class Submission:
 
 
 Handler = Callable[[Call], Awaitable[Any]]
-"""Carries a call out. Its result travels by `shipping`; an exception becomes one in the box."""
+"""Carries a call out. Its result travels by `value_codec`; an exception becomes one in the box."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, Unsupported
 from holdfast.boxes.spec import BoxSpec, Lifetime, VolumeMount
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
 from holdfast.interpreter.errors import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.host import Host, Record
@@ -304,7 +304,7 @@ class Children:
             kept = {**payload, "result": result} if error is None else payload
             try:
                 await child.of.box.files.write(path, _document(kept))
-            except (BoxError, shipping.Unshippable) as problem:  # the thread has it, and says what is missing
+            except (BoxError, value_codec.Unshippable) as problem:  # the thread has it, and says what is missing
                 payload["unkept"], path = str(problem)[:_LONGEST_MESSAGE], None
             else:
                 payload["path"] = path
@@ -326,9 +326,9 @@ def refuse(depth: int, children: int, limits: ChildLimits) -> TooManyChildren | 
 
 
 def _document(payload: dict[str, Any]) -> bytes:
-    document = shipping.dump(payload)
+    document = value_codec.dump(payload)
     if len(document) > _LARGEST_RESULT:
-        raise shipping.Unshippable(f"it has {len(document):,} bytes, and {_LARGEST_RESULT:,} at most are kept")
+        raise value_codec.Unshippable(f"it has {len(document):,} bytes, and {_LARGEST_RESULT:,} at most are kept")
     return document
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, BoxUnreachable, ConnectRefused, ExecTimeout, Refused
 from holdfast.boxes.process import Connection
-from holdfast.guest.kernel.wire import Garbage, Unpacker, pack
+from holdfast.guest.kernel.protocol import Garbage, Unpacker, pack
 from holdfast.interpreter.errors import KernelLost
 
 LEASE_SECONDS: Final = 15.0

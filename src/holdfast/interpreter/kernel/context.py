@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection, Stream
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.guest.kernel.descriptors import CUT_OFF
-from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack, pack_head
+from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack, pack_head
 from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel.execution import Printed, Running, killed, result_of
@@ -321,10 +321,10 @@ class Context:
                 raise RuntimeError(f"more than {_MOST_CALLS} calls at once")
             if self.handler is None or name not in {each.name for each in self._tools}:
                 raise LookupError(f"the host has no {name}")
-            given = shipping.load(body)
+            given = value_codec.load(body)
             result = await self.handler(Call(id, name, tuple(given["args"]), given["kwargs"], running.id))
             submitted = isinstance(result, Submission)
-            return {"ok": True, "submitted": submitted}, shipping.dump(result.values if submitted else result)
+            return {"ok": True, "submitted": submitted}, value_codec.dump(result.values if submitted else result)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # whatever a tool raises is for the code that called it
@@ -364,16 +364,18 @@ class Context:
         tools: Sequence[ToolName] | None = None,
         restore: bool = False,
     ) -> Execution:
-        """Run code to its end. `given` are variables by `shipping.dump_parts` already. `timeout` counts while the code
-        computes, not while the host works for it. `env` is added to its environment for that time. `tools` are defined
-        before, where they are others than now. `restore`: where it has to be killed, `restart` can bring back what it
-        has in memory now.
+        """Run code to its end.
 
-        What the code does wrong is in the result. Raises `KernelLost`, `KernelUnreachable`, and `shipping.Unshippable`
-        for variables that cannot be sent.
+        `given` are variables that `value_codec.dump_parts` has encoded already. `timeout` counts while the code
+        computes, not while the host works for it. `env` is added to its environment for that time. `tools` are defined
+        first, if they differ from the ones that are defined now. With `restore`, `restart` can bring back what the
+        context has in memory now, should it have to be killed.
+
+        Errors of the code are in the result. Raises `KernelLost`, `KernelUnreachable`, and
+        `value_codec.Unshippable` for variables that cannot be sent.
         """
         id = id or f"x-{secrets.token_hex(8)}"
-        body = shipping.dump_parts(dict(variables)) if variables else given
+        body = value_codec.dump_parts(dict(variables)) if variables else given
         async with self._turn:
             done = _future()
             running = Running(id, time.monotonic(), limit, done, on_output)
@@ -619,8 +621,8 @@ def _arguments_of(error: Exception) -> bytes:
         return b""
     given = [*error.args, error.filename] if isinstance(error, OSError) and error.filename else list(error.args)
     try:
-        content = shipping.dump(given)
-    except shipping.Unshippable:
+        content = value_codec.dump(given)
+    except value_codec.Unshippable:
         return b""
     return content if len(content) <= _LONGEST_MESSAGE else b""
 

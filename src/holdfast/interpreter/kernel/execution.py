@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.boxes.process import Stream
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.errors import KernelUnreachable
 from holdfast.interpreter.results import VALUE, Artifact, CodeError, Execution
 
@@ -116,7 +116,7 @@ def result_of(running: Running, document: Mapping[str, Any], content: bytes, now
             told = CodeError(
                 str(error["kind"]), str(error["message"]), str(error["traceback"]), bool(error.get("syntax"))
             )
-        value = shipping.load(content) if content else None
+        value = value_codec.load(content) if content else None
         text = document.get("text")
         missing = None if document.get("unshipped") is None else str(document["unshipped"])
         if missing is not None and text is None:

@@ -23,7 +23,7 @@ from holdfast.boxes.errors import (
     Unsupported,
 )
 from holdfast.boxes.process import Connection, Process, ProcessState
-from holdfast.guest.kernel.wire import Garbage, Unpacker, pack
+from holdfast.guest.kernel.protocol import Garbage, Unpacker, pack
 from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.kernel.broker import Broker

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.files import Files
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import EXECUTION
@@ -51,7 +51,7 @@ async def read_value(files: Files | None, execution: Execution) -> Any:
                 hint="read less of it, or have the code write a file",
             )
     try:
-        return await asyncio.to_thread(shipping.load, data)
+        return await asyncio.to_thread(value_codec.load, data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidInterpreter(
             f"the value of {execution.id} cannot be read: {error}", hint="run the code again"

@@ -1,6 +1,6 @@
 """The state of a context: saved to a file of its box, taken out as bytes, and put into another one.
 
-Nothing of it is read here but its first line: it is made and understood in boxes, by `holdfast.guest.kernel.saving`.
+Nothing of it is read here but its first line. It is written and read in boxes, by `holdfast.guest.kernel.state_file`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, FileProblem
-from holdfast.guest.kernel.saving import MAGIC
+from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, StateFailed
 from holdfast.interpreter.kernel.context import GRACE_SECONDS, Context, ContextRefused
 from holdfast.interpreter.results import Saved

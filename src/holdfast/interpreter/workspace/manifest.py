@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import OutputTooLarge, Unsupported
-from holdfast.guest.manifests import MAX_BYTES, MAX_NAMES
+from holdfast.guest.volume_manifests import MAX_BYTES, MAX_NAMES
 from holdfast.interpreter.errors import InvalidInterpreter, ManifestConflict, WorkspaceFailed
 from holdfast.interpreter.workspace.volumes import MEMORY
 

@@ -57,10 +57,10 @@ class Runtime:
 
     def first(self, box: str, run: str) -> list[str]:
         """Process 1 of a box: the guest, and beside it a bridge on the container's own stdin and stdout."""
-        return [*self.python, "-I", "-S", "-B", "-X", "utf8", f"{_GUEST}/attached.py", f"run={run}", f"box={box}"]
+        return [*self.python, "-I", "-S", "-B", "-X", "utf8", f"{_GUEST}/stdio_init.py", f"run={run}", f"box={box}"]
 
     def bridge(self, run: str) -> list[str]:
-        return [*self.python, "-I", "-S", "-B", "-X", "utf8", f"{_GUEST}/attached.py", "join", f"run={run}"]
+        return [*self.python, "-I", "-S", "-B", "-X", "utf8", f"{_GUEST}/stdio_init.py", "join", f"run={run}"]
 
 
 def same_machine(info: Mapping[str, Any]) -> bool:

@@ -28,9 +28,9 @@ def guest_command(
     It makes `run`, and forgets the processes that it finds there where they are of another box than `box`: those of a
     box that this one was copied from. `options` are the guest's own, say `processes=1000` or `unconfined`.
     """
-    return [*python, *_FLAGS, f"{folder}/bridge.py", "start", f"run={run}", f"box={box}", *options]
+    return [*python, *_FLAGS, f"{folder}/stream_server.py", "start", f"run={run}", f"box={box}", *options]
 
 
 def bridge_command(python: Sequence[str], folder: str, *, run: str = RUN) -> list[str]:
     """Joins its stdin and stdout to the guest of the same `run`. It waits some seconds for a guest that comes up."""
-    return [*python, *_FLAGS, f"{folder}/bridge.py", "join", f"run={run}"]
+    return [*python, *_FLAGS, f"{folder}/stream_server.py", "join", f"run={run}"]

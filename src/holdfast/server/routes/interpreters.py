@@ -20,7 +20,7 @@ from pydantic.functional_validators import AfterValidator
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
-from holdfast.guest.kernel import shipping
+from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.server.lazy.interpreters import LABEL
@@ -356,8 +356,8 @@ def _sound(text: str) -> str:
 def _form(value: Any) -> Any:
     """As JSON: what that lacks has a form with `$`."""
     try:
-        return json.loads(shipping.dump(value).decode("utf-8", "replace"))
-    except (shipping.Unshippable, ValueError):
+        return json.loads(value_codec.dump(value).decode("utf-8", "replace"))
+    except (value_codec.Unshippable, ValueError):
         return None
 
 
@@ -528,7 +528,7 @@ def _header(unsaved: Mapping[str, str]) -> str:
 
 async def _begin(id: str, new: NewExecution, interpreters: ServerInterpreters) -> Underway:
     try:
-        variables = {name: shipping.from_form(value) for name, value in new.variables.items()}
+        variables = {name: value_codec.from_form(value) for name, value in new.variables.items()}
     except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidInterpreter(f"a variable is not what it says it is: {error}") from None
     execution = new.id or f"x-{secrets.token_hex(8)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from holdfast.guest.kernel.leases import MOST_CALLS, Leases
+from holdfast.guest.kernel.outbox import MOST_CALLS, Leases
 
 
 def leases(seconds: float = 10.0) -> Leases:

@@ -12,10 +12,10 @@ import struct
 import sys
 import time
 
-from holdfast.guest import lineage
+from holdfast.guest import process_tree
 from holdfast.guest.kernel import context as contexts
-from holdfast.guest.kernel import notation
-from holdfast.guest.kernel.wire import HEAD, Garbage, Unpacker, pack
+from holdfast.guest.kernel import json_codec
+from holdfast.guest.kernel.protocol import HEAD, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _PACKET = 1 << 16
 
 def run(listener: _socket.socket, configuration: bytes) -> None:
     """Never returns. Somebody may have connected already."""
-    config = notation.loads(configuration)
-    lineage.adopt_orphans()
+    config = json_codec.loads(configuration)
+    process_tree.adopt_orphans()
     prepare(config)
     Nursery(config, listener).serve()
 
@@ -209,7 +209,7 @@ class Nursery:
                     _say(connection, {"t": "refused", "why": "ended", "code": self._ended.get(id)})
                     return
                 context = self._make(id, connection)
-            told = notation.dumps({"made": made}).encode()
+            told = json_codec.dumps({"made": made}).encode()
             rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, connection.fileno().to_bytes(4, sys.byteorder))]
             context.control.sendmsg([told], rights)
         elif kind == "signal":
@@ -235,9 +235,9 @@ class Nursery:
     def _kill(self, context: Born) -> None:
         """With all that it has started, but for other contexts: those that were forked off it live on."""
         others = [each.pid for each in (*self._living.values(), *self._points.values()) if each is not context]
-        doomed = lineage.find_descendants(context.pid, others)
+        doomed = process_tree.find_descendants(context.pid, others)
         os.kill(context.pid, _signal.SIGKILL)
-        lineage.send_to(doomed, lineage.SIGKILL)
+        process_tree.send_to(doomed, process_tree.SIGKILL)
         self._bury(context.pid, 128 + _signal.SIGKILL)  # nobody is to be handed on to it any more
 
     def _find_broker(self, connection: _socket.socket) -> int:
@@ -332,7 +332,7 @@ class Nursery:
             self._by_control.pop(context.control.fileno(), None)
             return False
         try:
-            document = notation.loads(data)
+            document = json_codec.loads(data)
             if document["t"] == "born" and len(given) == 1 and len(self._living) < MOST:
                 control = _socket.socket(fileno=given.pop())
                 if document["id"] in self._living:

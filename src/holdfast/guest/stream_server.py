@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from holdfast.guest import codec, frames, keeping
-    from holdfast.guest.carrying import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+    from holdfast.guest import codec, frames, output_log
+    from holdfast.guest.pumps import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
     import frames
-    import keeping
-    from carrying import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+    import output_log
+    from pumps import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
 
 _LISTENER = 3
 """Where the guest expects its listener."""
@@ -506,11 +506,11 @@ class Bridge:
     # --- processes that go on by themselves ---
 
     def spawn(self, call: Call, request: "Any") -> None:
-        descriptors = keeping.make(request)
+        descriptors = output_log.make(request)
 
         def on_message(message: bytes, given: "list[int]") -> None:
             if "error" in codec.decode(message):
-                keeping.forget(request["id"])
+                output_log.forget(request["id"])
             call.answer_raw(message, given)
 
         try:
@@ -520,11 +520,11 @@ class Bridge:
 
     def kept(self, call: Call, request: "Any") -> None:
         """What is known of one process, or of all."""
-        call.answer({"processes": keeping.describe(request["id"])})
+        call.answer({"processes": output_log.describe(request["id"])})
 
     def output(self, call: Call, request: "Any") -> None:
         """What a process printed, from `offset` on; with `follow`, until it has ended and all was read."""
-        descriptor = keeping.open_output(request["id"], request["stream"])
+        descriptor = output_log.open_output(request["id"], request["stream"])
         os.lseek(descriptor, request["offset"], os.SEEK_SET)
         source = self.stream_file(call, descriptor, request["length"], request["follow"])
         if isinstance(source, Follow) and not source.ended:
@@ -614,7 +614,7 @@ def wait_for_guest(run: str) -> None:
 
 def start(box: str, options: "list[str]") -> None:
     """Be the guest: process 1."""
-    keeping.belong_to(box)
+    output_log.belong_to(box)
     try:
         os.unlink(SOCKET)
     except FileNotFoundError:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import _socket
 import errno
 
-from holdfast.guest.runner.loop import READ, WRITE
+from holdfast.guest.runner.event_loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.guest.runner.loop import Loop, Timer
+    from holdfast.guest.runner.event_loop import Loop, Timer
 
 _PIECE = 65536
 _MAX_HEAD = 32 << 10

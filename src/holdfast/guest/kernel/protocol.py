@@ -6,7 +6,7 @@ it is. What a side takes is bounded by what it says when it reads: nobody keeps 
 
 import struct
 
-from holdfast.guest.kernel import notation
+from holdfast.guest.kernel import json_codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def pack(document: "dict[str, Any]", body: bytes = b"") -> bytes:
 
 def pack_head(document: "dict[str, Any]", size: int) -> bytes:
     """A message without its body, which has that size and follows."""
-    told = notation.dumps(document).encode()
+    told = json_codec.dumps(document).encode()
     if len(told) > LONGEST_DOCUMENT:
         raise Garbage("a message of %d bytes" % len(told))
     return HEAD.pack(len(told), size) + told
@@ -72,7 +72,7 @@ class Unpacker:
             return None
         with memoryview(self._held) as held:
             try:
-                document = notation.loads(bytes(held[start : start + told]))
+                document = json_codec.loads(bytes(held[start : start + told]))
             except (ValueError, RecursionError):
                 raise Garbage("a message that is no JSON") from None
             is_large = body >= _LARGE and end == len(self._held)

@@ -9,24 +9,24 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.guest import bridge
+    from holdfast.guest import stream_server
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
-    import bridge
+    import stream_server
 
 
 def main(arguments: "list[str]") -> None:
     if arguments[0] == "join":
-        bridge.main(arguments)
+        stream_server.main(arguments)
     elif os.fork() == 0:
-        bridge.main(["join"] + [each for each in arguments if each.startswith("run=")])
+        stream_server.main(["join"] + [each for each in arguments if each.startswith("run=")])
         os._exit(0)
     else:
         nothing = os.open("/dev/null", os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         os.close(nothing)
-        bridge.main(["start", *arguments])
+        stream_server.main(["start", *arguments])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.guest import codec, frames
-    from holdfast.guest.bridge import Bridge
+    from holdfast.guest.stream_server import Bridge
 else:
     import codec
     import frames

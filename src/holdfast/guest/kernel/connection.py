@@ -10,9 +10,9 @@ import _thread
 import select
 import struct
 
-from holdfast.guest.kernel import notation
+from holdfast.guest.kernel import json_codec
 from holdfast.guest.kernel.descriptors import raised
-from holdfast.guest.kernel.wire import PIECE, Garbage, Unpacker, pack
+from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Line:
     def tell_nursery(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
         given = _pack_integers("%di" % len(descriptors), *descriptors) if descriptors else b""
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, given)] if given else []
-        self.control.sendmsg([notation.dumps(document).encode()], rights)
+        self.control.sendmsg([json_codec.dumps(document).encode()], rights)
 
     def let_go(self) -> None:
         """In a forked child: the parent's connection and control are the parent's."""

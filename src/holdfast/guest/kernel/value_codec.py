@@ -8,7 +8,7 @@ value that has no such form is said to have none, and is never cut.
 import binascii
 import struct
 
-from holdfast.guest.kernel import notation
+from holdfast.guest.kernel import json_codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Unshippable(Exception):
 def dump(value: "Any") -> bytes:
     """Raises `Unshippable`."""
     try:
-        return notation.dumps(to_form(value), allow_nan=False).encode()
+        return json_codec.dumps(to_form(value), allow_nan=False).encode()
     except (RecursionError, ValueError) as error:
         raise Unshippable(str(error)) from None
 
 
 def load(data: "bytes | bytearray") -> "Any":
-    return from_form(notation.loads(data))
+    return from_form(json_codec.loads(data))
 
 
 _HEAD = struct.Struct(">Q")
@@ -73,7 +73,7 @@ def dump_parts(value: "Any") -> "list[bytes]":
     tenth of the time that JSON takes. Raises `Unshippable`."""
     parts = Parts()
     try:
-        document = notation.dumps(to_form(value, 0, parts), allow_nan=False).encode()
+        document = json_codec.dumps(to_form(value, 0, parts), allow_nan=False).encode()
     except (RecursionError, ValueError) as error:
         raise Unshippable(str(error)) from None
     return [_HEAD.pack(len(document)), document, *parts.pieces]
@@ -84,7 +84,7 @@ def load_parts(data: "bytes | bytearray") -> "Any":
     with memoryview(data) as held:
         (size,) = _HEAD.unpack_from(held)
         with held[_HEAD.size : _HEAD.size + size] as document, held[_HEAD.size + size :] as rest:
-            return from_form(notation.loads(bytes(document)), Parts(rest))
+            return from_form(json_codec.loads(bytes(document)), Parts(rest))
 
 
 def _text_of(data: "bytes | bytearray | memoryview") -> str:

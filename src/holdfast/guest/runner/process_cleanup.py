@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from holdfast.guest import lineage
+from holdfast.guest import process_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.guest.runner.loop import Loop
+    from holdfast.guest.runner.event_loop import Loop
 
 _LOOK = 0.02
 _HOPELESS = 30.0
@@ -33,24 +33,24 @@ class Ending:
 
     def look_now(self) -> None:
         """A child has ended: it may have been the last."""
-        if not self._done and not lineage.find_descendants(os.getpid()):
+        if not self._done and not process_tree.find_descendants(os.getpid()):
             self._finish()
 
     def _look(self) -> None:
         if self._done:
             return
-        left = lineage.find_descendants(os.getpid())
+        left = process_tree.find_descendants(os.getpid())
         now = self._loop.clock()
         if not left or now >= self._kill_at + _HOPELESS:
             self._finish()
             return
         if now >= self._kill_at:
-            lineage.send_to(left, lineage.SIGKILL)
+            process_tree.send_to(left, process_tree.SIGKILL)
         else:
             new = [each for each in left if each not in self._asked]
             self._asked.update(new)
-            lineage.send_to(new, lineage.SIGTERM)
-            lineage.send_to(new, 18)  # SIGCONT: one that is held could not follow
+            process_tree.send_to(new, process_tree.SIGTERM)
+            process_tree.send_to(new, 18)  # SIGCONT: one that is held could not follow
         self._loop.after(_LOOK, self._look)
 
     def _finish(self) -> None:

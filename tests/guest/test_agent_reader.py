@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.guest import reading
-from holdfast.guest.reading import MAX_RECORD, MAX_RESULT, Reader, add_usage, shorten, status_in, text_of, usage_of
+from holdfast.guest import agent_reader
+from holdfast.guest.agent_reader import MAX_RECORD, MAX_RESULT, Reader, add_usage, shorten, status_in, text_of, usage_of
 from holdfast.harnesses.claude.reader import Reader as ClaudeReader
 from holdfast.harnesses.pi.reader import Reader as PiReader
 
@@ -31,7 +31,7 @@ class Plain(Reader):
         return self.event(record)
 
     def outcome(self, exit_code: int | None) -> dict[str, Any]:
-        return reading.ended("completed")
+        return agent_reader.ended("completed")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_calls_and_messages_without_end_are_bounded() -> None:
     for number in range(5000):
         reader.begin_call(str(number), "x", None)
         reader.stream(f"m{number}", "x")
-    assert len(reader.close()) <= reading.MAX_OPEN_CALLS + reading.MAX_OPEN_MESSAGES
+    assert len(reader.close()) <= agent_reader.MAX_OPEN_CALLS + agent_reader.MAX_OPEN_MESSAGES
 
 
 def test_usage_adds_up_and_takes_nothing_but_counts() -> None:
@@ -217,12 +217,12 @@ def test_nothing_that_an_agent_prints_breaks_its_reader(
 
 
 def test_it_imports_little_for_it_does_so_at_every_start_of_an_agent() -> None:
-    folder = Path(reading.__file__).parent
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import reading; print(*sys.modules)"
+    folder = Path(agent_reader.__file__).parent
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import agent_reader; print(*sys.modules)"
     ran = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
-    assert "reading" in ran.stdout.split()
+    assert "agent_reader" in ran.stdout.split()
     assert not {"dataclasses", "typing", "inspect", "asyncio", "pathlib"} & set(ran.stdout.split())
 
 
@@ -243,6 +243,6 @@ def test_it_imports_little_for_it_does_so_at_every_start_of_an_agent() -> None:
 def test_a_request_that_is_longer_than_the_context_is_told_from_others(
     status: int | None, message: str, code: str
 ) -> None:
-    error = reading.model_error(status, message)
+    error = agent_reader.model_error(status, message)
     assert error["code"] == code
     assert ("at fault" in error["hint"]) is (code == "model_unavailable")

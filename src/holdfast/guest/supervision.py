@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.guest import lineage
+    from holdfast.guest import process_tree
 else:
-    import lineage
+    import process_tree
 
 
 def tend(begin: "Callable[[], int]", tell: int) -> None:
@@ -23,7 +23,7 @@ def tend(begin: "Callable[[], int]", tell: int) -> None:
     for number in (_signal.SIGINT, _signal.SIGHUP, _signal.SIGTERM):
         _signal.signal(number, lambda number, frame: None)  # what is ignored, who is started would ignore too
     posix.setsid()
-    lineage.adopt_orphans()
+    process_tree.adopt_orphans()
     pid = begin()
     # Who ends everything in a box asks the guest's children, where there is no namespace: pass it on.
     _signal.signal(_signal.SIGTERM, lambda number, frame: pass_on(pid, number))
@@ -34,7 +34,7 @@ def tend(begin: "Callable[[], int]", tell: int) -> None:
         except OSError:
             pass
     code = wait_for(pid)
-    lineage.end_all()
+    process_tree.end_all()
     posix._exit(code if code >= 0 else 128 - code)
 
 

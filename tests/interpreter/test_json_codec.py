@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.boxes import packing
-from holdfast.guest.kernel import notation
+from holdfast.guest.kernel import json_codec
 
 _VALUES = st.recursive(
     st.none()
@@ -28,10 +28,10 @@ _VALUES = st.recursive(
 
 @given(_VALUES)
 def test_that_it_is_as_the_package_writes_and_reads_it(value: Any) -> None:
-    written = notation.dumps(value)
+    written = json_codec.dumps(value)
     assert written == json.dumps(value, separators=(",", ":"))
-    assert notation.dumps(value, allow_nan=False) == written
-    assert notation.loads(written) == notation.loads(f" {written}\n".encode()) == json.loads(written)
+    assert json_codec.dumps(value, allow_nan=False) == written
+    assert json_codec.loads(written) == json_codec.loads(f" {written}\n".encode()) == json.loads(written)
 
 
 @given(st.text() | st.text('[]{}",:0123456789.eE-+truefalsnN \n\\'))
@@ -40,59 +40,59 @@ def test_that_it_refuses_what_the_package_refuses(text: str) -> None:
         wanted = json.loads(text)
     except ValueError:
         with pytest.raises(ValueError, match=r"."):
-            notation.loads(text)
+            json_codec.loads(text)
     else:
-        assert repr(notation.loads(text)) == repr(wanted)
+        assert repr(json_codec.loads(text)) == repr(wanted)
 
 
 @pytest.mark.parametrize("text", ["", " ", "{", "[1,", "1 2", '"a', "{1:2}", "nul", "\ufeff1", '"\n"', b"\xff"])
 def test_that_garbage_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        notation.loads(text)
+        json_codec.loads(text)
 
 
 def test_that_what_is_no_number_is_written_where_it_may_be() -> None:
-    assert notation.dumps([math.inf, -math.inf]) == "[Infinity,-Infinity]"
-    assert math.isnan(notation.loads(notation.dumps(math.nan)))
+    assert json_codec.dumps([math.inf, -math.inf]) == "[Infinity,-Infinity]"
+    assert math.isnan(json_codec.loads(json_codec.dumps(math.nan)))
     with pytest.raises(ValueError, match=r"."):
-        notation.dumps([math.inf], allow_nan=False)
+        json_codec.dumps([math.inf], allow_nan=False)
 
 
 def test_that_lone_surrogates_survive() -> None:
-    assert notation.dumps("\ud800é") == '"\\ud800\\u00e9"'
-    assert notation.loads(notation.dumps("\ud800é")) == "\ud800é"
-    assert notation.loads('"\ud800"'.encode("utf-8", "surrogatepass")) == "\ud800"
+    assert json_codec.dumps("\ud800é") == '"\\ud800\\u00e9"'
+    assert json_codec.loads(json_codec.dumps("\ud800é")) == "\ud800é"
+    assert json_codec.loads('"\ud800"'.encode("utf-8", "surrogatepass")) == "\ud800"
 
 
 def test_that_what_json_has_not_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="set is not JSON serializable"):
-        notation.dumps({"a": {1}})
+        json_codec.dumps({"a": {1}})
 
 
 def test_that_what_holds_itself_ends() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(RecursionError):
-        notation.dumps(value)
+        json_codec.dumps(value)
     with pytest.raises(RecursionError):
-        notation.loads("[" * 100_000)
+        json_codec.loads("[" * 100_000)
 
 
 def test_that_it_works_without_the_c_code() -> None:
     code = """
 import sys
 sys.modules["_json"] = None
-from holdfast.guest.kernel import notation
-assert notation.dumps({"a": [1, 2.5, None, "\\ud800"]}) == '{"a":[1,2.5,null,"\\\\ud800"]}'
-assert notation.loads(b' {"a": [1, NaN]} ')["a"][0] == 1
+from holdfast.guest.kernel import json_codec
+assert json_codec.dumps({"a": [1, 2.5, None, "\\ud800"]}) == '{"a":[1,2.5,null,"\\\\ud800"]}'
+assert json_codec.loads(b' {"a": [1, NaN]} ')["a"][0] == 1
 for text in ("", "{", "1 2"):
     try:
-        notation.loads(text)
+        json_codec.loads(text)
     except ValueError:
         continue
     raise AssertionError(text)
 """
-    source = Path(notation.__file__).parents[3]
+    source = Path(json_codec.__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source)})
 
 
@@ -100,9 +100,8 @@ def test_that_a_kernel_loads_little(tmp_path: Path) -> None:
     """Each of these takes as long as some of its own modules."""
     archive = tmp_path / "kernel.zip"
     archive.write_bytes(packing.pack(["holdfast.guest.kernel.boot"]))
-    code = (
-        f"import sys; sys.path.insert(0, {str(archive)!r}); import holdfast.guest.kernel.nursery; print(*sys.modules)"
-    )
+    module = "holdfast.guest.kernel.fork_server"
+    code = f"import sys; sys.path.insert(0, {str(archive)!r}); import {module}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True)
     loaded = set(ran.stdout.split())
     assert "holdfast.guest.kernel.context" in loaded
