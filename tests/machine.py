@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from holdfast.providers.local import limits
+from holdfast.providers.host import limits
 
 BACKEND: Final = limits.detect()
 """What limits local boxes here."""

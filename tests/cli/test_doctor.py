@@ -30,7 +30,7 @@ from holdfast.cli.server.machine import (
     judge_sqlite,
     judge_users,
 )
-from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
+from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
 from holdfast.providers.local.machine import Bubblewrap, Facts, Trial
 
 ROOTS = dict.fromkeys(CONTROLLERS, "/sys/fs/cgroup")

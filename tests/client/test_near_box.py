@@ -14,7 +14,7 @@ from holdfast.boxes import BoxSpec
 from holdfast.boxes.errors import BoxStopped, ConnectRefused
 from holdfast.boxes.spec import OnIdle
 from holdfast.client.box.local_box import NearBox, folder_of
-from holdfast.providers.local.inotify import FileWatch
+from holdfast.providers.host.inotify import FileWatch
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

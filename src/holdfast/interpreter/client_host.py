@@ -28,7 +28,7 @@ from holdfast.interpreter.errors import CompletionFailed, InterpreterError, Inva
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
-from holdfast.providers.local.inotify import FileWatch
+from holdfast.providers.host.inotify import FileWatch
 from holdfast.threads.ids import new_id
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.boxes.errors import BoxConflict, BoxUnreachable, CannotExecute, InvalidSpec, Unsupported
-from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_answers import GuestRefused
 
 _MAX_SIZE: Final = 10_000
 

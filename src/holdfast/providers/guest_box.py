@@ -16,8 +16,8 @@ from holdfast.boxes.network_policy import DOOR, NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels
-from holdfast.providers.answers import GuestRefused, number_in, optional_number_in
 from holdfast.providers.commands import check_terminal
+from holdfast.providers.guest_answers import GuestRefused, number_in, optional_number_in
 from holdfast.providers.steps import Check, take_step
 
 _PING_SECONDS: Final = 10.0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.boxes.box import Step
 from holdfast.boxes.errors import BoxError
-from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_answers import GuestRefused
 
 Check = Callable[[], Awaitable[str]]
 """Says what it found, or raises `BoxError` or `GuestRefused`."""

@@ -18,9 +18,9 @@ from typing import Final
 
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import POOL
-from holdfast.providers.local.ground import PREPARED, SEALED, Ground
-from holdfast.providers.local.launch import stage_for
-from holdfast.providers.local.link import PAUSED, Link, is_guest, monitor_name
+from holdfast.providers.host.ground import PREPARED, SEALED, Ground
+from holdfast.providers.host.launch import stage_for
+from holdfast.providers.host.link import PAUSED, Link, is_guest, monitor_name
 
 _OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED, SEALED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}

@@ -18,8 +18,8 @@ from holdfast.boxes.errors import BoxError, FileProblem, HostileArchive, Invalid
 from holdfast.boxes.files import MAX_READ
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount
-from holdfast.providers.local.ground import measure
-from holdfast.providers.local.runtime import OWN_LAYERS
+from holdfast.providers.host.ground import measure
+from holdfast.providers.host.layers import OWN_LAYERS
 from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio

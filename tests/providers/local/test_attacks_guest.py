@@ -20,10 +20,10 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, open_descr
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxError, BoxUnreachable, FileProblem, HostileArchive
 from holdfast.guest import codec
-from holdfast.providers.local import link
-from holdfast.providers.local import process as local_process
-from holdfast.providers.local.box import LocalBox
-from holdfast.providers.local.ports import SocketConnection
+from holdfast.providers.host import link
+from holdfast.providers.host import process as local_process
+from holdfast.providers.host.box import LocalBox
+from holdfast.providers.host.ports import SocketConnection
 
 pytestmark = pytest.mark.anyio
 

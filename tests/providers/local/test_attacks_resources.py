@@ -13,8 +13,9 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotExecute, NoSpace
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.local import LocalProvider, guard
-from holdfast.providers.local.limits import RLIMITS, detect
+from holdfast.providers.host import disk_guard
+from holdfast.providers.host.limits import RLIMITS, detect
+from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -296,8 +297,8 @@ async def test_output_that_never_ends_is_kept_up_to_the_box_s_disk(tmp_path: Pat
 
 
 def test_a_machine_without_room_for_names_has_no_room() -> None:
-    assert guard.judge({"a": None, "b": None}, {"a": 10, "b": 20}, 0, 1)[0].id == "b"
-    assert guard.judge({"a": None}, {"a": 10}, 2, 1) == []
+    assert disk_guard.judge({"a": None, "b": None}, {"a": 10, "b": 20}, 0, 1)[0].id == "b"
+    assert disk_guard.judge({"a": None}, {"a": 10}, 2, 1) == []
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------------

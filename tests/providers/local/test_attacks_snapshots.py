@@ -18,8 +18,9 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.local import LocalProvider, limits
-from holdfast.providers.local.link import Link
+from holdfast.providers.host import limits
+from holdfast.providers.host.link import Link
+from holdfast.providers.local import LocalProvider
 from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio

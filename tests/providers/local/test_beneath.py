@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.providers.local.beneath import FOLDER, open_beneath, open_by_steps
-from holdfast.providers.local.ground import measure
+from holdfast.providers.host.beneath import FOLDER, open_beneath, open_by_steps
+from holdfast.providers.host.ground import measure
 
 _EXCHANGE = 2
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes.errors import BoxError
-from holdfast.providers.local import copier
-from holdfast.providers.local.beneath import FOLDER
-from holdfast.providers.local.copying import check_copied
+from holdfast.providers.host import copier
+from holdfast.providers.host.beneath import FOLDER
+from holdfast.providers.host.layer_copy import check_copied
 
 
 @pytest.fixture

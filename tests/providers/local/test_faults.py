@@ -17,8 +17,8 @@ from holdfast.boxes.box import Power
 from holdfast.boxes.errors import BoxStopped
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.host.link import get_descriptor
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.link import get_descriptor
 from holdfast.testing import box_faults
 from holdfast.testing.box_fault_work import SERVICE_WORK, WORK, Victim
 from holdfast.testing.box_faults import Neighbour, strike_at_steps

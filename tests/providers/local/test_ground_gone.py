@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.host.link import Link
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.link import Link
 from holdfast.providers.pipes import readable
 
 pytestmark = pytest.mark.anyio

@@ -20,8 +20,8 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxStopped
 from holdfast.boxes.process import Process, ProcessState
 from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.host.link import Link
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.link import Link
 from holdfast.providers.pipes import readable
 
 pytestmark = [

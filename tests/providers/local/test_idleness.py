@@ -21,8 +21,8 @@ from holdfast.boxes.network_policy import Traffic
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.providers.host.box import LocalBox
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.box import LocalBox
 from holdfast.testing.provider_suite.ground import eventually
 from holdfast.threads.ids import now_ms
 

@@ -18,8 +18,8 @@ from tests.providers.local.test_attacks import CONNECT, READ, SYSTEM_CALLS
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import Refused
 from holdfast.boxes.spec import BoxSpec
+from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.images import interpreter
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ class ImageScene(Scene):
     """The same, with the guest's interpreter: the image has none."""
 
     async def attack(self, program: str, *arguments: str, box: Box | None = None, timeout: float = PATIENCE) -> Any:
-        python = interpreter.prepare(self.provider.ground, self.provider.mounted.host_python).command
+        python = portable_python.prepare(self.provider.ground, self.provider.mounted.host_python).command
         done = await (box or self.box).exec([*python, "-c", PRELUDE + program, *arguments], timeout=timeout)
         assert done.exit_code == 0, done.stderr.decode()
         return json.loads(done.stdout)

@@ -26,8 +26,8 @@ from tests.providers.local.world import folder_site
 from holdfast.boxes import Box, BoxSpec
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop
+from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.images import interpreter
 from holdfast.providers.local.images.dnf import amended
 from holdfast.threads.ids import new_id
 
@@ -349,7 +349,7 @@ tell(told)
 async def test_what_apk_does_to_install_a_package_is_let_through(tmp_path: Path) -> None:
     async with LocalProvider(tmp_path / "home") as provider:
         await provider.images.import_archive("busybox", rootfs.pieces(rootfs.busybox().done()))
-        python = interpreter.prepare(provider.ground, provider.mounted.host_python).command
+        python = portable_python.prepare(provider.ground, provider.mounted.host_python).command
         box = await provider.create(BoxSpec(image="busybox"), id=new_id("b"))
         done = await box.exec([*python, "-c", PRELUDE + _APK], timeout=60)
         assert done.ok, done.stderr.decode()

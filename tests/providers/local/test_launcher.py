@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.host.launch import stage_for
 from holdfast.providers.local import LocalProvider
-from holdfast.providers.local.launch import stage_for
 
 pytestmark = [
     pytest.mark.anyio,

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from tests.machine import BACKEND, needs_groups
 
-from holdfast.providers.local import limits
-from holdfast.providers.local.limits import (
+from holdfast.providers.host import limits
+from holdfast.providers.host.limits import (
     CGROUP_V1,
     CGROUP_V2,
     RLIMITS,

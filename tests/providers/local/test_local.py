@@ -15,7 +15,8 @@ from holdfast.boxes import Box, BoxSpec, ProcessState
 from holdfast.boxes.box import Power
 from holdfast.boxes.errors import CannotIsolate
 from holdfast.boxes.labels import POOL
-from holdfast.providers.local import LocalProvider, guard, layers, runtime
+from holdfast.providers.host import disk_guard, layers
+from holdfast.providers.local import LocalProvider, runtime
 from holdfast.providers.local.bubblewrap import Files, Machine, Mount, arguments
 from holdfast.threads.ids import new_id, now_ms
 
@@ -183,7 +184,7 @@ def test_the_sandbox_is_built_from_the_bottom_up() -> None:
 def test_who_is_stopped_from_writing(
     limits: dict[str, int | None], used: dict[str, int], free: int, stopped: list[str]
 ) -> None:
-    assert [verdict.id for verdict in guard.judge(limits, used, free, reserve=5)] == stopped
+    assert [verdict.id for verdict in disk_guard.judge(limits, used, free, reserve=5)] == stopped
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import Limits
 from holdfast.guest import codec
-from holdfast.providers.local.link import Link
+from holdfast.providers.host.link import Link
 from holdfast.providers.local.network import WaysOut
 
 pytestmark = pytest.mark.anyio

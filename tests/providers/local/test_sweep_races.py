@@ -14,8 +14,9 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service import Boxes
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
-from holdfast.providers.local import LocalProvider, limits
-from holdfast.providers.local.ground import BoxRecord
+from holdfast.providers.host import limits
+from holdfast.providers.host.ground import BoxRecord
+from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
 

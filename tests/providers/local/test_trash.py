@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.local import trash
-from holdfast.providers.local.ground import Ground
+from holdfast.providers.host import trash
+from holdfast.providers.host.ground import Ground
 from holdfast.providers.local.provider import LocalProvider
 from holdfast.threads.ids import new_id
 

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount
+from holdfast.providers.host.link import Link
 from holdfast.providers.local import LocalProvider, runtime
-from holdfast.providers.local.link import Link
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has but one")]
 REOPENS = "echo told > /dev/stdout; echo also > /dev/stderr"

@@ -13,7 +13,7 @@ from holdfast.boxes.box import Box, BoxInfo, Power
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import codec
-from holdfast.providers.local.link import Link
+from holdfast.providers.host.link import Link
 from holdfast.providers.process import ProcessProvider
 from holdfast.providers.stream import PipeTransport, StreamBox, StreamLink, Transport, bridge_command
 

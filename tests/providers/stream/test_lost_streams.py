@@ -117,7 +117,7 @@ async def test_whoever_waits_in_a_box_that_stops_or_goes_is_told_so(provider: Pi
 
 
 def _guest_link(provider: PipesProvider) -> Any:
-    from holdfast.providers.local.link import Link
+    from holdfast.providers.host.link import Link
 
     return Link("one", provider.ground.box("one"))
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.harnesses.node import NODE_FETCHER
-from holdfast.providers.local.guard import default_limit
-from holdfast.providers.local.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
+from holdfast.providers.host.disk_guard import default_limit
+from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
 from holdfast.providers.local.machine import (
     Bubblewrap,
     Facts,

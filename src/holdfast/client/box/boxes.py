@@ -27,7 +27,7 @@ from holdfast.client.connection import Connection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
-    from holdfast.providers.local.inotify import FileWatch
+    from holdfast.providers.host.inotify import FileWatch
 
 _PAGE: Final = 200
 

@@ -17,11 +17,11 @@ from holdfast.client.box.process import RemoteProcess
 from holdfast.client.box.types import BoxRecord, process_of
 from holdfast.client.resource import BoxConnection
 from holdfast.providers.guest_box import python_of
-from holdfast.providers.local.files import GuestFiles
-from holdfast.providers.local.inotify import FileWatch
-from holdfast.providers.local.link import Link
-from holdfast.providers.local.ports import connect_port
-from holdfast.providers.local.process import GuestProcesses
+from holdfast.providers.host.files import GuestFiles
+from holdfast.providers.host.inotify import FileWatch
+from holdfast.providers.host.link import Link
+from holdfast.providers.host.ports import connect_port
+from holdfast.providers.host.process import GuestProcesses
 
 PROVIDER: Final = "local"
 

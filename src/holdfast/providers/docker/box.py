@@ -10,8 +10,8 @@ from holdfast.boxes.box import BoxInfo, Power
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.spec import WORKSPACE, BoxSpec
-from holdfast.providers.answers import GuestRefused
 from holdfast.providers.docker import containers
+from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import Usage
 from holdfast.providers.stream import StreamBox, StreamLink
 

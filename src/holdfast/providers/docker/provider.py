@@ -37,11 +37,11 @@ from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.shielded import to_the_end
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
-from holdfast.providers.answers import GuestRefused
-from holdfast.providers.docker import containers, sweeping, volumes
+from holdfast.providers.docker import containers, sweep, volumes
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker.box import DockerBox, workdir_of
 from holdfast.providers.docker.changes import Changes
+from holdfast.providers.docker.egress import ServerEgress
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, told
 from holdfast.providers.docker.ground import check_ground
 from holdfast.providers.docker.images import DockerImages, resolve_image
@@ -60,7 +60,7 @@ from holdfast.providers.docker.objects import (
 )
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.docker.transport import DockerTransport
-from holdfast.providers.docker.way_out import ServerEgress
+from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.steps import take_step
 from holdfast.providers.stream import RUN, StreamLink
 from holdfast.threads.ids import new_id, now_ms
@@ -655,7 +655,7 @@ class DockerProvider(Provider):
             for each in await self.engine.containers(self.names.labels(Kind.BOX)):
                 labels = each.get("Labels") or {}
                 id = str(labels.get(BOX))
-                why = sweeping.why_remove(id, str(each.get("State")), labels, keep, self._me, time.time())
+                why = sweep.why_remove(id, str(each.get("State")), labels, keep, self._me, time.time())
                 if why is None:
                     continue
                 held = self.held(id)
@@ -665,7 +665,7 @@ class DockerProvider(Provider):
                     freed += await to_the_end(self._take_down(id))
                 self._held.pop(id, None)
                 removed.append(f"box {id}: {why}")
-            more, bytes_freed = await sweeping.sweep_objects(self.engine, self.names, self._me)
+            more, bytes_freed = await sweep.sweep_objects(self.engine, self.names, self._me)
             removed += await runtime_module.sweep(self.engine, self._me)
         return Swept((*removed, *more), freed + bytes_freed)
 

@@ -22,12 +22,12 @@ from importlib import resources
 from typing import Any, Final
 
 from holdfast.boxes.errors import BoxError, BoxUnreachable, CannotIsolate
-from holdfast.providers.docker import interpreter
+from holdfast.providers.docker import guest_python
 from holdfast.providers.docker.engine import Engine, EngineProblem, told
 from holdfast.providers.docker.objects import GROUND, KIND, MAKER, NONCE, RECORD, Kind, Maker, Names, is_forsaken
 from holdfast.time_limit import time_limit
 
-PLACE: Final = interpreter.PLACE
+PLACE: Final = guest_python.PLACE
 """Where the volume is in a box."""
 _GUEST: Final = f"{PLACE}/guest"
 EMPTY_IMAGE: Final = "holdfast/empty:1"
@@ -125,7 +125,7 @@ async def sweep(engine: Engine, me: Maker) -> list[str]:
 async def _make(engine: Engine, marker: str) -> Runtime:
     nonce = secrets.token_hex(8)
     labels = {GROUND: _COMMON, KIND: Kind.GUEST, MAKER: str(Maker.this())}
-    archive, python = await asyncio.to_thread(interpreter.pack, _sources(), "guest")
+    archive, python = await asyncio.to_thread(guest_python.pack, _sources(), "guest")
     runtime = Runtime(f"{marker}.{nonce}", python)
     await engine.create_volume(runtime.volume, labels)
     mount = {**runtime.mount, "ReadOnly": False}
@@ -179,9 +179,9 @@ def _sources() -> dict[str, bytes]:
 
 def _identity() -> str:
     """Of everything that goes onto the volume."""
-    about = interpreter.python_here().stat()
+    about = guest_python.python_here().stat()
     digest = hashlib.sha256(f"{_VERSION} {sys.version} {about.st_size} {platform.machine()}".encode())
-    digest.update(" ".join(interpreter.MODULES).encode())
+    digest.update(" ".join(guest_python.MODULES).encode())
     for name, source in sorted(_sources().items()):
         digest.update(name.encode() + source)
     return digest.hexdigest()[:16]

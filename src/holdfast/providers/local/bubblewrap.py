@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.providers.portable_python import PYTHON
+
 HOME: Final = "/home/box"
 USER: Final = "box"
 UID: Final = 1000
 """Inside. Outside it is whoever runs the server, or, where that is root, a user of its own."""
 GUEST: Final = "/.holdfast"
-PYTHON: Final = "/.python"
 TOOLS: Final = "/opt/holdfast"
 """The programs that this machine has for its boxes, coding agents say. Others appear there while a box runs."""
 FIRST_DESCRIPTOR: Final = 4

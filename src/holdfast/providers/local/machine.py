@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.errors import CannotIsolate
+from holdfast.providers.host.launch import SCRIPT
 from holdfast.providers.local import seccomp
 
 OLDEST_BUBBLEWRAP: Final = (0, 11)
@@ -178,7 +179,7 @@ def try_overlay(bwrap: Path, folder: Path) -> Trial:
 
 def try_users(folder: Path) -> Trial:
     """Whether a server that is root can make each box another user, with the boxes' files in this folder."""
-    launcher = Path(__file__).with_name("launcher.py")
+    launcher = SCRIPT
     return _run([sys.executable, "-I", "-S", str(launcher), "try-users", str(folder), str(NOBODY)], None)
 
 

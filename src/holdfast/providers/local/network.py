@@ -17,8 +17,8 @@ from typing import Final
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxStopped, BoxUnreachable
 from holdfast.boxes.network_policy import PROXY_PORT, Egress, Network, NetworkPolicy, Traffic
-from holdfast.providers.answers import GuestRefused
-from holdfast.providers.local.link import Link
+from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.host.link import Link
 
 CAPABILITIES: Final = frozenset({Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE})
 _LISTEN_SECONDS: Final = 10.0

@@ -19,15 +19,17 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxError, CannotIsolate
 from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Traffic
 from holdfast.boxes.spec import WORKSPACE, BoxSpec
-from holdfast.providers.answers import GuestRefused
-from holdfast.providers.local import bubblewrap, layers, limits, machine, runtime, volumes
-from holdfast.providers.local.ground import BoxImage, BoxRecord, Ground
-from holdfast.providers.local.guard import DiskGuard, Watched, default_limit
-from holdfast.providers.local.guest_provider import GuestProvider
-from holdfast.providers.local.images import LocalImages, interpreter
+from holdfast.providers import portable_python
+from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.host import layers, limits, volumes
+from holdfast.providers.host.disk_guard import DiskGuard, Watched, default_limit
+from holdfast.providers.host.ground import BoxImage, BoxRecord, Ground
+from holdfast.providers.host.guest_provider import GuestProvider
+from holdfast.providers.host.launch import Launcher, stage_for
+from holdfast.providers.host.link import PAUSED, Link, monitor_name
+from holdfast.providers.local import bubblewrap, machine, runtime
+from holdfast.providers.local.images import LocalImages
 from holdfast.providers.local.images import store as image_store
-from holdfast.providers.local.launch import Launcher, stage_for
-from holdfast.providers.local.link import PAUSED, Link, monitor_name
 from holdfast.providers.local.network import CAPABILITIES, WaysOut
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class LocalProvider(GuestProvider):
         self._runtime: runtime.Runtime | None = None
         self._launcher: Launcher | None = None
         self._guard: DiskGuard | None = None
-        self._interpreter: interpreter.Interpreter | None = None
+        self._interpreter: portable_python.Interpreter | None = None
         self.images = LocalImages(self.ground, self._collect)
         self._ways_out = WaysOut(egress)
 
@@ -189,7 +191,7 @@ class LocalProvider(GuestProvider):
     # --- a box ---
 
     def beginning(self, spec: BoxSpec) -> tuple[tuple[str, ...], BoxImage | None]:
-        return ((runtime.BASE,), None) if spec.image is None else image_store.beginning(self.ground, spec.image)
+        return ((layers.BASE,), None) if spec.image is None else image_store.beginning(self.ground, spec.image)
 
     def _latest(self, info: BoxInfo) -> tuple[BoxImage | None, NetworkPolicy]:
         """A box's image, and its policy as it is now: it may have changed since a handle was made."""
@@ -289,7 +291,7 @@ class LocalProvider(GuestProvider):
         folder = self.ground.box(record.id)
         (folder / _WAY_OUT).unlink(missing_ok=True)
         image = record.image
-        places = ["/proc", "/dev", "/run", bubblewrap.GUEST, bubblewrap.PYTHON]
+        places = ["/proc", "/dev", "/run", bubblewrap.GUEST, portable_python.PYTHON]
         if image is None:
             places += ["/etc", *(target for _, target in self._runtime.programs)]
         places += [volume.path for volume in spec.volumes] + [mount.path for mount in spec.mounts]
@@ -374,7 +376,7 @@ class LocalProvider(GuestProvider):
         """The same for a box of an image."""
         made = self.mounted
         if self._interpreter is None:
-            self._interpreter = await self.on_disk(interpreter.prepare, self.ground, made.host_python)
+            self._interpreter = await self.on_disk(portable_python.prepare, self.ground, made.host_python)
         return bubblewrap.ImageMachine(
             made.masked_files,
             made.masked_folders,

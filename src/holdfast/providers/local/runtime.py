@@ -21,21 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.guest import GUEST as GUEST_MODULES
+from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.layers import BASE, IMAGE_APT, IMAGE_BASE, IMAGE_ETC
 from holdfast.providers.local import seccomp
-from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, PYTHON, SKELETON, UID, USER
-from holdfast.providers.local.ground import Ground
+from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, SKELETON, UID, USER
+from holdfast.providers.portable_python import PYTHON
 from holdfast.threads.ids import new_id
 
-BASE: Final = "base-2"
-"""The layer with the folders that every box begins with."""
-IMAGE_BASE: Final = "image-base-2"
-"""The same for boxes of an image, below it."""
-IMAGE_ETC: Final = "image-etc-1"
-"""On top of an image: what its /etc says of the machine that it was made on is not so here."""
-IMAGE_APT: Final = "image-apt-1"
-"""On top of an image with apt, which has no user to change to here."""
-OWN_LAYERS: Final = frozenset({BASE, IMAGE_BASE, IMAGE_ETC, IMAGE_APT})
-"""Made by us, again where they are missing. Never removed."""
 _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FROM_ETC: Final = (
     "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts", "gai.conf",

@@ -19,10 +19,10 @@ from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.guest import codec
-from holdfast.providers.local.ground import BoxRecord, Ground
-from holdfast.providers.local.guest_provider import GuestProvider
-from holdfast.providers.local.launch import Launcher
-from holdfast.providers.local.link import Link
+from holdfast.providers.host.ground import BoxRecord, Ground
+from holdfast.providers.host.guest_provider import GuestProvider
+from holdfast.providers.host.launch import Launcher
+from holdfast.providers.host.link import Link
 
 log = logging.getLogger(__name__)
 

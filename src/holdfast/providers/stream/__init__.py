@@ -8,12 +8,12 @@ with itself; handles on a box share it. Not a provider by itself.
 from __future__ import annotations
 
 from holdfast.providers.stream.box import StreamBox
+from holdfast.providers.stream.egress import let_out
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
 from holdfast.providers.stream.link import StreamLink, Verdict
 from holdfast.providers.stream.process import StreamProcesses
 from holdfast.providers.stream.transport import Dial, PipeTransport, Transport
-from holdfast.providers.stream.way_out import let_out
 
 __all__ = [
     "MODULES",

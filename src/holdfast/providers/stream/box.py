@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
-from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import GuestBox, Keeper, check_port
 from holdfast.providers.steps import Check
 from holdfast.providers.stream.files import StreamFiles

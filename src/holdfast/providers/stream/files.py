@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from holdfast.boxes.errors import BoxUnreachable, HostileArchive, InvalidSpec, OutputTooLarge, file_problem
 from holdfast.boxes.files import MAX_READ
-from holdfast.providers.answers import ArchiveRefused, GuestRefused
-from holdfast.providers.asked_files import QUICK, AskedFiles
+from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
+from holdfast.providers.guest_files import QUICK, AskedFiles
 from holdfast.providers.stream.link import DEFAULT_SECONDS, Asking
 
 _PIECE: Final = 1 << 18

@@ -31,8 +31,8 @@ from holdfast.boxes.process import (
     Sink,
 )
 from holdfast.boxes.process import Stream as StreamName
-from holdfast.providers.answers import GuestRefused, many, number_in, number_of, text_of
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
+from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.stream.link import Asking, Call, Stream
 from holdfast.threads.ids import new_id, now_ms

@@ -21,11 +21,11 @@ from typing import Any, BinaryIO, Final
 
 from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
-from holdfast.providers.local.ground import Ground
+from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.layers import unfinished_layer
 from holdfast.providers.local.images.compression import Measured, Source, decompressed
 from holdfast.providers.local.images.limits import ArchiveLimits
 from holdfast.providers.local.images.unpack import unpack_layer
-from holdfast.providers.local.layers import unfinished_layer
 
 _LAYOUT: Final = frozenset({b"blobs", b"index.json", b"manifest.json", b"oci-layout", b"repositories"})
 _LAYOUT_NAME: Final = re.compile(rb"[0-9a-f]{64}(\.json|\.tar)?")

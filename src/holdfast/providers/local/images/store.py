@@ -23,12 +23,21 @@ from typing import Any, Final
 from holdfast.boxes.errors import FileProblem, HostileArchive, ImageNotFound, InvalidSpec, WrongSnapshot
 from holdfast.boxes.images import Image, ImageConfig, ImageStore, check_reference
 from holdfast.boxes.spec import check_labels
-from holdfast.providers.local.ground import BoxImage, Ground, measure, write_whole
+from holdfast.providers.host.ground import BoxImage, Ground, measure, write_whole
+from holdfast.providers.host.layers import (
+    IMAGE_APT,
+    IMAGE_BASE,
+    IMAGE_ETC,
+    OWN_LAYERS,
+    image_documents,
+    merge_into,
+    read_manifest,
+    unfinished_layer,
+)
 from holdfast.providers.local.images import dnf, overlay
 from holdfast.providers.local.images.archive import Contents, Importing, Layer, checked_workdir, layer_name
 from holdfast.providers.local.images.limits import ArchiveLimits
-from holdfast.providers.local.layers import image_documents, merge_into, read_manifest, unfinished_layer
-from holdfast.providers.local.runtime import IMAGE_APT, IMAGE_BASE, IMAGE_ETC, OWN_LAYERS, make_layer
+from holdfast.providers.local.runtime import make_layer
 from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import now_ms
 

@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
 from holdfast.guest.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
-from holdfast.providers.local.ground import Ground
+from holdfast.providers.host.ground import Ground
 from holdfast.providers.local.images.limits import ArchiveLimits
 
 OPAQUE: Final = "user.overlay.opaque"

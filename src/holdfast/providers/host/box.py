@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.boxes.box import BoxInfo, LimitHit, Power
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_box import GuestBox, Usage
-from holdfast.providers.local.files import GuestFiles
-from holdfast.providers.local.link import Link
-from holdfast.providers.local.ports import connect_port
-from holdfast.providers.local.process import GuestProcesses
+from holdfast.providers.host.files import GuestFiles
+from holdfast.providers.host.link import Link
+from holdfast.providers.host.ports import connect_port
+from holdfast.providers.host.process import GuestProcesses
 from holdfast.providers.steps import Check
 
 if TYPE_CHECKING:
-    from holdfast.providers.local.guest_provider import GuestProvider
+    from holdfast.providers.host.guest_provider import GuestProvider
 
 
 class LocalBox(GuestBox):

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.providers.local import layers
-from holdfast.providers.local.ground import Emptied, Ground
+from holdfast.providers.host import layers
+from holdfast.providers.host.ground import Emptied, Ground
 
 SECONDS: Final = 3.0
 """How long a removal may take at a time."""

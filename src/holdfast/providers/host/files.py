@@ -18,10 +18,10 @@ from holdfast.boxes.errors import (
     file_problem,
 )
 from holdfast.boxes.files import MAX_READ, FileInfo
-from holdfast.providers.answers import ArchiveRefused, GuestRefused, info
-from holdfast.providers.asked_files import QUICK, AskedFiles, write_all
-from holdfast.providers.local import link
-from holdfast.providers.local.link import Link
+from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, info
+from holdfast.providers.guest_files import QUICK, AskedFiles, write_all
+from holdfast.providers.host import link
+from holdfast.providers.host.link import Link
 from holdfast.providers.pipes import Pipe
 from holdfast.time_limit import time_limit
 

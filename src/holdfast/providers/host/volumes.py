@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
-from holdfast.providers.local.ground import Ground, remove_tree, write_whole
+from holdfast.providers.host.ground import Ground, remove_tree, write_whole
 from holdfast.threads.ids import new_id, now_ms
 
 MOST: Final = 32

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.guest import codec
-from holdfast.providers.answers import ArchiveRefused, GuestRefused, check_refused, read_answer
+from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, check_refused, read_answer
 from holdfast.providers.pipes import readable
 from holdfast.time_limit import time_limit
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.errors import CannotIsolate
-from holdfast.providers.local.bubblewrap import PYTHON
-from holdfast.providers.local.ground import Ground
+from holdfast.providers.host.ground import Ground
 from holdfast.threads.ids import new_id
 
+PYTHON: Final = "/.python"
+"""Where boxes find it."""
 _VERSION: Final = 1
 _SECONDS: Final = 60.0
 _LEFT_OUT: Final = (

@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.boxes.errors import BoxConflict, BoxUnreachable
 from holdfast.boxes.network_policy import PROXY_PORT, Egress
-from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.stream.link import Call, StreamLink
 
 _PIECE: Final = 1 << 16

@@ -31,7 +31,7 @@ from typing import Any, Final
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import search
-from holdfast.providers.local.beneath import FOLDER, open_beneath
+from holdfast.providers.host.beneath import FOLDER, open_beneath
 from holdfast.threads.ids import new_id
 
 CREATING: Final = "creating"

@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.boxes.errors import FileExists, FileMissing, HostileArchive, InvalidSpec, file_problem
 from holdfast.boxes.files import FileInfo, FileKind, Files, Match, Replaced
 from holdfast.guest import tree
-from holdfast.providers.answers import info, infos, many, number_of, text_of
+from holdfast.providers.guest_answers import info, infos, many, number_of, text_of
 from holdfast.providers.pipes import Pipe, on_own_thread
 
 _PIECE: Final = 1 << 18
@@ -115,10 +115,11 @@ class AskedFiles(Files):
                 await _save(self.stream(path), temporary, info.mode & 0o777)
             temporary.rename(target)
         except BaseException:
-            from holdfast.providers.local.ground import remove_tree
+            from holdfast.guest.search import Removal
 
             if temporary.is_dir():
-                remove_tree(temporary)
+                with contextlib.suppress(OSError):
+                    Removal().remove(str(temporary))
             else:
                 temporary.unlink(missing_ok=True)
             raise

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.errors import CannotIsolate
-from holdfast.providers.local.images import interpreter
+from holdfast.providers import portable_python
 
 PLACE: Final = "/.python"
 """Where it is in a box: the loader is made for this place."""
@@ -79,11 +79,11 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
         loader = None
         for path in map(Path, told["libraries"]):
             if path.name.startswith("ld-"):
-                loader = interpreter.deafened(path.read_bytes(), path)
+                loader = portable_python.deafened(path.read_bytes(), path)
                 _add(tar, "lib/ld.so", loader, 0o755)
             else:
                 data = path.read_bytes()
-                for name in interpreter.names_of(path):
+                for name in portable_python.names_of(path):
                     _add(tar, f"lib/{name}", data, 0o755)
         if loader is None:
             raise CannotIsolate("this machine's Python has no loader of its own: one that is linked to glibc is needed")

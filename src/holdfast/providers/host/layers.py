@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from holdfast.boxes.errors import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.guest import tree
-from holdfast.providers.local.ground import (
+from holdfast.providers.host.ground import (
     BoxImage,
     BoxRecord,
     Emptied,
@@ -28,9 +28,18 @@ from holdfast.providers.local.ground import (
     updated,
     write_whole,
 )
-from holdfast.providers.local.runtime import BASE, IMAGE_BASE, OWN_LAYERS
 from holdfast.threads.ids import new_id, now_ms
 
+BASE: Final = "base-2"
+"""The layer with the folders that every box begins with."""
+IMAGE_BASE: Final = "image-base-2"
+"""The same for boxes of an image, below it."""
+IMAGE_ETC: Final = "image-etc-1"
+"""On top of an image: what its /etc says of the machine that it was made on is not so here."""
+IMAGE_APT: Final = "image-apt-1"
+"""On top of an image with apt, which has no user to change to here."""
+OWN_LAYERS: Final = frozenset({BASE, IMAGE_BASE, IMAGE_ETC, IMAGE_APT})
+"""Made by us, again where they are missing. Never removed."""
 KIND: Final = "layers"
 DEEPEST: Final = 20
 """Layers of one box. Beyond that they are merged: a mount takes only so many, and each costs a little."""

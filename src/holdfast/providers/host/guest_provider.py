@@ -40,10 +40,11 @@ from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.shielded import to_the_end
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, check_labels
-from holdfast.providers.answers import GuestRefused, number_in
-from holdfast.providers.local import copying, layers, limits, volumes
-from holdfast.providers.local.box import LocalBox
-from holdfast.providers.local.ground import (
+from holdfast.providers.guest_answers import GuestRefused, number_in
+from holdfast.providers.host import layer_copy, layers, limits, volumes
+from holdfast.providers.host.box import LocalBox
+from holdfast.providers.host.disk_guard import NOTE
+from holdfast.providers.host.ground import (
     CREATING,
     DELETING,
     HELD,
@@ -57,11 +58,10 @@ from holdfast.providers.local.ground import (
     remove_tree,
     updated,
 )
-from holdfast.providers.local.guard import NOTE
-from holdfast.providers.local.inotify import FileWatch
-from holdfast.providers.local.link import PAUSED, Link
-from holdfast.providers.local.pulses import Pulses
-from holdfast.providers.local.trash import Trash
+from holdfast.providers.host.guest_handles import Pulses
+from holdfast.providers.host.inotify import FileWatch
+from holdfast.providers.host.link import PAUSED, Link
+from holdfast.providers.host.trash import Trash
 from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import new_id, now_ms
 
@@ -589,7 +589,7 @@ class GuestProvider(Provider):
             async with self.held_still(record.id) if running else contextlib.nullcontext():
                 return await self.copy_files(source, target)
 
-        return await copying.copy_top(self.ground, record.id, copy, self.on_disk, running=running)
+        return await layer_copy.copy_top(self.ground, record.id, copy, self.on_disk, running=running)
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:

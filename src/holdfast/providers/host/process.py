@@ -37,11 +37,11 @@ from holdfast.boxes.process import (
     Sink,
     Stream,
 )
-from holdfast.providers.answers import GuestRefused, number_in
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
-from holdfast.providers.local.ground import write_whole
-from holdfast.providers.local.inotify import FileWatch
-from holdfast.providers.local.link import DEFAULT_SECONDS, Call, Link
+from holdfast.providers.guest_answers import GuestRefused, number_in
+from holdfast.providers.host.ground import write_whole
+from holdfast.providers.host.inotify import FileWatch
+from holdfast.providers.host.link import DEFAULT_SECONDS, Call, Link
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.threads.ids import new_id, now_ms

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
-from holdfast.providers.answers import GuestRefused
+from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import check_port
-from holdfast.providers.local.link import Link
+from holdfast.providers.host.link import Link
 from holdfast.providers.pipes import writable
 from holdfast.time_limit import time_limit
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from holdfast.boxes.errors import BoxNotStill, FileProblem
-from holdfast.providers.local.beneath import FOLDER
-from holdfast.providers.local.ground import Ground
-from holdfast.providers.local.layers import unfinished_layer
+from holdfast.providers.host.beneath import FOLDER
+from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.layers import unfinished_layer
 from holdfast.threads.ids import new_id
 
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.providers.local import copier
+    from holdfast.providers.host import copier
 else:  # run by its path, this is no package
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import copier

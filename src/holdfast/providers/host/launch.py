@@ -22,6 +22,7 @@ from holdfast.time_limit import time_limit
 
 _SECONDS: Final = 30.0
 _PACKET: Final = 1 << 16
+SCRIPT: Final = Path(__file__).with_name("launcher.py")
 _AT_ONCE: Final = 4
 """Requests that the launcher has not answered yet. It does one after the other; its socket holds only so many."""
 
@@ -46,7 +47,7 @@ class Launcher:
             self.close()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.setblocking(False)
-            script = Path(__file__).with_name("launcher.py")
+            script = SCRIPT
             try:
                 self._process = subprocess.Popen(  # noqa: ASYNC220 - a moment, once
                     [sys.executable, "-I", "-S", script, str(theirs.fileno()), json.dumps(self._settings)],
