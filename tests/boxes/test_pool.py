@@ -70,8 +70,8 @@ async def crash(boxes: Boxes, clock: ManualClock) -> None:
         await asyncio.gather(boxes.pool._worker, return_exceptions=True)
     for shelf in boxes.pool._shelves.values():
         shelf.ready.clear()
-    await boxes.uses.close()
-    await boxes.turns.close()
+    await boxes.activity.close()
+    await boxes.leases.close()
     clock.advance(MINUTE)
 
 
@@ -483,7 +483,7 @@ async def test_a_box_that_was_handed_over_and_has_no_row_is_removed(
 
     with monkeypatch.context() as patch:
         patch.setattr(rows, "insert", fails)
-        patch.setattr(boxes.making, "_undo", dies)
+        patch.setattr(boxes.creation, "_undo", dies)
         with pytest.raises(BoxError, match="full"):
             await boxes.create(SPEC_A)
     assert await provider.probe(id) is Liveness.LIVE

@@ -13,7 +13,7 @@ from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import NOW, row
 
 from holdfast.boxes.errors import BoxConflict
-from holdfast.boxes.leases import LEASE, Turns
+from holdfast.boxes.leases import LEASE, Leases
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRows
@@ -123,13 +123,13 @@ async def test_turns_are_taken_one_at_a_time_and_the_dead_lose_theirs(
     rows: SqliteBoxes, tmp_path: Path, clock: ManualClock
 ) -> None:
     async with SqliteBoxes(tmp_path / "data.db") as other_rows:
-        mine, other = Turns(rows, "default", clock.now), Turns(other_rows, "default", clock.now)
+        mine, other = Leases(rows, "default", clock.now), Leases(other_rows, "default", clock.now)
         await mine.join()
         await other.join()
         assert await mine.holders() == {mine.holder, other.holder}
         at_once = most = 0
 
-        async def work(turns: Turns) -> None:
+        async def work(turns: Leases) -> None:
             nonlocal at_once, most
             async with turns.turn("x"):
                 at_once += 1
@@ -152,7 +152,7 @@ async def test_turns_are_taken_one_at_a_time_and_the_dead_lose_theirs(
 
 
 async def test_a_wait_that_is_cancelled_leaves_no_lease_behind(rows: SqliteBoxes, clock: ManualClock) -> None:
-    turns = Turns(rows, "default", clock.now)
+    turns = Leases(rows, "default", clock.now)
 
     async def hold() -> None:
         async with turns.turn("x"):

@@ -18,7 +18,7 @@ from holdfast.boxes.process import Process
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
-from holdfast.server.wire.guest_api import Door
+from holdfast.server.wire.guest_api import GuestApi
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunScope
 from holdfast.threads.authority import Authority
@@ -81,7 +81,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     store = await SqliteStore.open(tmp_path / "data.db")
     now = [1_800_000_000_000]
     access = Access(SqliteKeys(store), b"secret", required=False, clock=lambda: now[0])
-    door = Door(StreamSurface(store, Authority(Seals(b"tests"))), access, lambda: "q-1", max_body=1 << 20)
+    door = GuestApi(StreamSurface(store, Authority(Seals(b"tests"))), access, lambda: "q-1", max_body=1 << 20)
     await store.create(THREAD, StreamConfig(content_type="application/json"))
     runs = Runs()
     async with (

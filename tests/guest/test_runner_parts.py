@@ -22,7 +22,7 @@ from holdfast.guest.runner.agent import Lines
 from holdfast.guest.runner.backoff import Backoff
 from holdfast.guest.runner.entries import Entries, plain
 from holdfast.guest.runner.event_loop import Loop
-from holdfast.guest.runner.http_client import Answer, Door
+from holdfast.guest.runner.http_client import Answer, HttpClient
 from holdfast.guest.runner.journal import Journal
 from holdfast.guest.runner.token import lifetime, token_in
 
@@ -246,15 +246,15 @@ def loop() -> Iterator[Loop]:
     signal.set_wakeup_fd(-1)
 
 
-Open = Callable[..., Door]
+Open = Callable[..., HttpClient]
 
 
 @pytest.fixture
 def open_door(loop: Loop) -> Iterator[Open]:
-    opened: list[Door] = []
+    opened: list[HttpClient] = []
 
-    def make(url: str, **more: float) -> Door:
-        opened.append(Door(loop, url, lambda: "token", **more))
+    def make(url: str, **more: float) -> HttpClient:
+        opened.append(HttpClient(loop, url, lambda: "token", **more))
         return opened[-1]
 
     yield make
@@ -299,7 +299,7 @@ class Peer:
                         break
 
 
-def ask(loop: Loop, door: Door) -> Answer | None:
+def ask(loop: Loop, door: HttpClient) -> Answer | None:
     got: list[Answer | None] = []
 
     def then(answer: Answer | None) -> None:

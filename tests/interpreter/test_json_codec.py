@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.boxes import packing
+from holdfast.boxes import guest_archive
 from holdfast.guest.kernel import json_codec
 
 _VALUES = st.recursive(
@@ -99,7 +99,7 @@ for text in ("", "{", "1 2"):
 def test_that_a_kernel_loads_little(tmp_path: Path) -> None:
     """Each of these takes as long as some of its own modules."""
     archive = tmp_path / "kernel.zip"
-    archive.write_bytes(packing.pack(["holdfast.guest.kernel.boot"]))
+    archive.write_bytes(guest_archive.pack(["holdfast.guest.kernel.boot"]))
     module = "holdfast.guest.kernel.fork_server"
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); import {module}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True)

@@ -1,16 +1,16 @@
-"""Leases: what a context said is given out under a claim, and again when that has run out."""
+"""Outbox: what a context said is given out under a claim, and again when that has run out."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
-from holdfast.guest.kernel.outbox import MOST_CALLS, Leases
+from holdfast.guest.kernel.outbox import MOST_CALLS, Outbox
 
 
-def leases(seconds: float = 10.0) -> Leases:
+def leases(seconds: float = 10.0) -> Outbox:
     numbers = itertools.count(1)
-    return Leases(seconds, lambda: f"claim-{next(numbers)}")
+    return Outbox(seconds, lambda: f"claim-{next(numbers)}")
 
 
 def out(text: str) -> tuple[dict[str, Any], bytes]:

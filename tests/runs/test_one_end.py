@@ -15,7 +15,7 @@ from tests.runs.world import SPEC
 
 from holdfast.boxes.service import Boxes
 from holdfast.runs.errors import RunOver, ThreadBusy
-from holdfast.runs.launch import Launch, Launching
+from holdfast.runs.launch import Launch, Launcher
 from holdfast.runs.reconcile import End
 from holdfast.runs.request import Options, Prompt
 from holdfast.runs.run_log import RunLog
@@ -60,7 +60,7 @@ class Server:
             threads,
             projection,
             cast(Boxes, NoBoxes()),
-            cast(Launching, NoBox(self.log)),
+            cast(Launcher, NoBox(self.log)),
             self.log,
             Workspaces(folder),
             ticks=now_ms,

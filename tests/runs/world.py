@@ -21,7 +21,7 @@ from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
-from holdfast.runs.launch import Launching
+from holdfast.runs.launch import Launcher
 from holdfast.runs.ports import Installed, RunTokens, TellInstalling
 from holdfast.runs.request import Options, Prompt, with_life
 from holdfast.runs.run_log import RunLog
@@ -167,7 +167,7 @@ class World:
         """A server; its sweep is for the test to call."""
         self.log = MortalLog(self.store, self.threads, SEALS, self.clock.now)
         workspaces = Workspaces(self.folder / "workspaces", max_bytes=1 << 20)
-        launching = Launching(
+        launching = Launcher(
             log=self.log,
             boxes=self.boxes,
             workspaces=workspaces,

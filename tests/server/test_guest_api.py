@@ -17,7 +17,7 @@ from tests.threads.test_authority import END, PAYLOADS
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import EgressProxy, SqliteRecords
-from holdfast.server.wire.guest_api import Door
+from holdfast.server.wire.guest_api import GuestApi
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunGrant, RunScope, Scope
 from holdfast.threads.authority import Authority, EntryKind
@@ -80,7 +80,7 @@ class World:
     access: Access
     runs: Runs
     proxy: EgressProxy
-    door: Door
+    door: GuestApi
     listeners: dict[str, int]
     now: list[int]
 
@@ -120,7 +120,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     now = [1_800_000_000_000]
     # As of a server that asks nobody for a key: the door still does.
     access = Access(SqliteKeys(store), b"secret", required=False, clock=lambda: now[0])
-    door = Door(StreamSurface(store, Authority(SEALS)), access, lambda: "q-1", max_body=1 << 20)
+    door = GuestApi(StreamSurface(store, Authority(SEALS)), access, lambda: "q-1", max_body=1 << 20)
     async with (
         SqliteRecords(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=door) as proxy,
@@ -332,7 +332,7 @@ def test_what_was_read_of_a_request_comes_before_what_follows() -> None:
     """On the loop that servers run on, which reads of a socket as soon as it has it."""
 
     async def ask() -> bytes:
-        door = Door(None, None, lambda: "r", max_body=1 << 20)  # type: ignore[arg-type] # nobody gets that far
+        door = GuestApi(None, None, lambda: "r", max_body=1 << 20)  # type: ignore[arg-type] # nobody gets that far
         ours, theirs = socket.socketpair()
         body = b"x" * 100_000
         head = b"POST /v1/nothing HTTP/1.1\r\nhost: door\r\ncontent-length: %d\r\n\r\n" % len(body)

@@ -1,4 +1,4 @@
-"""Acquiring: the box of a key, by what `holdfast.boxes.acquire_rules` decides. All who ask at once get one box."""
+"""Acquire: the box of a key, by what `holdfast.boxes.acquire_rules` decides. All who ask at once get one box."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TRIES: Final = 20
 log = logging.getLogger(__name__)
 
 
-class Acquiring:
+class Acquire:
     """The boxes of keys of one service."""
 
     def __init__(self, boxes: Boxes) -> None:
@@ -50,7 +50,7 @@ class Acquiring:
     async def acquire(
         self, key: str, spec: BoxSpec, owner: Owner, timeout: float, *, fresh: bool = False, replaces: bool = True
     ) -> Acquired:
-        self._boxes.making.check(spec)
+        self._boxes.creation.check(spec)
         if not key:
             raise InvalidSpec("the key is empty")
         check_labels({KEY: key})
@@ -59,7 +59,7 @@ class Acquiring:
         try:
             async with limit:
                 if fresh:
-                    async with self._boxes.turns.turn(f"key/{key}"):
+                    async with self._boxes.leases.turn(f"key/{key}"):
                         return await self._acquire_in_turn(key, spec, owner, fresh=True)
                 return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner, replaces)
         except TimeoutError:
@@ -88,7 +88,7 @@ class Acquiring:
     async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool) -> Acquired:
         if spec.lifetime is Lifetime.ONE_SHOT:
             return await self._acquire_in_turn(key, spec, owner)
-        async with self._boxes.turns.turn(f"key/{key}"):
+        async with self._boxes.leases.turn(f"key/{key}"):
             at_once = await self._resume_at_once(key, spec)
             return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces)
 
@@ -124,9 +124,9 @@ class Acquiring:
                         replaced = row.id
                         whys.append(decision.why)
                 case Restore(snapshot):
-                    row = self._boxes.making.new_row(spec, owner, key=key, snapshot=snapshot.id)
+                    row = self._boxes.creation.new_row(spec, owner, key=key, snapshot=snapshot.id)
                     try:
-                        row = await self._boxes.making.restored(row, provider, snapshot.id)
+                        row = await self._boxes.creation.restored(row, provider, snapshot.id)
                     except (WrongSnapshot, SnapshotNotFound) as error:
                         whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so it begins empty")
                         found = Found()
@@ -134,7 +134,7 @@ class Acquiring:
                     whys.append(f"restored from snapshot {snapshot.id}")
                     return Acquired(row, How.RESTORED, replaced, "; ".join(whys))
                 case Create():
-                    row = await self._boxes.making.fresh(spec, owner, key, provider)
+                    row = await self._boxes.creation.fresh(spec, owner, key, provider)
                     return Acquired(row, How.CREATED, replaced, "; ".join(whys) or "there was none")
             found = await self._found(key, spec)
         raise BoxConflict(f"the box of key {key} keeps changing under our hands", hint="try again in a moment")
@@ -148,7 +148,7 @@ class Acquiring:
         self._boxes.here(row)
         wait = 0.005
         while row.state in PASSING:
-            if is_abandoned(row, await self._boxes.turns.holders(), self._boxes.turns.holder, self._boxes.busy):
+            if is_abandoned(row, await self._boxes.leases.holders(), self._boxes.leases.holder, self._boxes.busy):
                 break
             await asyncio.sleep(wait)  # somebody is reaping, stopping or starting it; `acquire` bounds the wait
             wait = min(wait * 2, 0.1)
@@ -201,7 +201,9 @@ class Acquiring:
 
     async def _with_network(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
         """A box that may reach what its latest acquirer asks for."""
-        return row if row.spec.network == wanted.network else await self._boxes.networks.set(row.id, wanted.network)
+        return (
+            row if row.spec.network == wanted.network else await self._boxes.network_update.set(row.id, wanted.network)
+        )
 
     async def _take_up(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
         """Give a box out again: it counts as active, and lives as long as its latest acquirer asks."""

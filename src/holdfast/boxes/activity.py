@@ -15,7 +15,7 @@ from holdfast.boxes.rows import BoxRow, BoxRows
 from holdfast.boxes.spec import Lifetime
 
 
-class Uses:
+class Activity:
     """The use of one service's boxes. Owns the tasks that end one-shot boxes, until `close`."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Making boxes: new, of a snapshot, or of another box. The row and the box are both there in the end, or neither."""
+"""Creation boxes: new, of a snapshot, or of another box. The row and the box are both there in the end, or neither."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNDO_SECONDS: Final = 30.0
 log = logging.getLogger(__name__)
 
 
-class Making:
+class Creation:
     """The making of one service's boxes."""
 
     def __init__(self, boxes: Boxes) -> None:
@@ -110,7 +110,7 @@ class Making:
 
     async def restore(self, snapshot: str, spec: BoxSpec | None, owner: Owner) -> BoxRow:
         if spec is None:
-            taken = await self._boxes.keeping.find(snapshot)
+            taken = await self._boxes.snapshot_store.find(snapshot)
             was = await self._boxes.rows.get(self._boxes.tenant, taken.box)
             if was is None:
                 raise InvalidSpec(
@@ -172,7 +172,7 @@ class Making:
             changed_at=now,
             last_active_at=now,
             snapshot=snapshot,
-            holder=self._boxes.turns.holder,
+            holder=self._boxes.leases.holder,
         )
 
     async def make(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, named: bool = False) -> BoxRow:

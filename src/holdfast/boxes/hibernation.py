@@ -51,7 +51,7 @@ class Hibernation:
         boxes = self._boxes
         provider = boxes.provider(row.provider)
         require(provider.name, provider.capabilities, Capability.STOP)
-        async with boxes.turns.alone(f"box/{row.id}"):
+        async with boxes.leases.alone(f"box/{row.id}"):
             with boxes.at_work(row.id):
                 row = await self._begin(row, BoxState.HIBERNATING)
                 try:
@@ -80,7 +80,7 @@ class Hibernation:
         boxes = self._boxes
         provider = boxes.provider(row.provider)
         require(provider.name, provider.capabilities, Capability.PAUSE)
-        async with boxes.turns.alone(f"box/{row.id}"):
+        async with boxes.leases.alone(f"box/{row.id}"):
             with boxes.at_work(row.id):
                 row = await self._begin(row, BoxState.PAUSED)
                 try:
@@ -96,7 +96,7 @@ class Hibernation:
     async def _begin(self, row: BoxRow, to: BoxState) -> BoxRow:
         boxes = self._boxes
         move(row.state, to)
-        holder = boxes.turns.holder if to is BoxState.HIBERNATING else None
+        holder = boxes.leases.holder if to is BoxState.HIBERNATING else None
         after = replace(row, state=to, changed_at=boxes.clock(), holder=holder)
         await boxes.rows.swap(row, after)
         if boxes.is_working(row.id):
@@ -113,7 +113,7 @@ class Hibernation:
         await boxes.join()
         limit = time_limit(WAKE_SECONDS)
         try:
-            async with limit, boxes.turns.alone(f"box/{id}"):
+            async with limit, boxes.leases.alone(f"box/{id}"):
                 return await self._wake_in_turn(id)
         except TimeoutError:
             if not limit.expired():
@@ -145,7 +145,7 @@ class Hibernation:
         boxes = self._boxes
         if row.state not in PASSING:
             return False
-        return not is_abandoned(row, await boxes.turns.holders(), boxes.turns.holder, boxes.busy)
+        return not is_abandoned(row, await boxes.leases.holders(), boxes.leases.holder, boxes.busy)
 
     async def rouse(self, row: BoxRow) -> BoxRow:
         """Wake a box that sleeps. Its turn is ours."""

@@ -24,7 +24,7 @@ _PROCESS: Final = "process/"
 log = logging.getLogger(__name__)
 
 
-class Turns:
+class Leases:
     """The turns of one process. `join` before taking any; `close` gives everything back."""
 
     def __init__(self, rows: BoxRows, tenant: str, clock: Callable[[], int]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
 
 
-class Networks:
+class NetworkUpdate:
     """The networks of the boxes of one service."""
 
     def __init__(self, boxes: Boxes) -> None:
@@ -23,7 +23,7 @@ class Networks:
     async def set(self, id: str, policy: NetworkPolicy) -> BoxRow:
         """What a box may reach from now on. Where we die between the box and its row, asking again makes both right."""
         policy.check()
-        async with self._boxes.turns.alone(f"box/{id}"):
+        async with self._boxes.leases.alone(f"box/{id}"):
             row = await self._boxes.live(id)
             self._boxes.here(row)
             provider = self._boxes.provider(row.provider)

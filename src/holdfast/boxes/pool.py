@@ -279,7 +279,7 @@ class Pool:
 
     async def keep(self, spec: BoxSpec, count: int) -> None:
         """Have so many of a spec ready whatever the demand, within the bounds, until told otherwise."""
-        provider = self._boxes.making.check(spec)
+        provider = self._boxes.creation.check(spec)
         if self.on and can_be_pooled(spec, provider.capabilities):
             shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
             if shelf is not None:
@@ -386,7 +386,7 @@ class Pool:
             **furnished,
             POOL: hash,
             POOL_OF: shelf.of,
-            POOL_HOLDER: self._boxes.turns.holder,
+            POOL_HOLDER: self._boxes.leases.holder,
             SPEC: hash,
             TENANT: self._boxes.tenant,
             NODE: self._boxes.node,
@@ -496,7 +496,7 @@ class Pool:
 
     async def tend(self, provider: Provider, found: Sequence[BoxInfo], rows: Mapping[str, BoxRow]) -> list[str]:
         """Take up, or remove, boxes of the pool whose process died. Says what was removed."""
-        holders = await self._boxes.turns.holders() - {self._boxes.turns.holder}
+        holders = await self._boxes.leases.holders() - {self._boxes.leases.holder}
         known = self._in_hand.union(*(shelf.ready for shelf in self._shelves.values()))
         removed = []
         for info in found:

@@ -14,25 +14,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from holdfast.boxes.acquire import Acquiring
+from holdfast.boxes.acquire import Acquire
 from holdfast.boxes.acquire_rules import Acquired
-from holdfast.boxes.activity import Uses
+from holdfast.boxes.activity import Activity
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Power
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.creation import Making
+from holdfast.boxes.creation import Creation
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable, Unsupported
 from holdfast.boxes.hibernation import Hibernation
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.leases import Turns
+from holdfast.boxes.leases import Leases
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT, PASSING, BoxState, move, state_of
 from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.network_update import Networks
+from holdfast.boxes.network_update import NetworkUpdate
 from holdfast.boxes.pool import Pool, PoolSettings
 from holdfast.boxes.provider import Provider, Volume
 from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.shielded import settled, to_the_end
-from holdfast.boxes.snapshot_store import Keeping
+from holdfast.boxes.snapshot_store import SnapshotStore
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sweep import Pruned, Sweep
@@ -65,17 +65,17 @@ class Boxes:
         self.node = node
         self.tenant = tenant
         self.clock = clock
-        self.turns = Turns(rows, tenant, clock)
+        self.leases = Leases(rows, tenant, clock)
         self.busy: Counter[str] = Counter()
         """Boxes whose state this process is changing right now."""
         self._sweep_seconds = sweep_seconds
         self._sweep = Sweep(self)
         self.pool = Pool(self, pool)
-        self.making = Making(self)
-        self.acquiring = Acquiring(self)
-        self.keeping = Keeping(self)
-        self.networks = Networks(self)
-        self.uses = Uses(rows, tenant, clock, self._sweep.end_one_shot)
+        self.creation = Creation(self)
+        self.acquisition = Acquire(self)
+        self.snapshot_store = SnapshotStore(self)
+        self.network_update = NetworkUpdate(self)
+        self.activity = Activity(rows, tenant, clock, self._sweep.end_one_shot)
         self.hibernation = Hibernation(self)
         self._since: int | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -94,9 +94,9 @@ class Boxes:
         if sweeper is not None:
             sweeper.cancel()
             await asyncio.gather(sweeper, return_exceptions=True)
-        await self.uses.close()
+        await self.activity.close()
         await self.pool.close()
-        await self.turns.close()
+        await self.leases.close()
 
     async def _keep_sweeping(self) -> None:
         while True:
@@ -108,7 +108,7 @@ class Boxes:
 
     async def join(self) -> int:
         """Show others that we are alive. Says since when this store knows of the boxes of this node."""
-        await self.turns.join()
+        await self.leases.join()
         if self._since is None:
             self._since = await self.rows.join(self.tenant, self.node, self.clock())
         return self._since
@@ -130,18 +130,18 @@ class Boxes:
 
     async def create(self, spec: BoxSpec, *, owner: Owner = _ANYBODY, id: str | None = None) -> BoxRow:
         """Make a box. What fails leaves nothing but a tombstone that says why."""
-        return await self.making.create(spec, owner, id)
+        return await self.creation.create(spec, owner, id)
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner = _ANYBODY) -> BoxRow:
         """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
-        return await self.making.restore(snapshot, spec, owner)
+        return await self.creation.restore(snapshot, spec, owner)
 
     async def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
     ) -> BoxRow:
         """Another box with the same spec and files, of no key or of one that has no box yet. Serves the same owner,
         unless told otherwise. With `idle_seconds` it is ephemeral, whatever the first one is."""
-        return await self.making.fork(id, owner, key, idle_seconds)
+        return await self.creation.fork(id, owner, key, idle_seconds)
 
     async def acquire(
         self,
@@ -159,15 +159,15 @@ class Boxes:
         One-shot boxes are always new. `fresh`: the box that there is gets deleted, and the new one begins with no
         snapshot of it.
         """
-        return await self.acquiring.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces)
+        return await self.acquisition.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces)
 
     async def adopt(self, info: BoxInfo) -> BoxRow:
         """Write a box into the store that only its provider knew."""
-        return await self.acquiring.adopt(info)
+        return await self.acquisition.adopt(info)
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRow:
         """Change what a box may reach, from now on."""
-        return await self.networks.set(id, policy)
+        return await self.network_update.set(id, policy)
 
     # --- looking ---
 
@@ -238,7 +238,7 @@ class Boxes:
             return await provider.probe(row.id), None
 
     def remember(self, row: BoxRow) -> BoxRow:
-        self.uses.remember(row)
+        self.activity.remember(row)
         self._sweep.heed(row)
         return row
 
@@ -246,7 +246,7 @@ class Boxes:
 
     async def stop(self, id: str) -> BoxRow:
         """End everything in it; files stay. One that is stopped stays so."""
-        async with self.turns.alone(f"box/{id}"):
+        async with self.leases.alone(f"box/{id}"):
             row = await self._settled_row(id, Capability.STOP)
             if row.state is BoxState.STOPPED:
                 return row
@@ -256,7 +256,7 @@ class Boxes:
 
     async def start_box(self, id: str) -> BoxRow:
         """Start a stopped box on its files, or wake one that sleeps. One that runs goes on."""
-        async with self.turns.alone(f"box/{id}"):
+        async with self.leases.alone(f"box/{id}"):
             row = await self._settled_row(id, Capability.STOP)
             if row.state in ASLEEP:
                 return await self.hibernation.rouse(row)
@@ -283,7 +283,7 @@ class Boxes:
         self.here(row)
         require(row.provider, self.provider(row.provider).capabilities, capability)
         await self.join()
-        if row.state in PASSING and not is_abandoned(row, await self.turns.holders(), self.turns.holder, self.busy):
+        if row.state in PASSING and not is_abandoned(row, await self.leases.holders(), self.leases.holder, self.busy):
             raise BoxConflict(f"box {id} is {row.state}", hint="somebody else is at it: try again in a moment")
         row = await self.settle(row)
         if row.tombstone:
@@ -324,11 +324,11 @@ class Boxes:
         self.here(row)
         await self.join()
         if row.key is None or row.lifetime is Lifetime.ONE_SHOT:
-            async with self.turns.alone(f"box/{id}"):
+            async with self.leases.alone(f"box/{id}"):
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
         limit = time_limit(TURN_SECONDS)
         try:
-            async with limit, self.turns.turn(f"key/{row.key}", frees_space=True):
+            async with limit, self.leases.turn(f"key/{row.key}", frees_space=True):
                 limit.reschedule(None)  # the wait is bounded, the deletion is the provider's to bound
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
         except TimeoutError:
@@ -350,7 +350,7 @@ class Boxes:
                         freed += await self.hibernation.forget(row)
                     return await self.end(row, BoxState.DELETED, row.ended_why or why, freed)
                 if row.state is BoxState.CREATING:
-                    others = await self.turns.holders() - {self.turns.holder}
+                    others = await self.leases.holders() - {self.leases.holder}
                     if row.holder in others or self.busy[row.id] > 1:
                         raise BoxConflict(f"box {row.id} is being made", hint="try again in a moment")
                 try:
@@ -374,7 +374,7 @@ class Boxes:
             state=BoxState.DELETING,
             changed_at=self.clock(),
             ended_why=row.ended_why or why,
-            holder=self.turns.holder,
+            holder=self.leases.holder,
         )
         await self.rows.swap(row, after)
         return after
@@ -400,7 +400,7 @@ class Boxes:
                 last_active_at=now,
                 ended_why=why,
                 snapshot=info.snapshot,
-                holder=self.turns.holder,
+                holder=self.leases.holder,
             )
             await self.rows.insert(row)
             return await self.remove(row, why)
@@ -412,7 +412,7 @@ class Boxes:
         move(row.state, to)
 
         def moved(current: BoxRow) -> BoxRow:
-            holder = self.turns.holder if to in PASSING else None
+            holder = self.leases.holder if to in PASSING else None
             return replace(current, state=to, changed_at=self.clock(), holder=holder, **changes)
 
         return await self.swap(row, moved)
@@ -457,45 +457,45 @@ class Boxes:
 
     async def snapshot(self, id: str, labels: Mapping[str, str] | None = None) -> Snapshot:
         """Keep the files as they are now. Labelled with the box's key, spec and owner."""
-        return await self.keeping.snapshot(id, labels)
+        return await self.snapshot_store.snapshot(id, labels)
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """The oldest first, of every provider."""
-        return await self.keeping.snapshots(box=box, key=key)
+        return await self.snapshot_store.snapshots(box=box, key=key)
 
     async def delete_snapshot(self, id: str) -> int:
         """Says how many bytes that freed. Raises `SnapshotNotFound`."""
-        return await self.keeping.delete_snapshot(id)
+        return await self.snapshot_store.delete_snapshot(id)
 
     async def volumes(self, provider: str = "local") -> list[Volume]:
-        return await self.keeping.volumes(provider)
+        return await self.snapshot_store.volumes(provider)
 
     async def create_volume(self, name: str, provider: str = "local") -> Volume:
-        return await self.keeping.create_volume(name, provider)
+        return await self.snapshot_store.create_volume(name, provider)
 
     async def delete_volume(self, name: str, provider: str = "local") -> int:
-        return await self.keeping.delete_volume(name, provider)
+        return await self.snapshot_store.delete_volume(name, provider)
 
     # --- use ---
 
     def working(self, id: str) -> AbstractContextManager[None]:
         """Somebody works in the box (a command, a channel, a port): it is not idle. The end of this ends a one-shot."""
-        return self.uses.working(id)
+        return self.activity.working(id)
 
     def using(self, id: str) -> AbstractContextManager[None]:
         """Somebody holds on to the box (an upload, a download): it is not idle, but that was not a one-shot's work."""
-        return self.uses.using(id)
+        return self.activity.using(id)
 
     def is_working(self, id: str) -> bool:
-        return self.uses.is_working(id)
+        return self.activity.is_working(id)
 
     def has_worked(self, row: BoxRow) -> bool:
         """Whether work in a one-shot has ended: here, or where somebody noted activity after it was made."""
-        return self.uses.has_worked(row)
+        return self.activity.has_worked(row)
 
     async def note_activity(self) -> None:
         """Write down what was used since the last time, so that other processes see it too."""
-        await self.uses.note_activity()
+        await self.activity.note_activity()
 
     # --- sweeping ---
 

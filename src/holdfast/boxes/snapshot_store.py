@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.service import Boxes
 
 
-class Keeping:
+class SnapshotStore:
     """The snapshots and volumes of one service."""
 
     def __init__(self, boxes: Boxes) -> None:

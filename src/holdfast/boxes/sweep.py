@@ -131,7 +131,7 @@ class Sweep:
         """Have what is idle fall asleep, or go. For all else there is the sweep."""
         boxes = self._boxes
         try:
-            async with boxes.turns.alone("sweep"):
+            async with boxes.leases.alone("sweep"):
                 report = _Report()
                 await boxes.note_activity()
                 rows = await boxes.rows.live(boxes.tenant, boxes.node)
@@ -179,12 +179,12 @@ class Sweep:
     async def _run(self, judge: Judge) -> Pruned:
         boxes = self._boxes
         since = await boxes.join()
-        async with boxes.turns.alone("sweep"):
+        async with boxes.leases.alone("sweep"):
             report = _Report()
             await boxes.note_activity()
             found = await self._found(report)
             rows = await boxes.rows.live(boxes.tenant, boxes.node)
-            holders = await boxes.turns.holders()
+            holders = await boxes.leases.holders()
 
             async def tend(row: BoxRow, report: _Report) -> None:
                 await self._tend(row, holders, found.get(row.provider), judge, report)
@@ -230,7 +230,7 @@ class Sweep:
     ) -> None:
         boxes = self._boxes
         if row.state in PASSING:
-            if not is_stuck(row, holders, boxes.turns.holder, boxes.busy, boxes.clock()):
+            if not is_stuck(row, holders, boxes.leases.holder, boxes.busy, boxes.clock()):
                 return
             if row.state in (BoxState.CREATING, BoxState.DELETING):
                 self._note(await boxes.remove_judged(row, f"whoever was {row.state} it died"), report)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.client.connection import Connection
+from holdfast.client.connection import ServerConnection
 from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
 
@@ -67,7 +67,7 @@ class AgentRecord:
 class AgentStore:
     """All agents of one server: `client.agents`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
     async def list(self) -> list[AgentRecord]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.box.boxes import Boxes
-from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, Connection, FindAgain
+from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, FindAgain, ServerConnection
 from holdfast.client.default_server import find_default, find_default_again
 from holdfast.client.egress import Egress
 from holdfast.client.images import Images
@@ -48,7 +48,7 @@ class Client:
             found = find_default(api_key)
             url, find_again = found.url, find_again or partial(find_default_again, api_key)
             api_key = found.api_key
-        self._connection = Connection(
+        self._connection = ServerConnection(
             url,
             api_key=api_key,
             timeout=timeout,

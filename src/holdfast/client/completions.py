@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.websockets import MAX_MESSAGE, open_once, unreachable, words_of
 from holdfast.time_limit import time_limit
@@ -37,7 +37,7 @@ class Completions:
     Of one event loop. What was under way on a socket that broke fails, and is not asked again: it may have happened.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._count = 0
         self._turns = asyncio.Semaphore(AT_ONCE)

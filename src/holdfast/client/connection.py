@@ -82,7 +82,7 @@ def is_final(error: HoldfastError) -> bool:
     return error.code in error_codes()
 
 
-class Connection:
+class ServerConnection:
     """Asks one server. Owned, and closed, by a client; reads no environment variable, not even a proxy's."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.sync import SyncIterator
-from holdfast.client.connection import Connection
+from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.loop_thread import LoopThread
 
@@ -107,7 +107,7 @@ class EgressDecisionPage:
 class Egress:
     """The ways out of a server's boxes: `client.egress`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._egress = BoxConnection(connection, "/v1/egress")
         self._policies = BoxConnection(connection, "/v1/egress/policies")
         self._boxes = BoxConnection(connection, "/v1/boxes")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.boxes.images import Image, ImageConfig
-from holdfast.client.connection import Connection
+from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.loop_thread import LoopThread
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Images:
     """The images of a server's providers. Raises `ImageNotFound` for names that there are not."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._images = BoxConnection(connection, "/v1/images")
 
     async def get(self, name: str, *, provider: str = "local") -> Image:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.boxes.sync import SyncIterator
-from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.errors import Unauthorized, Unreachable, error_of
 from holdfast.client.resource import LONG_SECONDS, BoxConnection, box_error_of
 from holdfast.loop_thread import LoopThread
@@ -120,7 +120,7 @@ class RemoteExecution:
 class Interpreters:
     """All interpreters of one server: `client.interpreters`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._interpreters = BoxConnection(connection, "/v1/interpreters")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from holdfast.client.connection import Connection, encode_json
+from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.errors import NotFound
 from holdfast.client.types import Key
 
@@ -12,7 +12,7 @@ from holdfast.client.types import Key
 class Keys:
     """All API keys of one server: `client.keys`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
     async def create(self, name: str) -> Key:

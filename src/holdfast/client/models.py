@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from holdfast.client.completions import Completions
-from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.errors import NotFound
 from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
@@ -115,7 +115,7 @@ class ModelAnswer:
 class ModelStore:
     """All models of one server: `client.models`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._completions = Completions(connection)
 

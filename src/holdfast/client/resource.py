@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from holdfast.boxes.errors import BoxError, error_codes
-from holdfast.client.connection import Answer, Connection, Parameters, encode_json, not_understood
+from holdfast.client.connection import Answer, Parameters, ServerConnection, encode_json, not_understood
 from holdfast.client.errors import HoldfastError, error_of
 from holdfast.client.websockets import open_socket, unreachable, words_of
 
@@ -48,7 +48,7 @@ def box_errors() -> Iterator[None]:
 class BoxConnection:
     """Asks one server about one thing that has a path: all boxes, or one of them."""
 
-    def __init__(self, connection: Connection, path: str) -> None:
+    def __init__(self, connection: ServerConnection, path: str) -> None:
         self._connection = connection
         self.path = path
 

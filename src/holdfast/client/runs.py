@@ -15,7 +15,7 @@ from typing import IO, Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.boxes.sync import SyncIterator
-from holdfast.client.connection import Connection
+from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.client.thread.positions import NOW
 from holdfast.client.thread.tail import Tail
@@ -182,7 +182,7 @@ class Changes:
 class Runs:
     """All runs of one server: `client.runs`. A run is named by its id, or by its thread: that is its latest."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._runs = BoxConnection(connection, "/v1/runs")
         self._workspaces = BoxConnection(connection, "/v1/workspaces")

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from holdfast.client.connection import Connection, Parameters, not_understood
+from holdfast.client.connection import Parameters, ServerConnection, not_understood
 from holdfast.client.errors import Unauthorized, Unreachable, error_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _CLOSE_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 20.0
 
 
-async def open_socket(connection: Connection, path: str, parameters: Parameters = ()) -> ClientConnection:
+async def open_socket(connection: ServerConnection, path: str, parameters: Parameters = ()) -> ClientConnection:
     """Tried again where the server was not there; the caller closes it."""
     deadline, attempt = time.monotonic() + connection.retry_seconds, 0
     while True:
@@ -39,7 +39,7 @@ async def open_socket(connection: Connection, path: str, parameters: Parameters 
 
 
 async def open_once(
-    connection: Connection, path: str, parameters: Parameters = (), *, max_message: int | None = MAX_MESSAGE
+    connection: ServerConnection, path: str, parameters: Parameters = (), *, max_message: int | None = MAX_MESSAGE
 ) -> ClientConnection:
     """Tried this once. `max_message` is what may come from the server."""
     from websockets.asyncio.client import connect  # here: most who import a client open none

@@ -1,4 +1,4 @@
-"""Accepting from listeners that boxes hold, too, without ever being made to wait there.
+"""Acceptor from listeners that boxes hold, too, without ever being made to wait there.
 
 A listener's flags are shared by all who have it. Whoever took a box over can let it block again, right before it is
 asked for a connection, and take that connection away: there is no way to ask that cannot be made to wait. So somebody
@@ -19,7 +19,7 @@ _TICKS: Final = 5
 """In a row that the same call has to be seen waiting. On a busy machine one look proves nothing."""
 
 
-class Accepting:
+class Acceptor:
     """Of one event loop. Owns the thread that watches, from the first call to `close`."""
 
     def __init__(self) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.egress.connection import NO_NETWORK, Connection
+from holdfast.egress.connection import NO_NETWORK, ProxyConnection
 from holdfast.egress.limits import Bucket, Limits
-from holdfast.egress.outbound import Connector, Door, Resolver
+from holdfast.egress.outbound import Connector, GuestApi, Resolver
 from holdfast.egress.policy import Allowance, Target
 from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
@@ -41,7 +41,7 @@ def _stay_on_this_machine(client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
-class Way:
+class BoxEgress:
     """Owned by the proxy, which tells it the policy and awaits the tasks that it starts."""
 
     def __init__(
@@ -52,11 +52,11 @@ class Way:
         resolver: Resolver,
         connector: Connector,
         records: Records,
-        door: Door | None,
+        door: GuestApi | None,
         private: Private,
         upstream: UpstreamProxy | None,
         room: Callable[[int], bool],
-        start: Callable[[Way, Connection], None],
+        start: Callable[[BoxEgress, ProxyConnection], None],
         accept: Callable[[socket.socket], socket.socket],
     ) -> None:
         self.box = box
@@ -70,7 +70,7 @@ class Way:
         self.allowance = Allowance(Network.NONE)
         self.tenant = "default"
         self.environment: str | None = None
-        self.connections: set[Connection] = set()
+        self.connections: set[ProxyConnection] = set()
         self.sent = self.received = 0
         self.piece = _MOST_AT_ONCE
         self._resolver = resolver
@@ -151,7 +151,7 @@ class Way:
         else:
             if client.family != socket.AF_UNIX:
                 _stay_on_this_machine(client)
-            connection = Connection(self, client)
+            connection = ProxyConnection(self, client)
             self.connections.add(connection)
             self._start(self, connection)
             return True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.egress.http_head import BadHead, Body, parse_trailer
-from holdfast.egress.sockets import Ended, Wire
+from holdfast.egress.sockets import Ended, Socket
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _LONGEST_LINE: Final = 4096
@@ -15,7 +15,7 @@ _MOST_TRAILERS: Final = 50
 _GATHER: Final = 64 << 10
 
 
-async def relay_body(source: Wire, to: Wire, body: Body, allow: Callable[[int], None]) -> None:
+async def relay_body(source: Socket, to: Socket, body: Body, allow: Callable[[int], None]) -> None:
     """`allow` is told of every piece before it goes, and may raise. Raises `BadHead` and `Ended`."""
     if body.chunked:
         await _relay_chunks(source, to, allow)
@@ -27,7 +27,7 @@ async def relay_body(source: Wire, to: Wire, body: Body, allow: Callable[[int], 
             raise Ended("the other end closed within a body")
 
 
-async def _relay_chunks(source: Wire, to: Wire, allow: Callable[[int], None]) -> None:
+async def _relay_chunks(source: Socket, to: Socket, allow: Callable[[int], None]) -> None:
     out = bytearray()
     """Small chunks go on together, but never wait for others to come."""
     while True:

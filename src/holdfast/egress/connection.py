@@ -22,13 +22,13 @@ from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, host_name, 
 from holdfast.egress.outbound import CannotConnect, CannotResolve, NeverReached
 from holdfast.egress.policy import CONNECT, Target
 from holdfast.egress.records import Decision
-from holdfast.egress.sockets import Ended, ReadsNoMore, Wire
+from holdfast.egress.sockets import Ended, ReadsNoMore, Socket
 from holdfast.egress.tls_hello import TLS_BEGINS, NotTls, read_hello
 from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.egress.box_egress import Way
+    from holdfast.egress.box_egress import BoxEgress
 
 _MOST_ADDRESSES: Final = 6
 """Tried for one name."""
@@ -41,7 +41,7 @@ _LONGEST_METHOD: Final = 32
 BLOCKED: Final = "Blocked by the network policy of this box"
 _LONGEST_REASON: Final = 300
 NO_NETWORK: Final = "this box has no network"
-_ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_ESTABLISHED: Final = b"HTTP/1.1 200 ProxyConnection established\r\n\r\n"
 
 
 class Denied(Exception):
@@ -59,16 +59,16 @@ class Failed(Exception):
 @dataclass(slots=True)
 class _Upstream:
     target: Target
-    wire: Wire
+    wire: Socket
 
 
-class Connection:
+class ProxyConnection:
     """Runs as one task, which its way owns. Whoever wants it to end cancels that, after saying why."""
 
-    def __init__(self, way: Way, client: socket.socket) -> None:
+    def __init__(self, way: BoxEgress, client: socket.socket) -> None:
         self._way = way
         self._limits = way.limits
-        self._client = Wire(client, _Meter(self, self._sent))
+        self._client = Socket(client, _Meter(self, self._sent))
         self._upstream: _Upstream | None = None
         self._answered = False
         """Whether a byte of the answer to the present request has gone to the box."""
@@ -209,7 +209,7 @@ class Connection:
 
     # --- what all have in common ---
 
-    async def _reach(self, target: Target) -> tuple[Wire, str]:
+    async def _reach(self, target: Target) -> tuple[Socket, str]:
         """A connection to the target, and the rule that allows it. Raises `Denied` and `Failed`."""
         ruling = self._way.allowance.judge(target)
         if not ruling.allowed:
@@ -232,7 +232,7 @@ class Connection:
                     try:
                         async with time_limit(patience):
                             connected = await self._way.connector.connect(address, target.port)
-                        return Wire(connected, _Meter(self, self._received)), ruling.why
+                        return Socket(connected, _Meter(self, self._received)), ruling.why
                     except NeverReached as error:
                         raise Denied(f"{error}, which no box reaches") from None
                     except CannotConnect as error:
@@ -252,7 +252,7 @@ class Connection:
         unless = f" unless the server is started with --allow-private {host}" if addresses.is_private(address) else ""
         return f"{name}{address} is {addresses.refusal(address)}, which no box reaches{unless}"
 
-    async def _reach_through(self, proxy: UpstreamProxy, target: Target, rule: str) -> Wire:
+    async def _reach_through(self, proxy: UpstreamProxy, target: Target, rule: str) -> Socket:
         """By the proxy of this network, which resolves the name: what is near it is none of a box's business."""
         if addresses.is_local_name(target.host):
             raise Denied(f"{target.host} is a name of this network, which no box reaches")
@@ -263,7 +263,7 @@ class Connection:
             async with time_limit(self._limits.connect):
                 try:
                     connected, credential = await proxy.connect()
-                    wire = Wire(connected, _Meter(self, self._received))
+                    wire = Socket(connected, _Meter(self, self._received))
                     try:
                         await wire.write(tunnel_request(target.host, target.port, credential))
                         problem = tunnel_problem(await wire.head(self._limits.head_size)) or ""
@@ -305,7 +305,7 @@ class Connection:
         head = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             f"X-Holdfast-Egress: {'denied' if status == 403 else 'failed'}\r\n"
-            f"{'' if keep else 'Connection: close' + chr(13) + chr(10)}\r\n"
+            f"{'' if keep else 'ProxyConnection: close' + chr(13) + chr(10)}\r\n"
         )
         await self._client.write(head.encode() + body)
         if drain:
@@ -363,7 +363,7 @@ class Connection:
         except _NoAnswer as nothing:
             raise Failed(502, f"{target}: {nothing}") from None
 
-    async def _upstream_for(self, target: Target) -> tuple[Wire, str, bool]:
+    async def _upstream_for(self, target: Target) -> tuple[Socket, str, bool]:
         """Connected, by which rule, and whether it was used before."""
         before, self._upstream = self._upstream, None
         if before is not None:
@@ -377,7 +377,7 @@ class Connection:
         self._upstream = _Upstream(target, wire)
         return wire, rule, False
 
-    async def _both_ways(self, request: Request, upstream: Wire) -> bool:
+    async def _both_ways(self, request: Request, upstream: Socket) -> bool:
         try:
             await upstream.write(request.to_bytes())
         except Ended as ended:
@@ -398,7 +398,7 @@ class Connection:
                 task.cancel()
             await asyncio.gather(receiver, sender, return_exceptions=True)
 
-    async def _send_body(self, request: Request, upstream: Wire) -> bool:
+    async def _send_body(self, request: Request, upstream: Socket) -> bool:
         """Whether all of it was sent. Raises `Failed`, `BadHead` and `Ended`."""
         limit, total = self._limits.request_body, 0
         window_at, window_sent = monotonic(), self._sent_bytes
@@ -430,7 +430,7 @@ class Connection:
             await asyncio.gather(watching, return_exceptions=True)
         return True
 
-    async def _receive(self, request: Request, upstream: Wire) -> bool:
+    async def _receive(self, request: Request, upstream: Socket) -> bool:
         while True:
             try:
                 head = await upstream.head(self._limits.head_size)
@@ -510,10 +510,10 @@ class Connection:
         if (self._client.ahead or await self._client.more()) and self._client.ahead[0] == TLS_BEGINS:
             await self._check_name(target)
 
-    async def _tunnel(self, upstream: Wire, before: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def _tunnel(self, upstream: Socket, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Both ways until both have ended; `before` anything of the box's is sent."""
 
-        async def one_way(source: Wire, to: Wire) -> None:
+        async def one_way(source: Socket, to: Socket) -> None:
             await source.pump(to)
             to.finish()
 
@@ -570,7 +570,7 @@ class _NoAnswer(Exception):
 class _Meter:
     """Of what is read off one side of a connection."""
 
-    def __init__(self, connection: Connection, count: Callable[[int], None]) -> None:
+    def __init__(self, connection: ProxyConnection, count: Callable[[int], None]) -> None:
         self._connection = connection
         self._count = count
 

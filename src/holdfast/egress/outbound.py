@@ -43,7 +43,7 @@ class Connector(Protocol):
         ...
 
 
-class Door(Protocol):
+class GuestApi(Protocol):
     """Answers what boxes ask of Holdfast itself."""
 
     async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:

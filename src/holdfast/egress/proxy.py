@@ -17,12 +17,12 @@ from typing import Final, Self
 
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.network_policy import DOOR, Network, NetworkPolicy, Traffic
-from holdfast.egress.acceptor import Accepting
-from holdfast.egress.box_egress import Way
-from holdfast.egress.connection import Connection
+from holdfast.egress.acceptor import Acceptor
+from holdfast.egress.box_egress import BoxEgress
+from holdfast.egress.connection import ProxyConnection
 from holdfast.egress.defaults import DefaultList
 from holdfast.egress.limits import Limits
-from holdfast.egress.outbound import Connector, Door, Resolver
+from holdfast.egress.outbound import Connector, GuestApi, Resolver
 from holdfast.egress.policy import allowance
 from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
@@ -49,7 +49,7 @@ class EgressProxy:
         defaults: DefaultList | None = None,
         policies: Policies = lambda environment: None,
         limits: Limits | None = None,
-        door: Door | None = None,
+        door: GuestApi | None = None,
         private: Private | None = None,
         upstream: UpstreamProxy | None = None,
     ) -> None:
@@ -70,10 +70,10 @@ class EgressProxy:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each takes two descriptors and sometimes four more. Others on this loop need theirs.
         self._most = min(self._limits.all_connections, descriptors // 4)
-        self._ways: dict[str, Way] = {}
+        self._ways: dict[str, BoxEgress] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._accepting = Accepting()
+        self._accepting = Acceptor()
 
     async def __aenter__(self) -> Self:
         self._sweeper = asyncio.create_task(self._sweep(), name="egress deadlines")
@@ -99,7 +99,7 @@ class EgressProxy:
     def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
         way = self._ways.get(box)
         if way is None:
-            way = self._ways[box] = Way(
+            way = self._ways[box] = BoxEgress(
                 box,
                 limits=self._limits,
                 resolver=self._resolver,
@@ -165,7 +165,7 @@ class EgressProxy:
 
     # --- connections ---
 
-    def _judge_anew(self, way: Way, policy: NetworkPolicy) -> None:
+    def _judge_anew(self, way: BoxEgress, policy: NetworkPolicy) -> None:
         theirs = self._policies(way.environment) if way.environment is not None else None
         way.use(policy, allowance(policy, theirs, self._defaults.rules), theirs)
 
@@ -173,7 +173,7 @@ class EgressProxy:
         """One more for a box that has so many."""
         return own < self._limits.spared or len(self._tasks) < self._most
 
-    def _start(self, way: Way, connection: Connection) -> None:
+    def _start(self, way: BoxEgress, connection: ProxyConnection) -> None:
         task = asyncio.create_task(connection.run(), name=f"egress of {way.box}")
         connection.task = task
         self._tasks.add(task)

@@ -51,7 +51,7 @@ class ReadsNoMore(Ended):
     """The end that was written to is gone. It may have said something before."""
 
 
-class Wire:
+class Socket:
     """One connected socket. Owns it: `close` or `reset` it, or leave both to who called."""
 
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
@@ -171,7 +171,7 @@ class Wire:
 
     # --- from one to the other ---
 
-    async def pump(self, to: Wire, most: int | None = None) -> int:
+    async def pump(self, to: Socket, most: int | None = None) -> int:
         """Everything that is read here goes there, up to `most` bytes or the end. How many there were."""
         passed = 0
         if self._ahead:
@@ -207,7 +207,7 @@ class Wire:
                 await asyncio.sleep(0)
         return passed
 
-    async def _splice(self, to: Wire, pipe: _Pipe, most: int | None) -> int:
+    async def _splice(self, to: Socket, pipe: _Pipe, most: int | None) -> int:
         passed = turn = inside = 0
         try:
             while most is None or passed < most:

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.guest.init import Connection
+    from holdfast.guest.init import HostConnection
 
 _OPEN_FLAGS = posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 
@@ -32,7 +32,7 @@ def describe(path: str, status: posix.stat_result) -> "list[Any]":
     return [path, kind, status.st_size, status.st_mode & 0o7777, status.st_mtime_ns // 1_000_000, target]
 
 
-def op_open(connection: "Connection", request: "Any") -> None:
+def op_open(connection: "HostConnection", request: "Any") -> None:
     """Open a file for reading. Without waiting: a pipe with nobody at its other end must not hold us up."""
     path = absolute(request)
     descriptor = posix.open(path, posix.O_RDONLY | _OPEN_FLAGS)
@@ -42,7 +42,7 @@ def op_open(connection: "Connection", request: "Any") -> None:
         posix.close(descriptor)
 
 
-def op_write(connection: "Connection", request: "Any") -> None:
+def op_write(connection: "HostConnection", request: "Any") -> None:
     """Hand out a new file; when the host says that it is complete, it takes the place of the old one."""
     import os
 
@@ -56,7 +56,7 @@ def op_write(connection: "Connection", request: "Any") -> None:
     temporary = folder + "/.holdfast-" + posix.urandom(6).hex()
     descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | _OPEN_FLAGS, 0o600)
 
-    def commit(_connection: "Connection", message: "Any") -> None:
+    def commit(_connection: "HostConnection", message: "Any") -> None:
         try:
             posix.chmod(temporary, request["mode"])
             posix.replace(temporary, path)
@@ -79,19 +79,19 @@ def op_write(connection: "Connection", request: "Any") -> None:
         posix.close(descriptor)
 
 
-def op_stat(connection: "Connection", request: "Any") -> None:
+def op_stat(connection: "HostConnection", request: "Any") -> None:
     path = absolute(request)
     connection.answer({"file": describe(path, posix.lstat(path))})
 
 
-def op_mkdir(connection: "Connection", request: "Any") -> None:
+def op_mkdir(connection: "HostConnection", request: "Any") -> None:
     import os
 
     os.makedirs(absolute(request), exist_ok=True)
     connection.answer({})
 
 
-def op_move(connection: "Connection", request: "Any") -> None:
+def op_move(connection: "HostConnection", request: "Any") -> None:
     import os
 
     source, target = absolute(request), absolute(request, "target")
@@ -109,7 +109,7 @@ def op_move(connection: "Connection", request: "Any") -> None:
     connection.answer({})
 
 
-def move_across(connection: "Connection", source: str, target: str) -> None:
+def move_across(connection: "HostConnection", source: str, target: str) -> None:
     """To or from a volume: copied and then removed, which takes its time."""
 
     def move() -> "Any":
@@ -121,12 +121,12 @@ def move_across(connection: "Connection", source: str, target: str) -> None:
     connection.do_in_child(move)
 
 
-def op_chmod(connection: "Connection", request: "Any") -> None:
+def op_chmod(connection: "HostConnection", request: "Any") -> None:
     posix.chmod(absolute(request), request["mode"])
     connection.answer({})
 
 
-def op_touch(connection: "Connection", request: "Any") -> None:
+def op_touch(connection: "HostConnection", request: "Any") -> None:
     """Give folders of a box that was made ahead the time that it is now. What cannot be changed shows no such time."""
     for path in request["paths"]:
         try:
@@ -136,7 +136,7 @@ def op_touch(connection: "Connection", request: "Any") -> None:
     connection.answer({})
 
 
-def op_delete(connection: "Connection", request: "Any") -> None:
+def op_delete(connection: "HostConnection", request: "Any") -> None:
     path = absolute(request)
     status = posix.lstat(path)
     if status.st_mode & 0o170000 != 0o040000:
@@ -156,7 +156,7 @@ def remove_tree(path: str) -> "Any":
     return {}
 
 
-def op_list(connection: "Connection", request: "Any") -> None:
+def op_list(connection: "HostConnection", request: "Any") -> None:
     path = absolute(request)
 
     def work() -> "Any":
@@ -167,7 +167,7 @@ def op_list(connection: "Connection", request: "Any") -> None:
     connection.do_in_child(work)
 
 
-def op_find(connection: "Connection", request: "Any") -> None:
+def op_find(connection: "HostConnection", request: "Any") -> None:
     path = absolute(request)
 
     def work() -> "Any":
@@ -178,7 +178,7 @@ def op_find(connection: "Connection", request: "Any") -> None:
     connection.do_in_child(work)
 
 
-def op_search(connection: "Connection", request: "Any") -> None:
+def op_search(connection: "HostConnection", request: "Any") -> None:
     path = absolute(request)
 
     def work() -> "Any":
@@ -190,7 +190,7 @@ def op_search(connection: "Connection", request: "Any") -> None:
     connection.do_in_child(work)
 
 
-def op_replace(connection: "Connection", request: "Any") -> None:
+def op_replace(connection: "HostConnection", request: "Any") -> None:
     paths = [each if each.startswith("/") else request["cwd"] + "/" + each for each in request["paths"]]
 
     def work() -> "Any":
@@ -201,7 +201,7 @@ def op_replace(connection: "Connection", request: "Any") -> None:
     connection.do_in_child(work)
 
 
-def op_pack(connection: "Connection", request: "Any") -> None:
+def op_pack(connection: "HostConnection", request: "Any") -> None:
     """A tree, as an archive into the host's pipe."""
     (pipe,) = connection.take_descriptors(1)
     path = absolute(request)
@@ -220,7 +220,7 @@ def op_pack(connection: "Connection", request: "Any") -> None:
         posix.close(pipe)
 
 
-def op_unpack(connection: "Connection", request: "Any") -> None:
+def op_unpack(connection: "HostConnection", request: "Any") -> None:
     """An archive out of the host's pipe, into a folder."""
     (pipe,) = connection.take_descriptors(1)
     path = absolute(request)

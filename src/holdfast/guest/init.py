@@ -40,10 +40,10 @@ _children: "dict[int, Callable[[int], None]]" = {}
 """What to do when a child of ours has ended."""
 _helpers: "set[int]" = set()
 """Children that do what takes long, in our name."""
-_bridges: "dict[Connection, int]" = {}
+_bridges: "dict[HostConnection, int]" = {}
 """Processes that carry requests to us over a stream, by the connection that each holds open for it."""
 _spawned: "dict[str, Spawned]" = {}
-_connections: "set[Connection]" = set()
+_connections: "set[HostConnection]" = set()
 _looking: "set[int]" = set()
 """Children that only prove that the box works: what they do is no work."""
 _idle_since = 0.0
@@ -135,7 +135,7 @@ def serve() -> None:
             except OSError:
                 return
             posix.set_inheritable(descriptor, False)
-            Connection(_socket.socket(fileno=descriptor))
+            HostConnection(_socket.socket(fileno=descriptor))
 
     watch(wake_read, select.EPOLLIN, on_wake)
     watch(LISTENER, select.EPOLLIN, on_connect)
@@ -172,7 +172,7 @@ def complain(error: BaseException) -> None:
     sys.stderr.write("guest: %r\n" % error)
 
 
-class Connection:
+class HostConnection:
     """One request of the host, and its answer. Lives until either side is done; hanging up ends what it started."""
 
     def __init__(self, socket: "_socket.socket") -> None:
@@ -182,7 +182,7 @@ class Connection:
         self.received = bytearray()
         self.descriptors: list[int] = []
         self.laid_out: list[int] = []
-        self.on_message: Callable[[Connection, Any], None] = dispatch
+        self.on_message: Callable[[HostConnection, Any], None] = dispatch
         self.on_hangup: Callable[[], None] | None = None
         self.looks = True
         """So far it asked how the box is, and had it do nothing."""
@@ -307,7 +307,7 @@ class Connection:
             hangup()
 
 
-def dispatch(connection: Connection, request: "Any") -> None:
+def dispatch(connection: HostConnection, request: "Any") -> None:
     connection.looks = request["op"] in ("activity", "ping", "python") or bool(request.get("looks"))
     if request.get("born", 0) > _born:
         be_born(request["born"])
@@ -473,7 +473,7 @@ def kill_group(pid: int, number: int) -> None:
         pass
 
 
-def op_exec(connection: Connection, request: "Any") -> None:
+def op_exec(connection: HostConnection, request: "Any") -> None:
     """Run on the host's own pipes; ends with the connection."""
     descriptors = connection.take_descriptors(3)
     try:
@@ -502,7 +502,7 @@ class Spawned:
         self.exit_file = exit_file
         self.stdin = stdin
         self.terminal = terminal
-        self.waiting: list[Connection] = []
+        self.waiting: list[HostConnection] = []
         _spawned[id] = self
         _children[child] = self.ended
 
@@ -580,7 +580,7 @@ class Terminal:
             posix.close(self.output)
 
 
-def op_spawn(connection: Connection, request: "Any") -> None:
+def op_spawn(connection: HostConnection, request: "Any") -> None:
     descriptors = connection.take_descriptors(3)
     output, errors, exit_file = descriptors
     kept: list[int] = []
@@ -647,18 +647,18 @@ def the_spawned(request: "Any") -> Spawned:
     return spawned
 
 
-def op_wait(connection: Connection, request: "Any") -> None:
+def op_wait(connection: HostConnection, request: "Any") -> None:
     spawned = the_spawned(request)
     spawned.waiting.append(connection)
     connection.on_hangup = lambda: spawned.waiting.remove(connection)
 
 
-def op_signal(connection: Connection, request: "Any") -> None:
+def op_signal(connection: HostConnection, request: "Any") -> None:
     kill_group(the_spawned(request).pid, request["number"])
     connection.answer({})
 
 
-def op_stdin(connection: Connection, request: "Any") -> None:
+def op_stdin(connection: HostConnection, request: "Any") -> None:
     """Hand out the end that writes."""
     spawned = the_spawned(request)
     if spawned.terminal is not None and spawned.terminal.open:
@@ -669,7 +669,7 @@ def op_stdin(connection: Connection, request: "Any") -> None:
         raise Problem(errno.EPIPE, request["id"])
 
 
-def op_close_stdin(connection: Connection, request: "Any") -> None:
+def op_close_stdin(connection: HostConnection, request: "Any") -> None:
     spawned = the_spawned(request)
     if spawned.terminal is not None and spawned.terminal.open:
         posix.write(spawned.terminal.master, b"\x04")
@@ -684,7 +684,7 @@ def set_size(terminal: int, rows: int, columns: int) -> None:
     fcntl.ioctl(terminal, 0x5414, size)  # TIOCSWINSZ, the same on every Linux we run on
 
 
-def op_resize(connection: Connection, request: "Any") -> None:
+def op_resize(connection: HostConnection, request: "Any") -> None:
     spawned = the_spawned(request)
     if spawned.terminal is None or not spawned.terminal.open:
         raise Problem(errno.ENOTTY, request["id"])
@@ -699,7 +699,7 @@ def list_processes() -> "list[int]":
     return [pid for pid in running if pid != posix.getpid() and pid not in _helpers and pid not in bridges]
 
 
-def op_bridge(connection: Connection, request: "Any") -> None:
+def op_bridge(connection: HostConnection, request: "Any") -> None:
     """Whoever asks carries requests to us, for as long as it holds this connection: it is no process of the box's."""
     credentials = connection.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     _bridges[connection] = int.from_bytes(credentials[:4], sys.byteorder)
@@ -707,7 +707,7 @@ def op_bridge(connection: Connection, request: "Any") -> None:
     connection.send({})
 
 
-def op_activity(connection: Connection, request: "Any") -> None:
+def op_activity(connection: HostConnection, request: "Any") -> None:
     """What goes on in the box. Asking costs little: it is done again and again."""
     processes = list_processes() if _ISOLATED else [pid for pid in _children if pid not in _helpers]
     others = len([each for each in _connections if not each.looks])
@@ -776,7 +776,7 @@ def read_start(path: str, limit: int) -> bytes:
         posix.close(descriptor)
 
 
-def op_kill_all(connection: Connection, request: "Any") -> None:
+def op_kill_all(connection: HostConnection, request: "Any") -> None:
     """A signal for every process but this one."""
     send_all(request["number"])
     connection.answer({})
@@ -793,7 +793,7 @@ def send_all(number: int) -> None:
             kill_group(pid, number)
 
 
-def op_shut_down(connection: Connection, request: "Any") -> None:
+def op_shut_down(connection: HostConnection, request: "Any") -> None:
     """Ask every process to end; answer when all have, or when they had time enough. The host then ends us."""
     send_all(_signal.SIGTERM)
     send_all(_signal.SIGCONT)
@@ -809,7 +809,7 @@ def op_shut_down(connection: Connection, request: "Any") -> None:
 # --- ports ------------------------------------------------------------------------------------------------------------
 
 
-def op_connect(connection: Connection, request: "Any") -> None:
+def op_connect(connection: HostConnection, request: "Any") -> None:
     """Begin to connect; whoever gets the socket sees how it ends."""
     family = _socket.AF_INET6 if request["ipv6"] else _socket.AF_INET
     socket = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
@@ -826,7 +826,7 @@ _way_out: "list[_socket.socket]" = []
 """Where what leaves the box begins: kept, so that nobody takes its port."""
 
 
-def op_listen(connection: Connection, request: "Any") -> None:
+def op_listen(connection: HostConnection, request: "Any") -> None:
     """Hand out the listener of the box's way out, made once."""
     if not _way_out:
         import egress_listener  # type: ignore[import-not-found]
@@ -838,7 +838,7 @@ def op_listen(connection: Connection, request: "Any") -> None:
 # --- the root, and who we are -----------------------------------------------------------------------------------------
 
 
-def op_hold(connection: Connection, request: "Any") -> None:
+def op_hold(connection: HostConnection, request: "Any") -> None:
     """A descriptor of the box's root: while somebody holds it, what is mounted there outlives us."""
     descriptor = posix.open("/", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     try:
@@ -855,7 +855,7 @@ def kill_child(pid: int) -> None:
             pass
 
 
-def hang_up(connection: Connection) -> None:
+def hang_up(connection: HostConnection) -> None:
     """The child has answered."""
     connection.on_hangup = None
     connection.close()
@@ -868,7 +868,7 @@ def is_folder(path: str) -> bool:
         return False
 
 
-def op_ping(connection: Connection, request: "Any") -> None:
+def op_ping(connection: HostConnection, request: "Any") -> None:
     """Says that we are there. A new box is also told which folder its commands start in."""
     workdir = request.get("workdir")
     if workdir and not is_folder(workdir):
@@ -879,7 +879,7 @@ def op_ping(connection: Connection, request: "Any") -> None:
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
 
 
-def op_python(connection: Connection, request: "Any") -> None:
+def op_python(connection: HostConnection, request: "Any") -> None:
     """How an interpreter is started here: as this one was, without its options. A loader may stand before it."""
     words = [each.decode("utf-8", "surrogateescape") for each in read_start("/proc/self/cmdline", _PIECE).split(b"\0")]
     connection.answer({"command": words[: words.index("-I")] if "-I" in words else [sys.executable]})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.guest import codec, frames
-    from holdfast.guest.stream_server import Bridge
+    from holdfast.guest.stream_server import StreamServer
 else:
     import codec
     import frames
@@ -41,7 +41,7 @@ class Lost(Exception):
 class Source:
     """Bytes of a descriptor, on their way to the host."""
 
-    def __init__(self, bridge: "Bridge", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
+    def __init__(self, bridge: "StreamServer", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
         self.bridge = bridge
         self.number = number
         self.descriptor = descriptor
@@ -128,7 +128,7 @@ class Source:
 class Follow(Source):
     """A file that somebody still writes to."""
 
-    def __init__(self, bridge: "Bridge", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
+    def __init__(self, bridge: "StreamServer", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
         super().__init__(bridge, number, descriptor, on_end)
         self.complete = False
         """Nothing will be added."""
@@ -153,7 +153,7 @@ class Follow(Source):
 class Sink:
     """Bytes of the host, on their way into a descriptor, which may come later."""
 
-    def __init__(self, bridge: "Bridge", number: int, on_end: "Callable[[int], None]") -> None:
+    def __init__(self, bridge: "StreamServer", number: int, on_end: "Callable[[int], None]") -> None:
         self.bridge = bridge
         self.number = number
         self.on_end = on_end
@@ -242,7 +242,7 @@ class Asking:
 
     def __init__(
         self,
-        bridge: "Bridge",
+        bridge: "StreamServer",
         request: "Any",
         descriptors: "Sequence[int]",
         on_message: "Callable[[bytes, list[int]], None]",
@@ -329,7 +329,7 @@ class Asking:
 class Call:
     """One request of the host, or one connection to the way out, with its streams."""
 
-    def __init__(self, bridge: "Bridge", number: int) -> None:
+    def __init__(self, bridge: "StreamServer", number: int) -> None:
         self.bridge = bridge
         self.number = number
         self.parts = bytearray()
@@ -434,7 +434,7 @@ class Call:
 class Changes:
     """Tells when files grow: by inotify where there is one, otherwise by looking again and again."""
 
-    def __init__(self, bridge: "Bridge") -> None:
+    def __init__(self, bridge: "StreamServer") -> None:
         self._bridge = bridge
         self._notify: int | None = None
         self._libc: Any = None

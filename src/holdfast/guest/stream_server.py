@@ -49,7 +49,7 @@ _POLL = 0.02
 _UP_SECONDS = 10.0
 
 
-class Bridge:
+class StreamServer:
     """Everything of one stream."""
 
     def __init__(self, incoming: int, outgoing: int) -> None:
@@ -557,18 +557,18 @@ class Bridge:
 
 
 _OPERATIONS = {
-    "exec": Bridge.exec,
-    "pack": Bridge.pack,
-    "unpack": Bridge.unpack,
-    "open": Bridge.open,
-    "write": Bridge.write,
-    "stdin": Bridge.stdin,
-    "connect": Bridge.connect,
-    "listen": Bridge.listen,
-    "spawn": Bridge.spawn,
-    "kept": Bridge.kept,
-    "output": Bridge.output,
-    "activity": Bridge.activity,
+    "exec": StreamServer.exec,
+    "pack": StreamServer.pack,
+    "unpack": StreamServer.unpack,
+    "open": StreamServer.open,
+    "write": StreamServer.write,
+    "stdin": StreamServer.stdin,
+    "connect": StreamServer.connect,
+    "listen": StreamServer.listen,
+    "spawn": StreamServer.spawn,
+    "kept": StreamServer.kept,
+    "output": StreamServer.output,
+    "activity": StreamServer.activity,
 }
 
 
@@ -592,7 +592,7 @@ def join(run: str) -> None:
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)  # what anything prints by mistake is no frame
     os.close(nothing)
-    Bridge(incoming, outgoing).run()
+    StreamServer(incoming, outgoing).run()
 
 
 def wait_for_guest(run: str) -> None:

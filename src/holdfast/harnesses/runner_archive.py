@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes import packing
-from holdfast.boxes.packing import stdin_of
+from holdfast.boxes import guest_archive
+from holdfast.boxes.guest_archive import stdin_of
 
 __all__ = ["boot_argv", "pack", "stdin_of"]
 
@@ -23,7 +23,7 @@ _EARLY: Final = (
 
 def boot_argv(python: Sequence[str]) -> list[str]:
     """Starts the runner that comes over its standard input. `python` is what runs guest code in the box."""
-    return packing.boot_argv(python, _RUNNER, _EARLY, _CLOSE)
+    return guest_archive.boot_argv(python, _RUNNER, _EARLY, _CLOSE)
 
 
 def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> bytes:
@@ -32,6 +32,6 @@ def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> byt
     wanted = [_RUNNER]
     for name in harnesses:
         wanted.append(f"holdfast.harnesses.{name}.reader")
-        if packing.find_source(driver := f"holdfast.harnesses.{name}.driver") is not None:
+        if guest_archive.find_source(driver := f"holdfast.harnesses.{name}.driver") is not None:
             wanted.append(driver)
-    return packing.pack(wanted, more)
+    return guest_archive.pack(wanted, more)

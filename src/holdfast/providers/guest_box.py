@@ -92,7 +92,7 @@ class Processes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUsage:
     """What a provider knows of a box without asking it. None where it cannot tell."""
 
     memory: int | None = None
@@ -237,9 +237,9 @@ class GuestBox(Box):
 
     # --- looking at it ---
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ResourceUsage:
         """What the provider knows of it, quickly found out."""
-        return Usage()
+        return ResourceUsage()
 
     async def limits_hit(self) -> list[LimitHit]:
         times = (await self.usage()).out_of_memory

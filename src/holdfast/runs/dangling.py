@@ -14,7 +14,7 @@ _MAX_TEXT: Final = 1024 * 1024
 _MAX_OPEN: Final = 1_000
 
 
-class Remains:
+class Dangling:
     """Reads the entries of a run, the oldest first."""
 
     def __init__(self, run: str, agent: str) -> None:

@@ -36,7 +36,7 @@ from holdfast.runs.ports import Agents, Installed, ModelNames, Pack, Tokens
 from holdfast.runs.request import Options
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
-from holdfast.runs.transcript import Heard
+from holdfast.runs.transcript import SessionTranscript
 from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
 from holdfast.threads.entries import Entry
 from holdfast.threads.run_events import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
@@ -76,7 +76,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class LaunchPorts:
     """The box of a launch, and what is in it."""
 
     box: Box
@@ -89,7 +89,7 @@ class Ground:
     """When it was, in ticks."""
 
 
-class Launching:
+class Launcher:
     """Carries launches out. Holds no run: whoever calls owns it."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Launching:
 
     async def _prepare(
         self, launch: Launch, acquired: Acquired, box: Box, began: int, carried: IO[bytes] | None
-    ) -> Ground:
+    ) -> LaunchPorts:
         """The box with the workspace in it, and its way to us open."""
         last = launch.before.latest
         home, door = await asyncio.gather(self._home(box), box.open_door())
@@ -231,7 +231,7 @@ class Launching:
                 isolation=self._isolation(acquired),
             ),
         )
-        return Ground(box, files, changed, home, door, self._ticks())
+        return LaunchPorts(box, files, changed, home, door, self._ticks())
 
     def _isolation(self, acquired: Acquired) -> str:
         """What is between the box and the world, for people."""
@@ -271,7 +271,7 @@ class Launching:
 
     # --- the agent ---
 
-    async def _start(self, launch: Launch, harness: Harness, choice: ModelChoice, api: Api, ground: Ground) -> int:
+    async def _start(self, launch: Launch, harness: Harness, choice: ModelChoice, api: Api, ground: LaunchPorts) -> int:
         box = ground.box
         async with time_limit(_INSTALL_SECONDS):
             installed, python = await asyncio.gather(
@@ -295,7 +295,7 @@ class Launching:
         harness: Harness,
         choice: ModelChoice,
         api: Api,
-        ground: Ground,
+        ground: LaunchPorts,
         installed: Installed,
         python: tuple[str, ...],
     ) -> tuple[Command, str]:
@@ -341,7 +341,7 @@ class Launching:
         return command, tokens.runner
 
     async def _session(
-        self, launch: Launch, harness: Harness, ground: Ground, task: Task
+        self, launch: Launch, harness: Harness, ground: LaunchPorts, task: Task
     ) -> tuple[SessionHow, Task, Command]:
         """The agent's files in the box, its session among them, and how it is started."""
         plan = plan_session(launch.before, harness.agent, ground.box.id)
@@ -416,7 +416,7 @@ class Launching:
     # --- the runner ---
 
     async def _hand_over(
-        self, launch: Launch, harness: Harness, ground: Ground, command: Command, token: str, process: Process
+        self, launch: Launch, harness: Harness, ground: LaunchPorts, command: Command, token: str, process: Process
     ) -> int:
         """Take the next epoch in the runner's name, and only then give it its code and token."""
 
@@ -475,9 +475,9 @@ def _spoken(harness: Harness, model: str, apis: Sequence[Api]) -> Api:
 
 async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Task) -> Rebuilt | None:
     """The session of an agent, of what it was told, said and did on a thread before a run; live text left out."""
-    heard = Heard(harness.name, but=run)
+    transcript = SessionTranscript(harness.name, but=run)
     return await log.make_of(
-        thread, lambda entries: harness.rebuild((each for entry in entries for each in heard.take(entry)), task)
+        thread, lambda entries: harness.rebuild((each for entry in entries for each in transcript.take(entry)), task)
     )
 
 

@@ -24,7 +24,7 @@ _AT_ONCE: Final = 32
 _UNKNOWN: Final = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
 
-class Looking:
+class RunnerProbe:
     """Asks boxes, a few at a time."""
 
     def __init__(self, boxes: Boxes) -> None:

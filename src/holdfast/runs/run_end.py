@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.runs.dangling import Remains
+from holdfast.runs.dangling import Dangling
 from holdfast.runs.errors import RunOver
 from holdfast.runs.reconcile import End
 from holdfast.runs.run_log import RunLog
@@ -48,7 +48,7 @@ async def finish(run_log: RunLog, thread: str, run_id: str, end: End, *, by: str
 
 
 async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by: str) -> None:
-    remains = Remains(run.run, run.kind)
+    remains = Dangling(run.run, run.kind)
     began = False
     async for entry in run_log.entries(thread, run.since):
         began = began or entry["id"] == start_id(run.run)

@@ -30,8 +30,8 @@ from holdfast.runs.errors import (
     ThreadBusy,
     TooManyWaiting,
 )
-from holdfast.runs.launch import Launch, Launching, key_of
-from holdfast.runs.probe import KILL, TERMINATE, Looking
+from holdfast.runs.launch import Launch, Launcher, key_of
+from holdfast.runs.probe import KILL, TERMINATE, RunnerProbe
 from holdfast.runs.reconcile import (
     End,
     Known,
@@ -130,7 +130,7 @@ class Runs:
         threads: Threads,
         projection: Projection,
         boxes: Boxes,
-        launching: Launching,
+        launching: Launcher,
         run_log: RunLog,
         workspaces: Workspaces,
         *,
@@ -149,7 +149,7 @@ class Runs:
         self._ticks = ticks
         self._thresholds = thresholds or Thresholds()
         self._sweep_seconds = sweep_seconds
-        self.looking = Looking(boxes)
+        self.looking = RunnerProbe(boxes)
         self._heard: dict[str, _Heard] = {}
         """By thread."""
         self._at_work: dict[str, _AtWork] = {}
@@ -315,7 +315,7 @@ class Runs:
         can = self.boxes.provider(spec.provider).capabilities
         if spec.on_idle is OnIdle.HIBERNATE and not {Capability.STOP, Capability.SNAPSHOTS} <= can:
             spec = replace(spec, on_idle=OnIdle.KEEP)
-        self.boxes.making.check(spec)
+        self.boxes.creation.check(spec)
         return replace(options, spec=spec)
 
     async def _claim(self, thread: str, prompt: Prompt | None, options: Options) -> Launched:

@@ -14,7 +14,7 @@ from holdfast.threads.run_events import DELTA, FINISHED, STARTED
 _ANSWERS: Final = ("assistant", "call", "tool", "compaction")
 
 
-class Heard:
+class SessionTranscript:
     """Takes the entries of a thread, oldest first, and gives those of one agent, a lost prompt among them."""
 
     def __init__(self, agent: str, but: str) -> None:

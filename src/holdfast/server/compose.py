@@ -32,7 +32,7 @@ from holdfast.server.lazy.models import LazyModels
 from holdfast.server.lazy.runs import FindAgent, LazyRuns
 from holdfast.server.metrics import Metrics
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import Door
+from holdfast.server.wire.guest_api import GuestApi
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
@@ -235,7 +235,7 @@ async def _serve(
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection, clock=clocks.now)
-        door = boxes.door = Door(surface, access, streams.next_request_id, max_body=settings.max_body)
+        door = boxes.door = GuestApi(surface, access, streams.next_request_id, max_body=settings.max_body)
         stack.push_async_callback(boxes.close)
         models = LazyModels(home.database, derive(secret, "model keys"), boxes)
         stack.push_async_callback(models.close)

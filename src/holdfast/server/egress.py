@@ -20,8 +20,8 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import (
     Connector,
     DefaultList,
-    Door,
     EgressProxy,
+    GuestApi,
     Limits,
     Private,
     Resolver,
@@ -79,7 +79,7 @@ class ServerEgress:
     """Owns all of it, from `open` to `close`."""
 
     def __init__(
-        self, database: Path, outside: Outside, *, limits: Limits | None = None, door: Door | None = None
+        self, database: Path, outside: Outside, *, limits: Limits | None = None, door: GuestApi | None = None
     ) -> None:
         limits = limits or Limits()
         self.make_upstream = outside.make_upstream

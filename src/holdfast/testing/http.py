@@ -39,7 +39,7 @@ class Answer:
         return f"{self.status} {self.body[:300].decode(errors='replace')}"
 
 
-class Connection:
+class HttpConnection:
     """One connection to a server, made again when it was lost. One request at a time."""
 
     def __init__(self, address: tuple[str, int], credential: str | None = None) -> None:

@@ -16,7 +16,7 @@ import orjson
 from holdfast.client import Client, DiskFull, Entry, HoldfastError, Unreachable
 from holdfast.client.thread.sse import decode_events
 from holdfast.testing.evidence import Acknowledgement, Delivery, Ledger
-from holdfast.testing.http import Answer, Connection, Lost, Refused
+from holdfast.testing.http import Answer, HttpConnection, Lost, Refused
 from holdfast.testing.shapes import EntryShape, Shape, entry_message
 from holdfast.time_limit import time_limit
 
@@ -53,8 +53,8 @@ class Scene:
         self._credential = credential
         self._waiting: dict[asyncio.Future[None], tuple[Callable[[], bool], Callable[[], None]]] = {}
 
-    def connect(self) -> Connection:
-        return Connection(self._address, self._credential)
+    def connect(self) -> HttpConnection:
+        return HttpConnection(self._address, self._credential)
 
     def came_up(self) -> None:
         self.life += 1

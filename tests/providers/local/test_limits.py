@@ -24,9 +24,9 @@ from holdfast.providers.host.limits import (
     CGROUP_V2,
     RLIMITS,
     BoxGroup,
+    GroupUsage,
     Hierarchy,
     LimitBackend,
-    Usage,
     create,
     detect,
     hierarchies,
@@ -360,7 +360,7 @@ def test_version_2_writes_the_limits_of_a_box_into_its_group(tmp_path: Path) -> 
     (folder / "memory.current").write_text("5000\n")
     (folder / "memory.stat").write_text("anon 3000\ninactive_file 1500\n")
     (folder / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-    assert group.usage() == Usage(memory=3500, cpu_seconds=None, pids=None, oom_kills=2)
+    assert group.usage() == GroupUsage(memory=3500, cpu_seconds=None, pids=None, oom_kills=2)
 
 
 def test_without_control_groups_a_group_is_nothing_and_says_so() -> None:
@@ -368,7 +368,7 @@ def test_without_control_groups_a_group_is_nothing_and_says_so() -> None:
     group.join(1)
     assert not group.can_freeze
     assert not group.exists
-    assert group.usage() == Usage()
+    assert group.usage() == GroupUsage()
     assert group.kill()
     assert group.remove()
     with pytest.raises(OSError, match="by signal"):

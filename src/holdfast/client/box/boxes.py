@@ -23,7 +23,7 @@ from holdfast.client.box.types import (
     steps_of,
     volume_of,
 )
-from holdfast.client.connection import Connection
+from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PAGE: Final = 200
 class Boxes:
     """All boxes of one server: `client.boxes`. What goes wrong with a box is a `holdfast.boxes.errors.BoxError`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._boxes = BoxConnection(connection, "/v1/boxes")
         self._snapshots = BoxConnection(connection, "/v1/snapshots")
         self.volumes = Volumes(connection)
@@ -222,7 +222,7 @@ class Boxes:
 class Volumes:
     """All volumes of one server: `client.boxes.volumes`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._volumes = BoxConnection(connection, "/v1/volumes")
 
     async def create(self, name: str, *, provider: str = "local") -> Volume:

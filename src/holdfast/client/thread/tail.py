@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 import httpx
 
-from holdfast.client.connection import LOST, Connection, is_temporary, not_understood, retry_after
+from holdfast.client.connection import LOST, ServerConnection, is_temporary, not_understood, retry_after
 from holdfast.client.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.sse import Event, decode_events
@@ -63,7 +63,7 @@ class Tail:
     """
 
     def __init__(
-        self, connection: Connection, stream: str, *, since: str | None = None, patience: float | None = None
+        self, connection: ServerConnection, stream: str, *, since: str | None = None, patience: float | None = None
     ) -> None:
         self._connection = connection
         self._stream = stream
@@ -202,7 +202,7 @@ class Tail:
                 await response.aclose()
 
 
-async def end_of(connection: Connection, stream: str) -> str:
+async def end_of(connection: ServerConnection, stream: str) -> str:
     """The offset where the next entry will be."""
     answer = await connection.ask("HEAD", stream)
     if (end := answer.headers.get("stream-next-offset")) is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.client.connection import Connection, encode_json, not_understood
+from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.client.thread.batches import split_batches
 from holdfast.client.thread.positions import NOW, Position, parse_position
@@ -39,7 +39,7 @@ class Thread:
     independent writers: make one per task where order between tasks does not matter.
     """
 
-    def __init__(self, connection: Connection, id: str) -> None:
+    def __init__(self, connection: ServerConnection, id: str) -> None:
         if not id:
             raise ValueError("a thread needs an id, such as t-01jd2x8w4hq7r; the one given is empty")
         self.id = id

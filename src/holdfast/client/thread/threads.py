@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Literal
 
-from holdfast.client.connection import Connection, encode_json
+from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.errors import Conflict
 from holdfast.client.thread.thread import Thread
 from holdfast.client.types import Scope, Status, ThreadInfo, ThreadPage, Token
@@ -21,7 +21,7 @@ Labels = Mapping[str, str | None]
 class Threads:
     """All threads of one server: `client.threads`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
     async def create(

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 
-from holdfast.guest.kernel.outbox import Leases
+from holdfast.guest.kernel.outbox import Outbox
 from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
@@ -137,7 +137,7 @@ class Held:
     def __init__(self, connection: socket.socket, lease: float) -> None:
         self.holder = os.urandom(16).hex()
         self._connection = connection
-        self._leases = Leases(lease, lambda: os.urandom(8).hex())
+        self._leases = Outbox(lease, lambda: os.urandom(8).hex())
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._has_ended = False

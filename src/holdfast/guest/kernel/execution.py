@@ -24,7 +24,7 @@ class Submitted(BaseException):
     """Ends the execution that called SUBMIT. No error: no `except Exception` of the user's stops it."""
 
 
-class Runner:
+class CodeRunner:
     """Runs code in one namespace, one piece after the other."""
 
     def __init__(self, namespace: "dict[str, Any]") -> None:

@@ -33,7 +33,7 @@ def run(listener: _socket.socket, configuration: bytes) -> None:
     config = json_codec.loads(configuration)
     process_tree.adopt_orphans()
     prepare(config)
-    Nursery(config, listener).serve()
+    ForkServer(config, listener).serve()
 
 
 def prepare(config: "dict[str, Any]") -> None:
@@ -75,7 +75,7 @@ class Born:
         self.control = control
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, config: "dict[str, Any]", listener: _socket.socket) -> None:
         self._config = config
         self._token = config["token"].encode()

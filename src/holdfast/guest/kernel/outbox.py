@@ -40,7 +40,7 @@ class Claimed:
         self.until = until
 
 
-class Leases:
+class Outbox:
     def __init__(self, seconds: float, make_claim: "Callable[[], str]") -> None:
         self._seconds = seconds
         self._make_claim = make_claim

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.guest.runner.event_loop import Loop, Timer
-    from holdfast.guest.runner.http_client import Answer, Door
+    from holdfast.guest.runner.http_client import Answer, HttpClient
     from holdfast.guest.runner.token import Token
 
 
-class Pulse:
+class Heartbeat:
     """Beats every so many seconds, by the monotonic clock, and at once when asked to."""
 
-    def __init__(self, loop: Loop, door: Door, token: Token, run: str, seconds: float) -> None:
+    def __init__(self, loop: Loop, door: HttpClient, token: Token, run: str, seconds: float) -> None:
         self.on_cancel: Callable[[str], None] = lambda how: None
         self.on_over: Callable[[], None] = lambda: None
         self._loop = loop

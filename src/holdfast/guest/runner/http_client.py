@@ -37,7 +37,7 @@ class Trouble(Exception):
     """What the other side said is no answer."""
 
 
-class Door:
+class HttpClient:
     """Owns its connection. `token` is asked anew for every request."""
 
     def __init__(self, loop: Loop, url: str, token: Callable[[], str], seconds: float = _SECONDS) -> None:

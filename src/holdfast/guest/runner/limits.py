@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.guest.runner.event_loop import Loop, Timer
-    from holdfast.guest.runner.http_client import Answer, Door
+    from holdfast.guest.runner.http_client import Answer, HttpClient
     from holdfast.guest.runner.token import Token
 
 _AGAIN = 1.0
@@ -24,7 +24,9 @@ _LONGEST = 2000
 class LimitQuestion:
     """Asked once. `then` gets the error that names the limit, or None, and is always told."""
 
-    def __init__(self, loop: Loop, door: Door, token: Token, run: str, then: Callable[[dict[str, str] | None], None]):
+    def __init__(
+        self, loop: Loop, door: HttpClient, token: Token, run: str, then: Callable[[dict[str, str] | None], None]
+    ):
         self._loop = loop
         self._door = door
         self._token = token

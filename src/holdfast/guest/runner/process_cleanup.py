@@ -1,4 +1,4 @@
-"""Ending everything that the runner has started: asked to first, then killed, until no process is left."""
+"""ProcessCleanup everything that the runner has started: asked to first, then killed, until no process is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOPELESS = 30.0
 """Seconds after which what cannot be killed is left: the kernel holds it, and the run has to end all the same."""
 
 
-class Ending:
+class ProcessCleanup:
     """Begun once; `then` is told when nothing is left. It may be hurried: then there is no more asking."""
 
     def __init__(self, loop: Loop, grace: float, then: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.guest.runner.event_loop import Loop, Timer
-    from holdfast.guest.runner.http_client import Answer, Door
+    from holdfast.guest.runner.http_client import Answer, HttpClient
     from holdfast.guest.runner.journal import Journal
     from holdfast.guest.runner.token import Token
 
@@ -35,7 +35,7 @@ class Producer:
     and when the server says that the run is another's now."""
 
     def __init__(
-        self, loop: Loop, door: Door, token: Token, journal: Journal, thread: str, epoch: int, seq: int
+        self, loop: Loop, door: HttpClient, token: Token, journal: Journal, thread: str, epoch: int, seq: int
     ) -> None:
         self.on_progress: Callable[[], None] = _nothing
         self.on_empty: Callable[[], None] = _nothing

@@ -18,11 +18,11 @@ import time
 from holdfast.guest import process_tree
 from holdfast.guest.runner.agent import Agent
 from holdfast.guest.runner.entries import Entries
-from holdfast.guest.runner.heartbeat import Pulse
-from holdfast.guest.runner.http_client import Door
+from holdfast.guest.runner.heartbeat import Heartbeat
+from holdfast.guest.runner.http_client import HttpClient
 from holdfast.guest.runner.journal import Journal
 from holdfast.guest.runner.limits import LimitQuestion
-from holdfast.guest.runner.process_cleanup import Ending
+from holdfast.guest.runner.process_cleanup import ProcessCleanup
 from holdfast.guest.runner.producer import Producer
 from holdfast.guest.runner.token import Token
 
@@ -77,7 +77,7 @@ class Run:
         self._producer.on_progress = self._progress
         self._producer.on_empty = self._posted
         self._producer.on_fenced = self._fence
-        self._pulse = Pulse(loop, self._make_door(), self._token, config.run, config.beat)
+        self._pulse = Heartbeat(loop, self._make_door(), self._token, config.run, config.beat)
         self._pulse.on_cancel = self._cancel
         self._pulse.on_over = self._over
         self._token.on_over = lambda: self._fence("the server renews the token no more")
@@ -85,7 +85,7 @@ class Run:
         self._agent = Agent(loop, self._read, self._output_ended)
         self._agent_exit: int | None = None
         self._flush: Timer | None = None
-        self._ending: Ending | None = None
+        self._ending: ProcessCleanup | None = None
         self._tree_ended = False
         self._soft = False
         """It said that it is done, and is being ended because it does not go."""
@@ -100,8 +100,8 @@ class Run:
         """The agent waits for the server to take what it said."""
         self._failures = 0
 
-    def _make_door(self) -> Door:
-        return Door(self._loop, self._config.url, lambda: self._token.value)
+    def _make_door(self) -> HttpClient:
+        return HttpClient(self._loop, self._config.url, lambda: self._token.value)
 
     # --- working ---
 
@@ -237,7 +237,7 @@ class Run:
 
     def _end_tree(self, grace: float) -> None:
         if self._ending is None:
-            self._ending = Ending(self._loop, grace, self._all_ended)
+            self._ending = ProcessCleanup(self._loop, grace, self._all_ended)
 
     def _all_ended(self) -> None:
         self._tree_ended = True
@@ -350,7 +350,7 @@ class Run:
         if self._question is not None:
             self._question.close()
         if self._ending is None:
-            self._ending = Ending(self._loop, 0.0, self._all_ended)
+            self._ending = ProcessCleanup(self._loop, 0.0, self._all_ended)
         elif self._tree_ended:
             self._stop(FENCED)
         else:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.guest.runner.event_loop import Loop, Timer
-    from holdfast.guest.runner.http_client import Answer, Door
+    from holdfast.guest.runner.http_client import Answer, HttpClient
 
 _PATH = "/v1/tokens/renew"
 _UNKNOWN_LIFE = 1800.0
@@ -28,12 +28,12 @@ class Token:
         self.on_over: Callable[[], None] | None = None
         """Told when the server renews it no more: the run is over."""
         self._loop = loop
-        self._door: Door | None = None
+        self._door: HttpClient | None = None
         self._backoff = Backoff()
         self._timer: Timer | None = None
         self._trying = False
 
-    def renew_through(self, door: Door) -> None:
+    def renew_through(self, door: HttpClient) -> None:
         self._door = door
         self._later(lifetime(self.value) / 2)
 

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _say({"type": "failed", "stage": "start", "error": {"message": f"{chosen.command[0]}: {error.strerror}"}})
         return 127
-    turn = _Turn(rpc.Connection(process, own_input, early), chosen.workspace, Transcript(chosen.state))
+    turn = _Turn(rpc.RpcConnection(process, own_input, early), chosen.workspace, Transcript(chosen.state))
     try:
         turn.run(prompt, chosen.session)
     except rpc.Gone:
@@ -114,7 +114,7 @@ def _say(record: Message) -> None:
 class _Turn:
     """One prompt to the agent, from the first word to the last."""
 
-    def __init__(self, connection: rpc.Connection, workspace: str, transcript: Transcript) -> None:
+    def __init__(self, connection: rpc.RpcConnection, workspace: str, transcript: Transcript) -> None:
         self._connection = connection
         self._workspace = workspace
         self._transcript = transcript

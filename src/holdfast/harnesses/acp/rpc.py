@@ -28,7 +28,7 @@ class Gone(Exception):
     """The agent's output has ended."""
 
 
-class Connection:
+class RpcConnection:
     """Owns the streams of the process. Writing blocks for as long as the agent does not read; reading goes on then."""
 
     def __init__(self, process: subprocess.Popen[bytes], own_input: Lines, early: list[Message]) -> None:

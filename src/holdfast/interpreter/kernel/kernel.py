@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.boxes import packing
+from holdfast.boxes import guest_archive
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import (
     BoxConflict,
@@ -80,7 +80,7 @@ class Kernels:
         """`python` is what the user's code runs on: the box's own, where nothing is said. `memory` bounds each
         context, in bytes. `alone`: it ends by itself after so many seconds without a host."""
         token = secrets.token_hex(16)
-        argv = packing.boot_argv(python or await box.python(), _ENTRY, _EARLY)
+        argv = guest_archive.boot_argv(python or await box.python(), _ENTRY, _EARLY)
         try:
             process = await box.spawn(argv, env={**(env or {}), **_HUGE_PAGES}, cwd=cwd, stdin=True, tree=True)
         except CannotExecute as error:
@@ -92,7 +92,7 @@ class Kernels:
             config = {"token": token, "cwd": cwd, "memory": memory, "alone": alone, "forget": list(_HUGE_PAGES)}
             archive = await cls.prepare()
             with contextlib.suppress(BoxConflict):  # it has ended: what it says tells why
-                await process.write(packing.stdin_of(archive, config))
+                await process.write(guest_archive.stdin_of(archive, config))
                 await process.close_stdin()
             port = await _port_of(process)
         except BaseException:
@@ -104,7 +104,7 @@ class Kernels:
     @staticmethod
     async def prepare() -> bytes:
         """What a nursery is started with. Takes a while the first time: it can be had while a box is made."""
-        return await asyncio.to_thread(packing.pack, [_ENTRY])
+        return await asyncio.to_thread(guest_archive.pack, [_ENTRY])
 
     @classmethod
     async def attach(

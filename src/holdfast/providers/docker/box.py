@@ -12,7 +12,7 @@ from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.docker import containers
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.guest_box import Usage
+from holdfast.providers.guest_box import ResourceUsage
 from holdfast.providers.stream import StreamBox, StreamLink
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def workdir_of(found: Mapping[str, Any], spec: BoxSpec) -> str:
     return asked if spec.workdir == WORKSPACE and asked.startswith("/") and asked != "/" else spec.workdir
 
 
-async def used_inside(link: StreamLink) -> containers.Usage | None:
+async def used_inside(link: StreamLink) -> containers.ContainerUsage | None:
     """What a box uses, as its own control group says; None where it sees none. The daemon takes a second to tell."""
     found = await asyncio.gather(*(_peek(link, path) for path in containers.ACCOUNTS))
     return containers.read_accounts(dict(zip(containers.ACCOUNTS, found, strict=True)))
@@ -79,8 +79,8 @@ class DockerBox(StreamBox):
             **_DEFAULT_ENVIRONMENT, **self._of_image, **self._provider.egress_environment(policy)
         }  # fmt: skip
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ResourceUsage:
         used = await used_inside(self.link) or await self._provider.usage(self.id)
         sent, received = self._provider.traffic(self.id)
         disk = await self._provider.disk_use(self.id)
-        return Usage(used.memory, used.cpu_seconds, disk, used.out_of_memory, sent, received)
+        return ResourceUsage(used.memory, used.cpu_seconds, disk, used.out_of_memory, sent, received)

@@ -26,7 +26,7 @@ _MASK: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ContainerUsage:
     memory: int | None = None
     cpu_seconds: float | None = None
     out_of_memory: int | None = None
@@ -110,14 +110,14 @@ ACCOUNTS: Final = (*_MEMORY, *_CACHE, *_CPU, *_ENDED)
 """Where a box sees what it uses, with control groups of the second kind and of the first."""
 
 
-def read_accounts(found: Mapping[str, bytes]) -> Usage | None:
+def read_accounts(found: Mapping[str, bytes]) -> ContainerUsage | None:
     """Of these files, what they say. None where they are not there, or make no sense: a box may show anything."""
     try:
         memory = int(next(found[path] for path in _MEMORY if found[path]))
         cache = _named(found, _CACHE, "total_inactive_file") or _named(found, _CACHE, "inactive_file") or 0
         microseconds = _named(found, _CPU, "usage_usec")
         seconds = int(found[_CPU[1]]) / 1_000_000_000 if microseconds is None else microseconds / 1_000_000
-        return Usage(max(0, memory - cache), seconds, _named(found, _ENDED, "oom_kill"))
+        return ContainerUsage(max(0, memory - cache), seconds, _named(found, _ENDED, "oom_kill"))
     except (StopIteration, ValueError):
         return None
 
@@ -132,16 +132,16 @@ def _named(found: Mapping[str, bytes], paths: Sequence[str], name: str) -> int |
     return None
 
 
-async def usage_of(engine: Engine, name: str) -> Usage:
+async def usage_of(engine: Engine, name: str) -> ContainerUsage:
     try:
         told = await engine.ask("GET", f"containers/{name}/stats", params={"stream": 0, "one-shot": 1})
     except EngineProblem:
-        return Usage()
+        return ContainerUsage()
     memory = told.get("memory_stats") or {}
     used, details = memory.get("usage"), memory.get("stats") or {}
     cache = details.get("total_inactive_file", details.get("inactive_file", 0))
     nanoseconds = ((told.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
-    return Usage(
+    return ContainerUsage(
         None if used is None else max(0, int(used) - int(cache)),
         None if nanoseconds is None else int(nanoseconds) / 1_000_000_000,
         int(memory["failcnt"]) if "failcnt" in memory else None,

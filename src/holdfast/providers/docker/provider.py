@@ -672,7 +672,7 @@ class DockerProvider(Provider):
     async def disk_use(self, id: str) -> int | None:
         return await containers.size_of(self.engine, self.names.box(id))
 
-    async def usage(self, id: str) -> containers.Usage:
+    async def usage(self, id: str) -> containers.ContainerUsage:
         with told(f"what box {id} uses cannot be told"):
             return await containers.usage_of(self.engine, self.names.box(id))
 

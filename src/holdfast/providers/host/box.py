@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.boxes.box import BoxInfo, LimitHit, Power
 from holdfast.boxes.process import Connection
-from holdfast.providers.guest_box import GuestBox, Usage
+from holdfast.providers.guest_box import GuestBox, ResourceUsage
 from holdfast.providers.host.files import GuestFiles
 from holdfast.providers.host.link import Link
 from holdfast.providers.host.ports import connect_port
@@ -52,9 +52,9 @@ class LocalBox(GuestBox):
     async def power(self) -> Power:
         return self._provider.power(self.id)
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ResourceUsage:
         used, traffic = self._provider.usage(self.id), self._provider.traffic(self.id)
-        return Usage(
+        return ResourceUsage(
             used.memory,
             used.cpu_seconds,
             out_of_memory=used.oom_kills,

@@ -185,8 +185,8 @@ class GuestProvider(Provider):
         """What there is to say of a paused box, whose guest cannot say it; None where it is not paused."""
         return None
 
-    def usage(self, id: str) -> limits.Usage:
-        return limits.Usage()
+    def usage(self, id: str) -> limits.GroupUsage:
+        return limits.GroupUsage()
 
     def release(self, id: str) -> None:
         """Give back what a box that does not run still holds of the machine."""

@@ -66,7 +66,7 @@ class LimitBackend(NamedTuple):
         return "; ".join(dict.fromkeys(self.lacking.values())) or None
 
 
-class Usage(NamedTuple):
+class GroupUsage(NamedTuple):
     """What a box uses now; None where nobody counts."""
 
     memory: int | None = None
@@ -311,10 +311,10 @@ class BoxGroup:
     def thaw(self) -> None:
         self._set_frozen(wanted=False)
 
-    def usage(self) -> Usage:
+    def usage(self) -> GroupUsage:
         if self.backend.kind == CGROUP_V2:
             folder = next(iter(self.folders.values()))
-            return Usage(
+            return GroupUsage(
                 memory=_working_set(
                     _number(f"{folder}/memory.current"), _value(f"{folder}/memory.stat", "inactive_file")
                 ),
@@ -324,7 +324,7 @@ class BoxGroup:
             )
         memory, pids = self.folders.get("memory", ""), self.folders.get("pids", "")
         counted = self.folders.get(_COUNTED_APART, "")
-        return Usage(
+        return GroupUsage(
             memory=_working_set(
                 _number(f"{memory}/memory.usage_in_bytes"), _value(f"{memory}/memory.stat", "total_inactive_file")
             ),

@@ -452,7 +452,7 @@ class LocalProvider(GuestProvider):
             return machine.explain(told, machine.look())
         return super().explain(id)
 
-    def usage(self, id: str) -> limits.Usage:
+    def usage(self, id: str) -> limits.GroupUsage:
         return self._group(id).usage()
 
     @contextlib.asynccontextmanager

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service import Boxes
     from holdfast.boxes.sqlite import SqliteBoxes
-    from holdfast.egress import Door
+    from holdfast.egress import GuestApi
     from holdfast.server.egress import Outside, ServerEgress
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class LazyBoxes:
         pool: int = 0,
     ) -> None:
         """`pool` boxes are kept ready at most."""
-        self.door: Door | None = None
+        self.door: GuestApi | None = None
         """Where boxes ask Holdfast itself. Set before anything is opened."""
         self._database = database
         self._open_providers = open_providers

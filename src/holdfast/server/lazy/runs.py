@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.server.home import Home
     from holdfast.server.lazy.boxes import LazyBoxes
     from holdfast.server.lazy.models import LazyModels
-    from holdfast.server.wire.guest_api import Door
+    from holdfast.server.wire.guest_api import GuestApi
     from holdfast.threads.projection import Projection
     from holdfast.threads.seals import Seals
     from holdfast.threads.service import Threads
@@ -44,7 +44,7 @@ class LazyRuns:
         seals: Seals,
         boxes: LazyBoxes,
         models: LazyModels,
-        door: Door,
+        door: GuestApi,
         home: Home,
         clocks: Clocks,
         find_agent: FindAgent | None,
@@ -100,7 +100,7 @@ class LazyRuns:
         boxes = await self._boxes.get()
         await load_in_thread(_load)  # which takes long enough that nobody else should wait for it
         from holdfast.harnesses.installation import Tools
-        from holdfast.runs.launch import Launching
+        from holdfast.runs.launch import Launcher
         from holdfast.runs.model_errors import ModelTrouble
         from holdfast.runs.reconcile import Thresholds
         from holdfast.runs.run_log import RunLog
@@ -110,7 +110,7 @@ class LazyRuns:
         workspaces = Workspaces(self._home / "workspaces")
         await asyncio.to_thread(workspaces.sweep)
         run_log = RunLog(self._store, self._threads, self._seals, self._clocks.now)
-        launching = Launching(
+        launching = Launcher(
             log=run_log,
             boxes=boxes,
             workspaces=workspaces,

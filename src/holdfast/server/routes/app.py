@@ -54,7 +54,7 @@ from holdfast.server.routes.schemas import (
     Token,
 )
 from holdfast.server.routes.services import Administrator, Caller, Services, Use, bearer, documented
-from holdfast.server.wire.middleware import Envelope, error_answer, refusal
+from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 from holdfast.threads.access import Scope
 from holdfast.threads.errors import InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.ids import now_ms
@@ -275,7 +275,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_http)
-    app.add_middleware(Envelope, services=services)
+    app.add_middleware(RequestMiddleware, services=services)
     return app
 
 

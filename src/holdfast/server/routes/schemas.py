@@ -53,7 +53,7 @@ class RunError(Model):
     hint: str | None = None
 
 
-class Usage(Model):
+class TokenUsage(Model):
     """Of the models, as the agent counts."""
 
     input: float = 0
@@ -97,7 +97,7 @@ class RunModel(Model):
     exit_code: int | None
     """Of the agent."""
     error: RunError | None
-    usage: Usage | None
+    usage: TokenUsage | None
     ended_by: str | None
     """Who told of its end: its runner, or who found that it was over."""
 
@@ -128,7 +128,7 @@ class RunModel(Model):
             error=None
             if error is None
             else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
-            usage=None if run.usage is None else Usage.model_validate(run.usage),
+            usage=None if run.usage is None else TokenUsage.model_validate(run.usage),
             ended_by=run.ended_by,
         )
 

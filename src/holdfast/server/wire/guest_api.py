@@ -85,7 +85,7 @@ class ModelRelay(Protocol):
         ...
 
 
-class Door:
+class GuestApi:
     """Given to the egress, which hands it connections; told of runs and models when those are open."""
 
     def __init__(

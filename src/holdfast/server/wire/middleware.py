@@ -66,7 +66,7 @@ def is_streamed(method: str, path: str) -> bool:
     return _STREAMED.fullmatch(f"{method} {path}") is not None
 
 
-class Envelope:
+class RequestMiddleware:
     """The outermost ASGI layer of the REST surface. No stack trace gets past it."""
 
     def __init__(self, app: ASGIApp, services: EnvelopeServices) -> None:

@@ -23,7 +23,9 @@ class BodyUnreadable(Exception):
 class Exchange:
     """One request, and its answer as it is written."""
 
-    def __init__(self, connection: Connection, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
+    def __init__(
+        self, connection: ModelConnection, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> None:
         self.method = method
         self.path = path
         self.headers = headers
@@ -79,10 +81,10 @@ class Exchange:
         await self._connection.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
 
-class Connection(asyncio.Protocol):
+class ModelConnection(asyncio.Protocol):
     """A client. Its requests are answered one after the other; when it goes, the answer under way is cancelled."""
 
-    def __init__(self, respond: Callable[[Exchange], Awaitable[None]], open_connections: set[Connection]) -> None:
+    def __init__(self, respond: Callable[[Exchange], Awaitable[None]], open_connections: set[ModelConnection]) -> None:
         self._respond = respond
         self._open = open_connections
         self._parser = httptools.HttpRequestParser(self)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
 from holdfast.testing.model.chat import Chat
-from holdfast.testing.model.exchange import BodyUnreadable, Connection, Exchange
+from holdfast.testing.model.exchange import BodyUnreadable, Exchange, ModelConnection
 from holdfast.testing.model.gates import Gate, Point
 from holdfast.testing.model.messages import Messages
 from holdfast.testing.model.reply import Piece, Reply, Wire
@@ -74,7 +74,7 @@ class ScriptedModel:
         self._lock = threading.Lock()
         self._waiters: list[Future[None]] = []
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[ModelConnection] = set()
         self._thread: LoopThread | None = None
 
     # Its life
@@ -82,7 +82,7 @@ class ScriptedModel:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._respond, self._connections), "127.0.0.1", self._wanted_port
+            lambda: ModelConnection(self._respond, self._connections), "127.0.0.1", self._wanted_port
         )
         return self
 

@@ -4,10 +4,10 @@
 """
 
 from holdfast.threads.subscriptions.routes import SubscriptionRoutes, is_control, needs_grant
+from holdfast.threads.subscriptions.schemas import Limits
 from holdfast.threads.subscriptions.service import SubscriptionService
 from holdfast.threads.subscriptions.signing import verify_signature
 from holdfast.threads.subscriptions.store import SubscriptionStore
-from holdfast.threads.subscriptions.wire import Limits
 
 __all__ = [
     "Limits",

@@ -9,7 +9,7 @@ from holdfast.threads.subscriptions.clock import Timer
 from holdfast.threads.subscriptions.glob import Glob
 from holdfast.threads.subscriptions.links import Links
 from holdfast.threads.subscriptions.records import BEFORE_FIRST, Link, Subscription
-from holdfast.threads.subscriptions.wire import CONTROL
+from holdfast.threads.subscriptions.schemas import CONTROL
 
 
 class LiveSubscription:

@@ -12,7 +12,7 @@ import orjson
 
 from holdfast.threads.errors import StreamError
 from holdfast.threads.messages import JSON_TYPE, Response
-from holdfast.threads.subscriptions import wire
+from holdfast.threads.subscriptions import schemas
 from holdfast.threads.subscriptions.errors import (
     InvalidSubscription,
     SubscriptionError,
@@ -22,7 +22,7 @@ from holdfast.threads.subscriptions.errors import (
 from holdfast.threads.subscriptions.records import Kind
 from holdfast.threads.subscriptions.service import SubscriptionService
 
-PREFIX: Final = f"{wire.CONTROL}/"
+PREFIX: Final = f"{schemas.CONTROL}/"
 _SUBSCRIPTIONS: Final = f"{PREFIX}subscriptions/"
 _KEY_SET: Final = f"{PREFIX}jwks.json"
 _BY_TOKEN: Final = ("callback", "ack", "release")
@@ -31,7 +31,7 @@ _BEARER: Final = "bearer "
 
 def is_control(path: str) -> bool:
     """Whether a path after `/v1/stream/` is ours, and no stream's."""
-    return path == wire.CONTROL or path.startswith(PREFIX)
+    return path == schemas.CONTROL or path.startswith(PREFIX)
 
 
 def needs_grant(path: str) -> bool:
@@ -75,14 +75,14 @@ class SubscriptionRoutes:
         )
 
     async def _subscription(self, method: str, parts: list[str], headers: dict[bytes, bytes], body: bytes) -> Response:
-        id = wire.parse_id(parts[0])
+        id = schemas.parse_id(parts[0])
         match parts[1:]:
             case []:
                 return await self._whole(method, id, body)
             case ["streams"]:
                 if method != "POST":
                     return _not_allowed("POST")
-                paths = wire.parse_streams(wire.parse_object(body).get("streams"), self._service.limits)
+                paths = schemas.parse_streams(schemas.parse_object(body).get("streams"), self._service.limits)
                 if not paths:
                     raise InvalidSubscription("streams must name at least one stream")
                 await self._service.add_streams(id, paths)
@@ -101,7 +101,7 @@ class SubscriptionRoutes:
     async def _whole(self, method: str, id: str, body: bytes) -> Response:
         match method:
             case "PUT":
-                created = await self._service.create(id, wire.parse_config(body, self._service.limits))
+                created = await self._service.create(id, schemas.parse_config(body, self._service.limits))
                 return _json(201 if created.new else 200, created.description)
             case "GET":
                 return _json(200, self._service.describe(id))
@@ -112,9 +112,9 @@ class SubscriptionRoutes:
 
     async def _act(self, action: str, id: str, headers: dict[bytes, bytes], body: bytes) -> Response:
         if action == "claim":
-            return _json(200, await self._service.claim(id, wire.parse_worker(body)))
+            return _json(200, await self._service.claim(id, schemas.parse_worker(body)))
         token = _bearer(headers)
-        report = wire.parse_report(body, self._service.limits)
+        report = schemas.parse_report(body, self._service.limits)
         if action == "release":
             await self._service.release(id, token, report)
             return Response(204, [])

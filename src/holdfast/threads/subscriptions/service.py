@@ -22,7 +22,7 @@ from holdfast.threads.errors import StoreUnavailable, StreamError, StreamGone, S
 from holdfast.threads.framing import SEPARATOR
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, Change, Keyed, is_json
-from holdfast.threads.subscriptions import rules, wire
+from holdfast.threads.subscriptions import rules, schemas
 from holdfast.threads.subscriptions.clock import Clock, SystemClock
 from holdfast.threads.subscriptions.delivery import DELIVERY_SECONDS, DeliveryFailed, TransportFactory, WebhookSender
 from holdfast.threads.subscriptions.errors import InvalidSubscription, SubscriptionNotFound
@@ -38,10 +38,10 @@ from holdfast.threads.subscriptions.records import (
     Transition,
     WakeReport,
 )
+from holdfast.threads.subscriptions.schemas import Limits
 from holdfast.threads.subscriptions.signing import CallbackTokens, TokenClaims, WebhookSigner
 from holdfast.threads.subscriptions.store import SubscriptionStore
 from holdfast.threads.subscriptions.urls import Resolver, resolve
-from holdfast.threads.subscriptions.wire import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -94,7 +94,7 @@ class SubscriptionService:
     ) -> None:
         self._store = store
         self._subscriptions = subscriptions
-        self._control_url = f"{public_url.rstrip('/')}/v1/stream/{wire.CONTROL}"
+        self._control_url = f"{public_url.rstrip('/')}/v1/stream/{schemas.CONTROL}"
         self._clock = clock or SystemClock()
         self.limits = limits or Limits()
         self._chance = chance
@@ -332,7 +332,7 @@ class SubscriptionService:
                 "wake_id": after.wake.id,
                 "generation": after.generation,
                 "token": self._tokens.issue(id, after.generation, now),
-                "streams": wire.describe_streams(live.links, self.limits),
+                "streams": schemas.describe_streams(live.links, self.limits),
                 "lease_ttl_ms": after.config.lease_ttl_ms,
             }
 
@@ -372,7 +372,7 @@ class SubscriptionService:
             "kid": self._signer.key_id,
             "jwks_url": f"{self._control_url}/jwks.json",
         }
-        return wire.describe(live.subscription, live.links, signing, truncated=live.truncated)
+        return schemas.describe(live.subscription, live.links, signing, truncated=live.truncated)
 
     # Changing a subscription
 
@@ -552,7 +552,7 @@ class SubscriptionService:
                 "subscription_id": subscription.id,
                 "wake_id": subscription.wake.id,
                 "generation": subscription.generation,
-                "streams": wire.describe_streams(live.links, self.limits, subscription.wake.snapshot),
+                "streams": schemas.describe_streams(live.links, self.limits, subscription.wake.snapshot),
                 "callback_url": f"{self._control_url}/subscriptions/{quote(subscription.id, safe='')}/callback",
                 "callback_token": self._tokens.issue(subscription.id, subscription.generation, now),
             }
