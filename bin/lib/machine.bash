@@ -27,9 +27,18 @@ find_missing_packages() {
     want git git
     want /usr/bin/pip python3-pip
     want /usr/bin/npm npm
-    # A cargo of rustup's is there and does nothing where HOME has no toolchain.
-    rustc --print sysroot >/dev/null 2>&1 && cargo --version >/dev/null 2>&1 || missing_packages+=(cargo)
+    find_cargo || missing_packages+=(cargo)
 }
+
+# A cargo of rustup's is there and does nothing where HOME has no toolchain. Then Debian's comes first, if it is there.
+find_cargo() {
+    cargo_works && return
+    [[ -x /usr/bin/cargo && -x /usr/bin/rustc ]] || return
+    mkdir -p "$private/rust" && ln -sf /usr/bin/cargo /usr/bin/rustc "$private/rust/" && PATH=$private/rust:$PATH
+    cargo_works
+}
+
+cargo_works() { rustc --print sysroot && cargo --version; } >/dev/null 2>&1
 
 # want PROGRAMS PACKAGE...    the packages are missing unless all the programs are there
 want() {

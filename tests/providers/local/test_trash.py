@@ -21,7 +21,7 @@ FOLDERS = 200
 
 async def full_box(provider: LocalProvider) -> Box:
     box = await provider.create(BoxSpec(), id=new_id("b"))
-    assert (await box.exec(["sh", "-ec", f"for i in $(seq {FOLDERS}); do mkdir -p $i/a; done"])).ok
+    assert (await box.exec(["sh", "-ec", f"for i in $(seq {FOLDERS}); do mkdir -p $i/a; echo x > $i/a/file; done"])).ok
     return box
 
 

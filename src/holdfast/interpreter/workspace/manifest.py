@@ -192,7 +192,7 @@ async def python_of(box: Box) -> tuple[str, ...]:
 
 @cache
 def _program() -> str:
-    return resources.files("holdfast.guest").joinpath("manifests.py").read_text()
+    return resources.files("holdfast.guest").joinpath("volume_manifests.py").read_text()
 
 
 def _parsed(session: str, data: bytes, place: str) -> Manifest:
