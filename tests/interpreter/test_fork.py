@@ -148,7 +148,7 @@ async def test_forks_outlive_their_parent_and_their_own_ends_are_told(kernels: K
     assert await value(first, "x") == await value(second, "x") == 6
     with pytest.raises(KernelLost):
         await first.execute("import os; os._exit(3)")
-    assert await ended(kernels, first.id) == 3, "who has no parent any more is seen off by the nursery"
+    assert await ended(kernels, first.id) == 3, "who has no parent any more is seen off by the fork server"
     assert await value((await second.fork(1))[0], "x") == 6
 
 

@@ -37,14 +37,14 @@ class Refused(Exception):
     pass
 
 
-def run(listener: socket.socket, nursery: int, token: str) -> None:
+def run(listener: socket.socket, fork_server: int, token: str) -> None:
     """In a process of its own. Never returns."""
-    Broker(nursery, token).serve(listener)
+    Broker(fork_server, token).serve(listener)
 
 
 class Broker:
-    def __init__(self, nursery: int, token: str) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: int, token: str) -> None:
+        self._fork_server = fork_server
         self._token = token
         self._held: dict[str, Held] = {}
         self._opening = threading.Lock()
@@ -85,7 +85,7 @@ class Broker:
         """Hold a context. Who held it before holds it no more."""
         id = str(document["context"])
         lease = min(float(document["lease"]), _LONGEST_LEASE)
-        connection = socket.create_connection(("127.0.0.1", self._nursery), _REQUEST_SECONDS)
+        connection = socket.create_connection(("127.0.0.1", self._fork_server), _REQUEST_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(
             pack({"t": "attach", "context": id, "make": bool(document.get("make")), "token": self._token})

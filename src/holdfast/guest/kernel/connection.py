@@ -100,8 +100,8 @@ class HostConnection:
     def read(
         self, others: "dict[int, Callable[[], None]]", milliseconds: "int | None" = None
     ) -> "list[tuple[dict[str, Any], bytes]] | None":
-        """Wait until something comes: messages, or None once there is no nursery. Calls who of `others` has something
-        to read."""
+        """Wait for messages. Returns None once there is no fork server. Calls those of `others` that have something to
+        read."""
         poll = _poll()
         poll.register(self.control.fileno(), _POLLIN)
         for each in others:
@@ -172,7 +172,7 @@ class HostConnection:
         """Held around a fork: then nobody is in the middle of a message."""
         return self._sending
 
-    def tell_nursery(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
+    def tell_fork_server(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
         given = _pack_integers("%di" % len(descriptors), *descriptors) if descriptors else b""
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, given)] if given else []
         self.control.sendmsg([json_codec.dumps(document).encode()], rights)

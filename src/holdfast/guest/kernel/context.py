@@ -1,7 +1,7 @@
 """A context: one process, one namespace, in which one piece of code runs after the other.
 
 The main thread runs the user's code and nothing else. A second one reads: answers to calls, requests, new connections,
-and what subprocesses print. An interrupt is a signal, sent by the nursery.
+and what subprocesses print. An interrupt is a signal, sent by the fork server.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -58,7 +58,7 @@ HostError.__module__ = "builtins"  # in a traceback, its own name is enough
 
 
 def run(id: str, control: _socket.socket, config: "dict[str, Any]") -> None:
-    """In a new process. Returns when there is no nursery any more."""
+    """In a new process. Returns when there is no fork server any more."""
     if config.get("memory"):
         limit = int(config["memory"])
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -164,7 +164,7 @@ class Context:
                 del self.children[pid]
                 posix.close(handle)
                 code = posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status)
-                self.line.tell_nursery({"t": "ended", "pid": pid, "code": code})
+                self.line.tell_fork_server({"t": "ended", "pid": pid, "code": code})
         if not self.children:
             gc.unfreeze()  # nobody shares it any more
 
@@ -455,7 +455,7 @@ class Context:
                 return 0
             theirs.close()
             self.children[pid] = _watch_child(pid)
-            self.line.tell_nursery({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
+            self.line.tell_fork_server({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
         finally:
             ours.close()
         return pid
@@ -477,8 +477,8 @@ class Context:
     # --- restore points ---
 
     def _keep_point(self, execution: str) -> bool:
-        """Fork a process that has all that there is before an execution, and waits until the nursery wakes it in the
-        place of this one. False in that process, once it was woken."""
+        """Fork a process that keeps the state before an execution. It waits until the fork server wakes it to take the
+        place of this one. Returns False in that process, once it was woken."""
         gc.freeze()
         self.output.flush()
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -498,7 +498,7 @@ class Context:
                 return False
             self.point = pid
             self.children[pid] = _watch_child(pid)
-            self.line.tell_nursery({"t": "point", "id": self.id, "pid": pid}, [ours.fileno()])
+            self.line.tell_fork_server({"t": "point", "id": self.id, "pid": pid}, [ours.fileno()])
         finally:
             ours.close()
             theirs.close()

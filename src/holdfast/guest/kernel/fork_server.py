@@ -67,7 +67,7 @@ def has_company(port: int) -> bool:
 
 
 class Born:
-    """A context, as the nursery knows it."""
+    """A context, as the fork server knows it."""
 
     def __init__(self, id: str, pid: int, control: _socket.socket) -> None:
         self.id = id
@@ -287,7 +287,7 @@ class ForkServer:
         return self._enter(Born(id, pid, ours))
 
     def _let_go(self) -> None:
-        """In a child: nothing of the nursery's stays open."""
+        """In a child: nothing of the fork server's stays open."""
         _signal.set_wakeup_fd(-1)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)

@@ -50,20 +50,20 @@ class Broker:
     """The kernel of one box, by requests."""
 
     def __init__(self, box: Box, port: int, token: str, *, lease: float = LEASE_SECONDS) -> None:
-        """`port` and `token` are those of the nursery."""
+        """`port` and `token` are those of the fork server."""
         self.lease = lease
         self._box = box
-        self._nursery = port
+        self._fork_server = port
         self._token = token
         self._port: int | None = None
 
     def connect(self) -> Connection:
         return Brokered(self)
 
-    async def ask_nursery(self, document: dict[str, Any]) -> bytes:
-        """Its answer, as it comes. Raises `BoxError`, and `KernelLost` where there is no nursery any more."""
+    async def ask_fork_server(self, document: dict[str, Any]) -> bytes:
+        """Its answer, as it comes. Raises `BoxError`, and `KernelLost` where there is no fork server any more."""
         try:
-            return await self._exec(self._nursery, pack({**document, "token": self._token}), _REQUEST_SECONDS)
+            return await self._exec(self._fork_server, pack({**document, "token": self._token}), _REQUEST_SECONDS)
         except ConnectRefused:
             raise KernelLost(f"the kernel of box {self._box.id} has ended") from None
 
@@ -88,7 +88,7 @@ class Broker:
         raise AssertionError
 
     async def _find(self) -> int:
-        document, _ = _answer_of(await self.ask_nursery({"t": "broker"}))
+        document, _ = _answer_of(await self.ask_fork_server({"t": "broker"}))
         port = document.get("port")
         if not isinstance(port, int) or not 0 < port < 65536:
             raise BoxUnreachable("the kernel says what makes no sense of its broker")
@@ -150,7 +150,7 @@ class Brokered(Connection):
                 elif document["t"] == "attach":
                     await self._open(document)
                 else:
-                    await self._heard.put(await self._broker.ask_nursery(document))
+                    await self._heard.put(await self._broker.ask_fork_server(document))
                     await self._heard.put(b"")
         if sent:
             await asyncio.gather(*sent)

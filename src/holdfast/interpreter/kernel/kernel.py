@@ -1,4 +1,4 @@
-"""The kernel of a box, from the host: a nursery of contexts, which is started once and found again by anybody."""
+"""The kernel of a box, from the host: a fork server of contexts, which is started once and found again by anybody."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ContextInfo:
 
 
 class Kernels:
-    """The nursery of a box. Closing lets go of it: it lives on, and `attach` finds it again."""
+    """The fork server of a box. Closing lets go of it: it lives on, and `attach` finds it again."""
 
     def __init__(self, box: Box, process: str, port: int, token: str, alone: float | None = None) -> None:
         self.box = box
@@ -103,15 +103,15 @@ class Kernels:
 
     @staticmethod
     async def prepare() -> bytes:
-        """What a nursery is started with. Takes a while the first time: it can be had while a box is made."""
+        """What a fork server is started with. Takes a while the first time: it can be had while a box is made."""
         return await asyncio.to_thread(guest_archive.pack, [_ENTRY])
 
     @classmethod
     async def attach(
         cls, box: Box, process: str, token: str, *, port: int | None = None, alone: float | None = None
     ) -> Kernels:
-        """The nursery that was started earlier, by whomever. Raises `KernelLost` where it has ended. By its `port` it
-        is not looked for: then whoever connects learns that."""
+        """The fork server that was started earlier, by any process. Raises `KernelLost` if it has ended. With `port`
+        nothing is checked: then the first connection finds out."""
         if port is not None:
             return cls(box, process, port, token, alone)
         try:
@@ -148,7 +148,7 @@ class Kernels:
         return bool((await self._ask({"t": "signal", "context": context, "number": number}))["living"])
 
     async def end(self) -> None:
-        """End the nursery and all of its contexts."""
+        """End the fork server and all of its contexts."""
         await self.close()
         with contextlib.suppress(BoxError):
             await (await self.box.process(self.process)).kill()
