@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 import pytest
+from tests.machine import needs_groups
 
 from holdfast.boxes.box import Power
 from holdfast.boxes.errors import BoxStopped
@@ -71,7 +72,9 @@ async def _remove_all(home: Path) -> None:
         await provider.sweep()
 
 
-@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize(
+    "work", [pytest.param(each, marks=needs_groups) if each in ("pause", "resume") else each for each in WORK]
+)
 def test_a_server_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     home: Path, neighbour: Neighbour, work: str, random: Random
 ) -> None:
