@@ -472,8 +472,9 @@ class _Measuring:
                                 total += self._closed(folder, entry.name, depth)
                         elif is_folder:
                             if _is_closed(status):
-                                with contextlib.suppress(OSError):
-                                    _change_mode(folder, entry.name, None)  # for good: too many are open around it
+                                # Too many are open around it.
+                                with contextlib.suppress(OSError), _opened(folder, entry.name, for_good=True):
+                                    pass
                             waiting.append(f"{name}/{entry.name}")
             except OSError:
                 continue
@@ -483,26 +484,30 @@ class _Measuring:
 
     def _closed(self, parent: int, name: str, depth: int) -> int:
         """Open a folder to ourselves for as long as it is measured."""
-        mode = _change_mode(parent, name, None)
-        self._opened += 1
-        try:
-            folder = os.open(name, FOLDER, dir_fd=parent)
+        with _opened(parent, name) as folder:
+            self._opened += 1
             try:
                 return self.folder(folder, depth)
             finally:
-                os.close(folder)
-        finally:
-            self._opened -= 1
-            _change_mode(parent, name, mode)
+                self._opened -= 1
 
 
-def _change_mode(parent: int, name: str, mode: int | None) -> int:
-    """Give a folder these permissions; None: open it to its owner. Returns those that it had. Follows no link."""
+@contextlib.contextmanager
+def _opened(parent: int, name: str, *, for_good: bool = False) -> Iterator[int]:
+    """A descriptor of a closed folder, which is open to its owner meanwhile. Follows no link. Closes the folder that it
+    opened, even if another one has its name by then."""
     place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    itself = f"/proc/self/fd/{place}"
     try:
-        before = os.fstat(place).st_mode
-        os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(before | _OPEN if mode is None else mode))  # noqa: PTH101
-        return before
+        mode = stat.S_IMODE(os.fstat(place).st_mode)
+        os.chmod(itself, mode | _OPEN)  # noqa: PTH101
+        folder = os.open(itself, FOLDER & ~os.O_NOFOLLOW)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+            if not for_good:
+                os.chmod(itself, mode)  # noqa: PTH101
     finally:
         os.close(place)
 
