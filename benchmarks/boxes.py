@@ -24,7 +24,7 @@ from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, 
 from report import Goal, Result, Row, percentile
 
 from holdfast.boxes import Box, BoxSpec
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider
 from holdfast.threads.ids import new_id

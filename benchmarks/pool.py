@@ -22,8 +22,8 @@ from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, 
 from report import Goal, Result, Row, percentile
 
 from holdfast.boxes import BoxSpec
-from holdfast.boxes.pool import PoolSettings
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.service.pool import PoolSettings
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.clock import ManualClock

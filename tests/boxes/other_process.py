@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider

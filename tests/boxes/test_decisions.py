@@ -9,15 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.acquire_rules import Bury, Create, Finish, Found, Replace, Restore, Resume, Start, changes, decide
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
-from holdfast.boxes.idleness import Doing
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, BoxState, move
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.boxes.reaper import (
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.acquire_rules import (
+    Bury,
+    Create,
+    Finish,
+    Found,
+    Replace,
+    Restore,
+    Resume,
+    Start,
+    changes,
+    decide,
+)
+from holdfast.boxes.service.idleness import Doing
+from holdfast.boxes.service.reaper import (
     GRACE,
     STUCK,
     Fate,
@@ -29,7 +41,6 @@ from holdfast.boxes.reaper import (
     to_prune,
     to_reap,
 )
-from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle, VolumeMount
 

@@ -14,8 +14,8 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxUnreachable, NoSpace, Unsupported
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.reaper import STUCK
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.service.reaper import STUCK
 from holdfast.boxes.spec import OnIdle
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.clock import ManualClock

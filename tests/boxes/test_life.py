@@ -18,7 +18,7 @@ from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxUnreachable, NoSpace, WrongSnapshot
 from holdfast.boxes.lifecycle import SETTLED, BoxState
 from holdfast.boxes.rows import BoxFilter, BoxRow
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import Lifetime, OnIdle
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.loop_thread import LoopThread

@@ -10,11 +10,11 @@ import pytest
 from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import row
 
-from holdfast.boxes.acquire_rules import Decision, Found, How, Replace, Resume, Start, decide
 from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.errors import BoxGone, BoxNotFound, InvalidSpec, Unsupported
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.acquire_rules import Decision, Found, How, Replace, Resume, Start, decide
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress import EgressProxy, SqliteRecords

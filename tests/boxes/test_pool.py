@@ -16,10 +16,10 @@ from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.labels import KEY, NODE, POOL, SPEC, TENANT, Owner
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.boxes.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, furnishing_of, made_ahead
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.service.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, furnishing_of, made_ahead
 from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.clock import ManualClock

@@ -13,10 +13,10 @@ from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import NOW, row
 
 from holdfast.boxes.errors import BoxConflict
-from holdfast.boxes.leases import LEASE, Leases
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRows
+from holdfast.boxes.service.leases import LEASE, Leases
 from holdfast.boxes.spec import Lifetime, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.clock import ManualClock

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import BoxInfo, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import (
@@ -28,7 +27,8 @@ from holdfast.boxes.labels import KEY, NODE, OWNER_THREAD, TENANT, Owner
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxFilter, BoxRow
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.acquire_rules import How
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.clock import ManualClock

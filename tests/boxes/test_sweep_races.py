@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.labels import KEY, NODE, TENANT
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.acquire_rules import How
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import Lifetime
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.testing.clock import ManualClock

@@ -14,8 +14,8 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Client, Interpreter
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.errors import BoxConflict, BoxDiffers
+from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.client import RemoteBox, Unreachable
 from holdfast.client.box.local_box import NearBox

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from tests.interpreter.workshops import AS_SOMEBODY, BoxesHost, Shop, opened, sh
 
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxGone, CreateFailed
 from holdfast.boxes.process import Completed
+from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict, WorkspaceFailed
 from holdfast.interpreter.host import Given

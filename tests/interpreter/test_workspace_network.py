@@ -11,9 +11,9 @@ from tests.interpreter.workshops import AS_SOMEBODY, Repository, sh
 from tests.providers.local.networking import CA, TRUST, Net, networked
 from tests.providers.local.world import git_site
 
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box
 from holdfast.boxes.network_policy import Network
+from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.errors import WorkspaceFailed
 from holdfast.interpreter.host import Given

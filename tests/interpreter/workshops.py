@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.rows import BoxFilter
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.images.progress import Progress

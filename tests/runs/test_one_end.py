@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runs.world import SPEC
 
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.errors import RunOver, ThreadBusy
 from holdfast.runs.launch import Launch, Launcher
 from holdfast.runs.reconcile import End

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress.models.model import ModelChoice

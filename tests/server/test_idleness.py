@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.boxes.test_decisions import row
 
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.server.box_metrics import BoxSamples, most_active

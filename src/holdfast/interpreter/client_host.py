@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
+from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box.local_box import folder_of

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
-from holdfast.boxes.acquire_rules import Acquired, How
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
@@ -23,7 +22,8 @@ from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network
 from holdfast.boxes.process import Process
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.acquire_rules import Acquired, How
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import ModelNotSpoken

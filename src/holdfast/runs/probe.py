@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.boxes.box import LimitHit, Liveness, Power
 from holdfast.boxes.errors import BoxError, BoxNotFound, ProcessNotFound
 from holdfast.boxes.process import ProcessState
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.reconcile import Look, RunnerState
 from holdfast.threads.run_events import Run
 from holdfast.time_limit import time_limit

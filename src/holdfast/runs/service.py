@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
 from holdfast.runs.diagnosis import Diagnosis, diagnose
 from holdfast.runs.errors import (

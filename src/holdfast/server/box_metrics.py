@@ -16,7 +16,7 @@ from holdfast.time_limit import time_limit
 if TYPE_CHECKING:
     from holdfast.boxes.box import Metrics
     from holdfast.boxes.rows import BoxRow
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 MOST: Final = 500
 """Boxes that are sampled: beyond that, those that were active last."""

@@ -21,7 +21,7 @@ from holdfast.threads.streams import AppendRequest, Keyed
 from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
     from holdfast.images.progress import Progress
     from holdfast.server.lazy.boxes import LazyBoxes
     from holdfast.server.lazy.models import LazyModels

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from holdfast.boxes.pool import PoolStatistics
+    from holdfast.boxes.service.pool import PoolStatistics
     from holdfast.server.box_metrics import Usages
 
 _GAUGES: Final = {

@@ -17,7 +17,7 @@ from holdfast.images.progress import Progress
 from holdfast.interpreter.workspace.templates import Templates
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
     from holdfast.server.lazy.boxes import LazyBoxes
 
 

@@ -24,9 +24,9 @@ from typing import Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import HIBERNATION, POOL
-from holdfast.boxes.pool import PoolSettings
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.service.pool import PoolSettings
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.host import guest_provider, layers

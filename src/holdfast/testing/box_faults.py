@@ -22,7 +22,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.lifecycle import SETTLED, BoxState
 from holdfast.boxes.process import Process, ProcessState
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider

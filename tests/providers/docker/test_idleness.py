@@ -14,7 +14,7 @@ import pytest
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.docker import DockerHost, DockerProvider

@@ -18,7 +18,7 @@ from holdfast.boxes.errors import BoxGone, BoxStopped, ConnectRefused
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Traffic
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.host.box import LocalBox

@@ -11,7 +11,7 @@ from tests.machine import needs_groups
 
 from holdfast.boxes.errors import VolumeInUse
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.host import limits

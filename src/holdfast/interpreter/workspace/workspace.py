@@ -15,9 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.acquire_rules import How
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxDiffers, BoxError, BoxGone, BoxNotFound, CreateFailed
+from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceConflict
 from holdfast.interpreter.host import Given, Host

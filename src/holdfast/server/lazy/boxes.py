@@ -18,9 +18,9 @@ from holdfast.threads.errors import StoreUnavailable
 if TYPE_CHECKING:
     from holdfast.boxes.box import Box
     from holdfast.boxes.network_policy import Egress
-    from holdfast.boxes.pool import PoolSettings
     from holdfast.boxes.provider import Provider
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
+    from holdfast.boxes.service.pool import PoolSettings
     from holdfast.boxes.sqlite import SqliteBoxes
     from holdfast.egress import GuestApi
     from holdfast.server.egress import Outside, ServerEgress
@@ -181,8 +181,8 @@ async def close_pieces(pieces: AsyncIterator[T]) -> None:
 
 
 def _load() -> tuple[type[Boxes], type[PoolSettings], type[SqliteBoxes], type[ServerEgress]]:
-    from holdfast.boxes.pool import PoolSettings
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
+    from holdfast.boxes.service.pool import PoolSettings
     from holdfast.boxes.sqlite import SqliteBoxes
     from holdfast.server.egress import ServerEgress
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from fastapi import Request
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.lazy.boxes import close_pieces
 from holdfast.server.routes.services import documented
 

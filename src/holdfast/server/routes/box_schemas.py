@@ -14,8 +14,8 @@ from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.sweep import Pruned
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
-from holdfast.boxes.sweep import Pruned
 from holdfast.server.box_metrics import BoxUsage
 from holdfast.server.routes.schemas import Labels, Model
 

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from holdfast.boxes.errors import SnapshotNotFound
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.box_schemas import (
     BoxId,

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.routes.box_requests import BOX_ERRORS, binary_body
 from holdfast.server.routes.box_schemas import Freed, PathText, ProviderName, SnapshotId, Variables
 from holdfast.server.routes.schemas import Labels, Model

@@ -11,7 +11,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
-from holdfast.boxes.service import Boxes
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models import Models
 from holdfast.runs.service import Runs
 from holdfast.server.egress import ServerEgress

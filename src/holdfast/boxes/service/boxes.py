@@ -14,28 +14,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from holdfast.boxes.acquire import Acquire
-from holdfast.boxes.acquire_rules import Acquired
-from holdfast.boxes.activity import Activity
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Power
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.creation import Creation
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable, Unsupported
-from holdfast.boxes.hibernation import Hibernation
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.leases import Leases
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT, PASSING, BoxState, move, state_of
 from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.network_update import NetworkUpdate
-from holdfast.boxes.pool import Pool, PoolSettings
 from holdfast.boxes.provider import Provider, Volume
-from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
+from holdfast.boxes.service.acquire import Acquire
+from holdfast.boxes.service.acquire_rules import Acquired
+from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.creation import Creation
+from holdfast.boxes.service.hibernation import Hibernation
+from holdfast.boxes.service.leases import Leases
+from holdfast.boxes.service.network_update import NetworkUpdate
+from holdfast.boxes.service.pool import Pool, PoolSettings
+from holdfast.boxes.service.reaper import is_abandoned
+from holdfast.boxes.service.snapshot_store import SnapshotStore
+from holdfast.boxes.service.sweep import Pruned, Sweep
 from holdfast.boxes.shielded import settled, to_the_end
-from holdfast.boxes.snapshot_store import SnapshotStore
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
-from holdfast.boxes.sweep import Pruned, Sweep
 from holdfast.threads.ids import now_ms
 from holdfast.time_limit import time_limit
 

@@ -13,7 +13,7 @@ from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels, check_name
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 
 class SnapshotStore:

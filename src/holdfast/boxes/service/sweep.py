@@ -1,4 +1,4 @@
-"""The sweep: carries out what `holdfast.boxes.reaper` decides. One box that fails never stops the others."""
+"""The sweep: carries out what `reaper` decides. A box that fails never stops the others."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxStopped
-from holdfast.boxes.idleness import Sample, comparable, doing, is_watched, last_work, pause
 from holdfast.boxes.labels import POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.idleness import Sample, comparable, doing, is_watched, last_work, pause
+from holdfast.boxes.service.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.spec import Lifetime, OnIdle
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 AT_ONCE: Final = 8
 ONE_BOX_SECONDS: Final = 60.0

@@ -1,4 +1,4 @@
-"""Acquire: the box of a key, by what `holdfast.boxes.acquire_rules` decides. All who ask at once get one box."""
+"""Acquire: the box of a key, as `acquire_rules` decides. All callers that ask at once get one box."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from holdfast.boxes.acquire_rules import (
+from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
+from holdfast.boxes.labels import KEY, TENANT, Owner
+from holdfast.boxes.lifecycle import ASLEEP, PASSING, BoxState, state_of
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.acquire_rules import (
     Acquired,
     Bury,
     Create,
@@ -22,19 +28,13 @@ from holdfast.boxes.acquire_rules import (
     decide,
     with_lifetime_of,
 )
-from holdfast.boxes.box import BoxInfo
-from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
-from holdfast.boxes.labels import KEY, TENANT, Owner
-from holdfast.boxes.lifecycle import ASLEEP, PASSING, BoxState, state_of
-from holdfast.boxes.reaper import is_abandoned
-from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.reaper import is_abandoned
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 _TRIES: Final = 20
 

@@ -1,4 +1,4 @@
-"""Which boxes have to go, and why. Decisions only; the sweep of `holdfast.boxes.service` carries them out."""
+"""Which boxes have to go, and why. Decisions only: `sweep` carries them out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.boxes.box import BoxInfo, Metrics, Power
-from holdfast.boxes.idleness import Doing, follows, idle_time, is_due
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState, state_of
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.idleness import Doing, follows, idle_time, is_due
 from holdfast.boxes.spec import Lifetime, OnIdle
 
 GRACE: Final = 60_000

@@ -11,7 +11,7 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 
 class NetworkUpdate:

@@ -1,6 +1,6 @@
 """What to do when somebody asks for the box of a key: resume, start, replace, restore or create. Decisions only.
 
-`holdfast.boxes.service` finds out what there is, asks `decide`, and does as told.
+`acquire` finds out what there is, asks `decide`, and does as told.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 _POOL_TRIES: Final = 3
 UNDO_SECONDS: Final = 30.0

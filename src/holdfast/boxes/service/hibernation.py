@@ -1,7 +1,7 @@
 """Boxes that sleep: paused, or hibernated (a snapshot, and stopped), and woken by whoever asks first.
 
-When a box falls asleep is decided in `holdfast.boxes.idleness`; the sweep has it done here. All who ask for a sleeping
-box at once wake it once.
+`idleness` decides when a box falls asleep, and the sweep has it done here. Callers that ask for a sleeping box at once
+wake it once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.boxes.errors import BoxConflict, BoxGone, BoxUnreachable, Snapshot
 from holdfast.boxes.labels import HIBERNATION, RESERVED
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT, PASSING, BoxState, move
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.reaper import is_abandoned
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.reaper import is_abandoned
 from holdfast.boxes.shielded import settled, to_the_end
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 WAKE_SECONDS: Final = 60.0
 """How long a box may take to wake before we say so."""

@@ -30,7 +30,7 @@ from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.service import Boxes
+    from holdfast.boxes.service.boxes import Boxes
 
 BEGIN: Final = 1.5
 """The score from which on boxes of a spec are made ahead: it was asked for a second time, not long after the first."""
