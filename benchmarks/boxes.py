@@ -25,8 +25,8 @@ from report import Goal, Result, Row, percentile
 
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.threads.ids import new_id
 
 _GIGABYTE: Final = 1 << 30

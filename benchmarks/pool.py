@@ -24,8 +24,8 @@ from report import Goal, Result, Row, percentile
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool import PoolSettings
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 
 _SPEC: Final = BoxSpec()
 _FILL_SECONDS: Final = 120.0

@@ -21,13 +21,13 @@ from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.registry import find
 from holdfast.runs.launch import rebuild
 from holdfast.runs.run_log import RunLog
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.entries import Entry
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 
 _BATCH: Final = 1000
 _SAID: Final = "word " * 50
@@ -93,9 +93,9 @@ ROWS: Final = tuple(
 
 async def measure(entries: int, rounds: int, only: list[str], folder: Path) -> list[Result]:
     samples = Samples()
-    store = await SqliteStore.open(folder / "data.db")
+    store = await SqliteStreams.open(folder / "data.db")
     seals = Seals(b"of a benchmark")
-    projection = Projection(store, SqliteRows(store), seals)
+    projection = Projection(store, SqliteThreadRows(store), seals)
     threads = Threads(store, projection)
     log = RunLog(store, threads, seals, now_ms)
     access = ModelAccess(find("pi").apis[0], "http://127.0.0.1:3128/model", "token", "m")

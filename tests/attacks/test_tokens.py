@@ -9,10 +9,10 @@ import pytest
 from tests.attacks.conftest import Outside
 from tests.threads.test_authority import PAYLOADS
 
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.access import Access, RunScope
 from holdfast.threads.authority import MAY_WRITE, Writer
-from holdfast.threads.sqlite.keys import SqliteKeys
 
 FORGED_RUN: list[dict[str, Any]] = [
     {
@@ -65,7 +65,7 @@ def credentials(outside: Outside, thread: str) -> dict[str, str | None]:
     }
 
 
-class _NoKeys(SqliteKeys):
+class _NoKeys(SqliteApiKeys):
     def __init__(self) -> None: ...
 
 

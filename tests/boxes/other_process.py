@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime
-from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
 
 SPEC = BoxSpec(provider="dummy")

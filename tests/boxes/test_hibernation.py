@@ -17,7 +17,7 @@ from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.reaper import STUCK
 from holdfast.boxes.spec import OnIdle
-from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 

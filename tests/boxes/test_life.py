@@ -20,8 +20,8 @@ from holdfast.boxes.lifecycle import SETTLED, BoxState
 from holdfast.boxes.rows import BoxFilter, BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import Lifetime, OnIdle
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.loop_thread import LoopThread
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
 

@@ -16,9 +16,9 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.service.acquire_rules import Decision, Found, How, Replace, Resume, Start, decide
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.nowhere import Nowhere
 

@@ -21,7 +21,7 @@ from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, furnishing_of, made_ahead
 from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, VolumeMount
-from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 

@@ -14,7 +14,7 @@ from tests.boxes.conftest import SPEC
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
 from holdfast.threads.ids import now_ms
 

@@ -18,9 +18,9 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRows
 from holdfast.boxes.service.leases import LEASE, Leases
 from holdfast.boxes.spec import Lifetime, VolumeMount
-from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.storage.sqlite.boxes import SqliteBoxes
+from holdfast.storage.sqlite.schema import connect, prepare
 from holdfast.testing.clock import ManualClock
-from holdfast.threads.sqlite.schema import connect, prepare
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import Lifetime
-from holdfast.boxes.sqlite import SqliteBoxes
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
 

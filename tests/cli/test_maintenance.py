@@ -12,9 +12,9 @@ import pytest
 from tests.cli.conftest import Cli
 
 from holdfast.cli.exits import Exit
+from holdfast.storage.sqlite.schema import VERSION
 from holdfast.testing.disks import CannotMount, SmallDisk
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.sqlite.schema import VERSION
 
 JSON = {"Content-Type": "application/json"}
 

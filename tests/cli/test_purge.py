@@ -18,12 +18,12 @@ import pytest
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.cli.errors import CommandError
 from holdfast.cli.server import down, start
 from holdfast.cli.server.purge import check_home, remove_folder
 from holdfast.cli.session import Where
 from holdfast.local_server import RunningServer, find_running, is_alive, read_running
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 

@@ -19,13 +19,13 @@ from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
 from holdfast.server.wire.guest_api import GuestApi
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunScope
 from holdfast.threads.authority import Authority
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.seals import Seals
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.keys import SqliteKeys
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig
 from holdfast.threads.surface import StreamSurface
 
@@ -37,7 +37,7 @@ THREAD = "threads/t-1"
 class House:
     """A server's parts that a runner meets, and one box."""
 
-    def __init__(self, store: SqliteStore, access: Access, runs: Runs, box: Box) -> None:
+    def __init__(self, store: SqliteStreams, access: Access, runs: Runs, box: Box) -> None:
         self.store = store
         self.access = access
         self.runs = runs
@@ -78,9 +78,9 @@ class House:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    store = await SqliteStore.open(tmp_path / "data.db")
+    store = await SqliteStreams.open(tmp_path / "data.db")
     now = [1_800_000_000_000]
-    access = Access(SqliteKeys(store), b"secret", required=False, clock=lambda: now[0])
+    access = Access(SqliteApiKeys(store), b"secret", required=False, clock=lambda: now[0])
     door = GuestApi(StreamSurface(store, Authority(Seals(b"tests"))), access, lambda: "q-1", max_body=1 << 20)
     await store.create(THREAD, StreamConfig(content_type="application/json"))
     runs = Runs()

@@ -17,11 +17,11 @@ from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.images.progress import Progress
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.workspace.workspace import SetUp, Workspace
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 
 _ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},

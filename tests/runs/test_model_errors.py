@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.runs.model_errors import ModelTrouble
 from holdfast.runs.run_log import RunLog
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,8 @@ THREAD = "t-1"
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[RunLog]:
-    store = await SqliteStore.open(tmp_path / "data.db")
-    projection = Projection(store, SqliteRows(store), SEALS)
+    store = await SqliteStreams.open(tmp_path / "data.db")
+    projection = Projection(store, SqliteThreadRows(store), SEALS)
     threads = Threads(store, projection)
     await threads.create(id=THREAD)
     yield RunLog(store, threads, SEALS, now_ms)

@@ -21,6 +21,8 @@ from holdfast.runs.request import Options, Prompt
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.runs.workspace_store import Workspaces
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch, StreamConflict
 from holdfast.threads.ids import now_ms
@@ -28,8 +30,6 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, CancelKind, RunStatus, ThreadRuns, runner_started
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import Producer
 
 
@@ -53,7 +53,7 @@ class NoBoxes:
 
 
 class Server:
-    def __init__(self, store: SqliteStore, threads: Threads, projection: Projection, folder: Path) -> None:
+    def __init__(self, store: SqliteStreams, threads: Threads, projection: Projection, folder: Path) -> None:
         self.log = RunLog(store, threads, SEALS, now_ms)
         self.runs = Runs(
             store,
@@ -85,8 +85,8 @@ _ACTS = st.lists(
 
 
 async def play(folder: Path, acts: list[Act]) -> list[dict[str, Any]]:
-    store = await SqliteStore.open(folder / "holdfast.db")
-    projection = Projection(store, SqliteRows(store), SEALS)
+    store = await SqliteStreams.open(folder / "holdfast.db")
+    projection = Projection(store, SqliteThreadRows(store), SEALS)
     threads = Threads(store, projection)
     servers = [Server(store, threads, projection, folder) for _ in range(2)]
     thread = (await threads.create()).id

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast.runs.run_log import RunLog
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ THREAD = "t-long"
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[RunLog]:
     """With a thread that is read in several pieces."""
-    store = await SqliteStore.open(tmp_path / "data.db")
-    projection = Projection(store, SqliteRows(store), SEALS)
+    store = await SqliteStreams.open(tmp_path / "data.db")
+    projection = Projection(store, SqliteThreadRows(store), SEALS)
     threads = Threads(store, projection)
     log = RunLog(store, threads, SEALS, now_ms)
     await threads.create(id=THREAD)

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from holdfast.boxes.box import Box
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
@@ -27,6 +26,9 @@ from holdfast.runs.request import Options, Prompt, with_life
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Launched, Runs
 from holdfast.runs.workspace_store import Workspaces
+from holdfast.storage.sqlite.boxes import SqliteBoxes
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
 from holdfast.threads.entries import Entry
@@ -35,8 +37,6 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, Run
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import Producer
 
 PATIENCE = 30.0
@@ -150,14 +150,14 @@ class MortalLog(RunLog):
 class World:
     """What outlives servers, and the server that runs now."""
 
-    def __init__(self, folder: Path, store: SqliteStore, rows: SqliteBoxes, clock: ManualClock) -> None:
+    def __init__(self, folder: Path, store: SqliteStreams, rows: SqliteBoxes, clock: ManualClock) -> None:
         self.folder = folder
         self.store = store
         self.rows = rows
         self.clock = clock
         self.provider = DummyProvider(folder / "dummy", clock=clock.now)
         self.agents = Agents()
-        self.projection = Projection(store, SqliteRows(store), SEALS)
+        self.projection = Projection(store, SqliteThreadRows(store), SEALS)
         self.threads = Threads(store, self.projection, clock=clock.now)
         self.boxes = Boxes(rows, {"dummy": self.provider}, node="here", clock=clock.now)
         self.servers: list[Runs] = []
@@ -291,7 +291,7 @@ async def _nothing() -> None:
 @asynccontextmanager
 async def a_world(folder: Path) -> AsyncIterator[World]:
     clock = ManualClock()
-    store = await SqliteStore.open(folder / "holdfast.db", clock=clock.now)
+    store = await SqliteStreams.open(folder / "holdfast.db", clock=clock.now)
     try:
         async with SqliteBoxes(folder / "holdfast.db") as rows:
             world = World(folder, store, rows, clock)

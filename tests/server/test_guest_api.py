@@ -18,13 +18,13 @@ from tests.threads.test_authority import END, PAYLOADS
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.server.wire.guest_api import GuestApi
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.nowhere import Nowhere
 from holdfast.threads.access import Access, RunGrant, RunScope, Scope
 from holdfast.threads.authority import Authority, EntryKind
 from holdfast.threads.errors import StreamConflict
 from holdfast.threads.seals import Origin, Seals
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.keys import SqliteKeys
 from holdfast.threads.streams import StreamConfig
 from holdfast.threads.surface import StreamSurface
 
@@ -76,7 +76,7 @@ class Relay:
 
 @dataclass
 class World:
-    store: SqliteStore
+    store: SqliteStreams
     access: Access
     runs: Runs
     proxy: EgressProxy
@@ -116,10 +116,10 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    store = await SqliteStore.open(tmp_path / "data.db")
+    store = await SqliteStreams.open(tmp_path / "data.db")
     now = [1_800_000_000_000]
     # As of a server that asks nobody for a key: the door still does.
-    access = Access(SqliteKeys(store), b"secret", required=False, clock=lambda: now[0])
+    access = Access(SqliteApiKeys(store), b"secret", required=False, clock=lambda: now[0])
     door = GuestApi(StreamSurface(store, Authority(SEALS)), access, lambda: "q-1", max_body=1 << 20)
     async with (
         SqliteRecords(tmp_path / "data.db") as records,
@@ -218,7 +218,7 @@ async def test_a_threads_own_token_is_no_token_of_a_run(world: World) -> None:
     token = world.access.issue("t-1", Scope.WRITE, 60).token
     assert (await world.append(token)).status_code == 401
     with pytest.raises(Exception, match="not valid"):
-        Access(SqliteKeys(world.store), b"secret", clock=lambda: world.now[0]).grant(world.token())
+        Access(SqliteApiKeys(world.store), b"secret", clock=lambda: world.now[0]).grant(world.token())
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])

@@ -16,8 +16,8 @@ from tests.boxes.test_decisions import row
 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.server.box_metrics import BoxSamples, most_active
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
 from holdfast.testing.server import ServerProcess
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.egress import SqlitePolicies, SqliteRecords
-from holdfast.threads.sqlite import SqliteStore
+from holdfast.storage.sqlite.boxes import SqliteBoxes
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.streams import AppendRequest, StreamConfig
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ connection.close()
 async def test_a_visitor_from_another_process_takes_nothing_along_when_it_leaves(tmp_path: Path) -> None:
     """The last connection to leave removes the log. Who is the last, SQLite knows by the locks on the file."""
     database = tmp_path / "holdfast.db"
-    store = await SqliteStore.open(database)
+    store = await SqliteStreams.open(database)
     await store.create("notes", StreamConfig())
     async with SqliteRecords(database), SqlitePolicies(database) as policies, SqliteBoxes(database) as boxes:
         assert policies.all() == {}
@@ -37,6 +37,6 @@ async def test_a_visitor_from_another_process_takes_nothing_along_when_it_leaves
         assert await asyncio.wait_for(visit.wait(), 60) == 0
         assert (tmp_path / "holdfast.db-wal").stat().st_ino == log
     await store.close()
-    again = await SqliteStore.open(database)
+    again = await SqliteStreams.open(database)
     assert (await again.read("notes", 0, 100)).data == b"kept"
     await again.close()

@@ -32,8 +32,8 @@ def test_a_disk_that_fills_up_under_the_server_loses_nothing(tmp_path: Path, see
 
 WRITE = """
 import os, pathlib, sys
-from holdfast.threads.sqlite import reserve
-from holdfast.threads.sqlite.schema import connect
+from holdfast.storage.sqlite import reserve
+from holdfast.storage.sqlite.schema import connect
 path = pathlib.Path(sys.argv[1])
 connection = connect(path)
 if sys.argv[2] == "kept":
@@ -44,7 +44,7 @@ os._exit(0)
 """
 READ = """
 import pathlib, sys
-from holdfast.threads.sqlite.schema import connect
+from holdfast.storage.sqlite.schema import connect
 print(connect(pathlib.Path(sys.argv[1])).execute("SELECT word FROM kept").fetchall())
 """
 

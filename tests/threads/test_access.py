@@ -8,11 +8,11 @@ from pathlib import Path
 import jwt
 import pytest
 
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.access import Access, Grant, Scope, derive
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.keys import SqliteKeys
 
 pytestmark = pytest.mark.anyio
 
@@ -120,9 +120,9 @@ def test_a_token_cannot_live_for_ever(seconds: int) -> None:
 
 
 async def test_keys_are_kept_as_digests_and_can_be_revoked(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     clock = ManualClock()
-    doors = Access(SqliteKeys(store), SECRET, clock=clock.now)
+    doors = Access(SqliteApiKeys(store), SECRET, clock=clock.now)
     key, secret = await doors.create_key("laptop")
     assert doors.grant(secret) == Grant("default")
     assert secret.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -135,9 +135,9 @@ async def test_keys_are_kept_as_digests_and_can_be_revoked(tmp_path: Path) -> No
 
 
 async def test_a_key_revoked_by_another_process_stops_working_within_a_second(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     clock = ManualClock()
-    doors, others = (Access(SqliteKeys(store), SECRET, clock=clock.now) for _ in range(2))
+    doors, others = (Access(SqliteApiKeys(store), SECRET, clock=clock.now) for _ in range(2))
     key, secret = await doors.create_key("laptop")
     doors.grant(secret)
     await others.revoke_key(key.id)

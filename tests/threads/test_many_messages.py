@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.server import ServerProcess
 from holdfast.threads import framing
 from holdfast.threads.authority import KEY, Authority
@@ -18,7 +19,6 @@ from holdfast.threads.framing import MOST_MESSAGES, SLICE_MESSAGES, WHOLE_BYTES
 from holdfast.threads.messages import Request
 from holdfast.threads.seals import Seals
 from holdfast.threads.slices import Slices
-from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.surface import StreamSurface
 
 JSON = {b"content-type": b"application/json"}
@@ -51,7 +51,7 @@ async def turns() -> AsyncIterator[Turns]:
 
 @pytest.fixture
 async def surface(tmp_path: Path) -> AsyncIterator[StreamSurface]:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     surface = StreamSurface(store, Authority(Seals(b"tests")))
     for path in (THREAD, "plain"):
         await surface.respond(Request("PUT", path, b"", JSON), KEY)

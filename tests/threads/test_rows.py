@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import projection, selection, service
 from holdfast.threads.entries import keyed_entries, type_matches
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
@@ -20,8 +22,6 @@ from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, form
 from holdfast.threads.seals import Seals
 from holdfast.threads.selection import Selected, Selection
 from holdfast.threads.service import EntryPage, Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio
@@ -85,8 +85,8 @@ class Fixture:
         self.path = folder / "holdfast.db"
 
     async def __aenter__(self) -> Threads:
-        self.store = await SqliteStore.open(self.path)
-        self.projection = Projection(self.store, SqliteRows(self.store), SEALS)
+        self.store = await SqliteStreams.open(self.path)
+        self.projection = Projection(self.store, SqliteThreadRows(self.store), SEALS)
         self.projection.start()
         return Threads(self.store, self.projection)
 
@@ -140,8 +140,8 @@ async def test_a_row_left_behind_by_a_crash_catches_up(tmp_path: Path) -> None:
         gone = await threads.create(title="gone")
         await threads.list(RowFilter())
     # What a crash leaves: entries and deletions that no row knows of.
-    store = await SqliteStore.open(fixture.path)
-    threads = Threads(store, Projection(store, SqliteRows(store), SEALS))
+    store = await SqliteStreams.open(fixture.path)
+    threads = Threads(store, Projection(store, SqliteThreadRows(store), SEALS))
     await threads._signal(row.id, "renamed", title="b")
     await store.delete(f"threads/{gone.id}")
     await store.close()
@@ -163,10 +163,10 @@ async def test_a_row_is_never_older_than_what_was_acknowledged(tmp_path: Path) -
             await sweep
 
 
-class BusyRows(SqliteRows):
+class BusyRows(SqliteThreadRows):
     """Rows of a thread that is written to again whenever they are saved."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStreams) -> None:
         super().__init__(store)
         self.writer: Threads | None = None
         self.saved = 0
@@ -179,7 +179,7 @@ class BusyRows(SqliteRows):
 
 
 async def test_a_list_does_not_wait_for_writers_that_never_stop(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     rows = BusyRows(store)
     projection = Projection(store, rows, SEALS)
     threads = Threads(store, projection)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import run_events
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.projection import Projection
@@ -17,8 +19,6 @@ from holdfast.threads.rows import RunFilter, ThreadRow, ThreadStatus, fold
 from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import AppendRequest
 
 SEALS = Seals(b"of these tests")
@@ -303,8 +303,8 @@ class Opened:
         self.path = path
 
     async def __aenter__(self) -> Opened:
-        self.store = await SqliteStore.open(self.path)
-        self.projection = Projection(self.store, SqliteRows(self.store), SEALS)
+        self.store = await SqliteStreams.open(self.path)
+        self.projection = Projection(self.store, SqliteThreadRows(self.store), SEALS)
         self.projection.start()
         self.threads = Threads(self.store, self.projection)
         return self

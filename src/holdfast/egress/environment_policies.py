@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.egress.database import Database
+from holdfast.storage.sqlite.database import Database
 from holdfast.threads.ids import now_ms
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from holdfast.boxes.errors import InvalidSpec
-from holdfast.egress.database import Database
+from holdfast.storage.sqlite.database import Database
 from holdfast.threads.ids import now_ms
 from holdfast.time_limit import time_limit
 

@@ -38,17 +38,17 @@ from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.streams import StreamService
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.schema import CannotOpen
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.access import Access, derive, new_key
 from holdfast.threads.authority import Authority
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.keys import SqliteKeys
-from holdfast.threads.sqlite.rows import SqliteRows
-from holdfast.threads.sqlite.schema import CannotOpen
-from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
 from holdfast.threads.surface import StreamSurface
 from holdfast.threads.tails import Tails
@@ -208,13 +208,13 @@ async def _serve(
     session_key = new_key() if settings.auth else None
     async with contextlib.AsyncExitStack() as stack:
         try:
-            store = await SqliteStore.open(home.database)
+            store = await SqliteStreams.open(home.database)
         except CannotOpen as error:
             raise CannotServe(str(error)) from error
         stack.push_async_callback(store.close)
-        access = Access(SqliteKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
+        access = Access(SqliteApiKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
         seals = Seals(derive(secret, "entries of the server"))
-        projection = Projection(store, SqliteRows(store), seals)
+        projection = Projection(store, SqliteThreadRows(store), seals)
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
             store,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.local_server import RunningServer, is_alive, read_running
-from holdfast.threads.sqlite import reserve
+from holdfast.storage.sqlite import reserve
 
 _DYING_SECONDS: Final = 3.0
 _LOOKING_SECONDS: Final = 0.1

@@ -28,9 +28,9 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool import PoolSettings
 from holdfast.boxes.spec import BoxSpec, VolumeMount
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.host import guest_provider, layers
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.box_inventory import guests_of, launchers_of, monitors_of
 from holdfast.threads.ids import new_id, now_ms
 

@@ -24,8 +24,8 @@ from holdfast.boxes.process import Process, ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.box_fault_work import (
     NODE,
     PRINTER,

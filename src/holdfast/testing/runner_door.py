@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.authority import KEY, Author, Authority, Writer
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StreamError, Unauthorized
 from holdfast.threads.ids import now_ms
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_response
 from holdfast.threads.seals import Seals
-from holdfast.threads.sqlite import SqliteStore
 from holdfast.threads.streams import AppendRequest, Producer
 from holdfast.threads.surface import PREFIX, StreamSurface, stream_path
 from holdfast.time_limit import time_limit
@@ -61,14 +61,14 @@ class RunnerDoor:
         self._folder = folder
         self._port = 0
         self._tokens = 0
-        self._store: SqliteStore | None = None
+        self._store: SqliteStreams | None = None
         self._surface: StreamSurface | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._store = await SqliteStore.open(self._folder / "data.db")
+        self._store = await SqliteStreams.open(self._folder / "data.db")
         self._surface = StreamSurface(self._store, Authority(Seals(b"tests"), frozenset((self.agent,))))
         created = Request("PUT", f"threads/{self.thread}", b"", {b"content-type": b"application/json"})
         await self._surface.respond(created, KEY)

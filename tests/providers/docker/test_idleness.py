@@ -16,8 +16,8 @@ from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.docker import DockerHost, DockerProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.docker_engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 from holdfast.testing.provider_suite.ground import eventually
 

@@ -20,9 +20,9 @@ from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Traffic
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.host.box import LocalBox
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.provider_suite.ground import eventually
 from holdfast.threads.ids import now_ms
 

@@ -13,10 +13,10 @@ from holdfast.boxes.errors import VolumeInUse
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, VolumeMount
-from holdfast.boxes.sqlite import SqliteBoxes
 from holdfast.providers.host import limits
 from holdfast.providers.host.ground import BoxRecord
 from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.webhooks import WebhookReceiver
 from holdfast.threads.errors import StreamError
 from holdfast.threads.framing import as_array, frame_json
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.subscriptions import Limits, SubscriptionRoutes, SubscriptionService
 from holdfast.threads.subscriptions.records import Link, Subscription
@@ -89,7 +89,7 @@ class Bench:
         self.transport: httpx.AsyncBaseTransport | None = None
 
     async def open(self) -> None:
-        self.store = await SqliteStore.open(self.path, clock=self.clock.now)
+        self.store = await SqliteStreams.open(self.path, clock=self.clock.now)
         self.subscriptions = WatchedSubscriptions(SqliteSubscriptions(self.store))
         transport = self.transport
         self.service = SubscriptionService(

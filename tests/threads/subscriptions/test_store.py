@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.threads.subscriptions.memory import MemorySubscriptions
 from holdfast.threads.subscriptions.records import BEFORE_FIRST, Kind, Link, Subscription, SubscriptionConfig, Wake
 from holdfast.threads.subscriptions.store import SubscriptionStore
@@ -22,7 +22,7 @@ async def subscriptions(request: pytest.FixtureRequest, tmp_path: Path) -> Async
     if request.param == "memory":
         yield MemorySubscriptions()
         return
-    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    store = await SqliteStreams.open(tmp_path / "holdfast.db")
     yield SqliteSubscriptions(store)
     await store.close()
 
@@ -50,7 +50,7 @@ async def test_a_deleted_one_leaves_nothing_to_a_later_one_of_its_id(subscriptio
 
 
 async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    store = await SqliteStreams.open(tmp_path / "holdfast.db")
     ours, theirs = SqliteSubscriptions(store), SqliteSubscriptions(store, tenant="other")
     await ours.save(Subscription("s", CONFIG, 5), {"x": Link(9, explicit=True)})
     await theirs.delete("s")

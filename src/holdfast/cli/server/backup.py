@@ -37,7 +37,7 @@ def backup(
 
     The copy is a home: `holdfast up --home DIR` serves it. Files of boxes are not in it.
     """
-    from holdfast.threads.sqlite import maintenance
+    from holdfast.storage.sqlite import maintenance
 
     folder = the_home(home)
     database = folder / "holdfast.db"

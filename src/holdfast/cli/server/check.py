@@ -26,7 +26,7 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
     The server may run meanwhile, and goes on: damage of one thread does not stop the others.
     """
-    from holdfast.threads.sqlite import maintenance
+    from holdfast.storage.sqlite import maintenance
 
     database = the_home(home) / "holdfast.db"
     with explaining(database):
@@ -66,7 +66,7 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> None:
 @contextmanager
 def explaining(database: Path) -> Iterator[None]:
     """What goes wrong with a database, as the end of a command."""
-    from holdfast.threads.sqlite.schema import CannotOpen
+    from holdfast.storage.sqlite.schema import CannotOpen
 
     try:
         yield

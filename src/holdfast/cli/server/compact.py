@@ -24,7 +24,7 @@ def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:
     an older version of Holdfast: compact those once.
     """
     from holdfast.server.home import Home, HomeInUse
-    from holdfast.threads.sqlite import maintenance
+    from holdfast.storage.sqlite import maintenance
 
     folder = the_home(home)
     database = folder / "holdfast.db"

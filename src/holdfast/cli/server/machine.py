@@ -39,7 +39,7 @@ from holdfast.providers.local.machine import (
     try_users,
 )
 from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
-from holdfast.threads.sqlite.schema import VERSION
+from holdfast.storage.sqlite.schema import VERSION
 
 _COMMAND_SECONDS: Final = 5.0
 _FSYNCS: Final = 20

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from holdfast.egress.database import Database
 from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
 from holdfast.egress.models.encryption import CannotUnseal, Seal
 from holdfast.egress.models.errors import InvalidModel, ModelKeyMissing, ModelNotFound
@@ -27,6 +26,7 @@ from holdfast.egress.models.model import (
     checked_tokens,
 )
 from holdfast.model_apis import Api
+from holdfast.storage.sqlite.database import Database
 from holdfast.threads.ids import now_ms
 
 _MOST: Final = 1000

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool import PoolSettings
-    from holdfast.boxes.sqlite import SqliteBoxes
     from holdfast.egress import GuestApi
     from holdfast.server.egress import Outside, ServerEgress
+    from holdfast.storage.sqlite.boxes import SqliteBoxes
 
 log = logging.getLogger(__name__)
 
@@ -183,8 +183,8 @@ async def close_pieces(pieces: AsyncIterator[T]) -> None:
 def _load() -> tuple[type[Boxes], type[PoolSettings], type[SqliteBoxes], type[ServerEgress]]:
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool import PoolSettings
-    from holdfast.boxes.sqlite import SqliteBoxes
     from holdfast.server.egress import ServerEgress
+    from holdfast.storage.sqlite.boxes import SqliteBoxes
 
     # What WebSockets and ports need, so that the first visitor does not wait for it.
     for needed in ("holdfast.server.wire.websocket_protocol", "holdfast.server.wire.tunnel"):

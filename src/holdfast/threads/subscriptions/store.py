@@ -1,4 +1,4 @@
-"""Where subscriptions are kept. `holdfast.threads.sqlite.subscriptions` keeps them on disk, `memory` for tests."""
+"""Where subscriptions are kept. `holdfast.storage.sqlite.subscriptions` keeps them on disk, `memory` for tests."""
 
 from __future__ import annotations
 

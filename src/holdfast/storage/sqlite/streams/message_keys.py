@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
-from holdfast.threads.sqlite.reader import Reader
-from holdfast.threads.sqlite.record import StreamRecord
+from holdfast.storage.sqlite.streams.reader import Reader
+from holdfast.storage.sqlite.streams.record import StreamRecord
 from holdfast.threads.streams import MAX_SAFE_INTEGER, Keyed
 
 _LOOK_UPS: Final = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from holdfast.threads.sqlite.store import SqliteStore
+from holdfast.storage.sqlite.streams.store import SqliteStreams
 from holdfast.threads.subscriptions.records import Link, Subscription, dump_subscription, load_subscription
 from holdfast.threads.subscriptions.store import Stored
 
@@ -13,7 +13,7 @@ from holdfast.threads.subscriptions.store import Stored
 class SqliteSubscriptions:
     """Subscriptions in the same file as the streams. An acknowledgement costs as many rows as it has streams."""
 
-    def __init__(self, store: SqliteStore, *, tenant: str = "default") -> None:
+    def __init__(self, store: SqliteStreams, *, tenant: str = "default") -> None:
         self._store = store
         self._tenant = tenant
 

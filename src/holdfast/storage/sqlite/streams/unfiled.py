@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from holdfast.storage.sqlite.streams.journal import StreamFiling
 from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.sqlite.journal import StreamFiling
 from holdfast.threads.streams import Producer
 
 

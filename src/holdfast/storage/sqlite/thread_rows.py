@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
+from holdfast.storage.sqlite.schema import is_corruption
+from holdfast.storage.sqlite.streams.store import SqliteStreams
 from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow, ThreadStatus
 from holdfast.threads.run_events import Run, ThreadRuns
-from holdfast.threads.sqlite.schema import is_corruption
-from holdfast.threads.sqlite.store import SqliteStore
 from holdfast.threads.surface import THREADS
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ _COLUMNS = (
 )
 
 
-class SqliteRows:
-    def __init__(self, store: SqliteStore, *, tenant: str = "default") -> None:
+class SqliteThreadRows:
+    def __init__(self, store: SqliteStreams, *, tenant: str = "default") -> None:
         self._store = store
         self._tenant = tenant
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.storage.sqlite.maintenance import compact
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.streams.journal import decode
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.stores import read_all
 from holdfast.threads.errors import StreamDamaged
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter
 from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.journal import decode
-from holdfast.threads.sqlite.maintenance import compact
-from holdfast.threads.sqlite.rows import SqliteRows
 from holdfast.threads.streams import AppendRequest, Keyed, StreamConfig
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +34,8 @@ def entry(mark: str, number: int, size: int = 30_000) -> Keyed:
 
 async def fill(path: Path, *names: str, entries: int = 40) -> None:
     """Threads that are whole and filed, each with a letter of its own in it."""
-    store = await SqliteStore.open(path)
-    projection = Projection(store, SqliteRows(store), SEALS)
+    store = await SqliteStreams.open(path)
+    projection = Projection(store, SqliteThreadRows(store), SEALS)
     for name in names:
         await store.create(f"threads/{name}", JSON)
         for number in range(entries):
@@ -67,7 +67,7 @@ async def test_a_wrong_byte_is_found_when_it_is_read(tmp_path: Path) -> None:
     content = path.read_bytes()
     middle = content.index(b"a" * 2000) + 1000
     path.write_bytes(content[:middle] + b"x" + content[middle + 1 :])
-    store = await SqliteStore.open(path)
+    store = await SqliteStreams.open(path)
     with pytest.raises(StreamDamaged, match="not as they were written"):
         await read_all(store, "threads/a")
     assert len(await read_all(store, "threads/b")) > 40 * 30_000
@@ -80,8 +80,8 @@ async def test_damaged_pages_of_one_thread_do_not_stop_the_others(tmp_path: Path
     path = tmp_path / "db"
     await fill(path, "a", "x-between", "b")  # a page may hold rows of neighbours
     assert overwrite_pages(path, "a", which=which)
-    store = await SqliteStore.open(path)
-    projection = Projection(store, SqliteRows(store), SEALS)
+    store = await SqliteStreams.open(path)
+    projection = Projection(store, SqliteThreadRows(store), SEALS)
     projection.start()
     threads = Threads(store, projection)
     with pytest.raises(StreamDamaged):
@@ -95,7 +95,7 @@ async def test_damaged_pages_of_one_thread_do_not_stop_the_others(tmp_path: Path
     await projection.close()
     await store.close()
 
-    store = await SqliteStore.open(path)
+    store = await SqliteStreams.open(path)
     assert b"goes on" in await read_all(store, "threads/b")
     await store.close()
 
@@ -103,7 +103,7 @@ async def test_damaged_pages_of_one_thread_do_not_stop_the_others(tmp_path: Path
 async def test_what_cannot_be_filed_stays_in_the_journal(tmp_path: Path) -> None:
     path, crashed = tmp_path / "db", tmp_path / "crashed"
     await fill(path, "a", "x-between", "b")
-    store = await SqliteStore.open(path)
+    store = await SqliteStreams.open(path)
     for name in "ab":
         await store.append(f"threads/{name}", AppendRequest(keyed=(entry(name, 98), entry(name, 99))))
     copy_as_crashed(path, crashed)
@@ -111,7 +111,7 @@ async def test_what_cannot_be_filed_stays_in_the_journal(tmp_path: Path) -> None
     assert overwrite_pages(crashed, "a", which=slice(-3, None))
 
     for _ in range(2):
-        store = await SqliteStore.open(crashed)
+        store = await SqliteStreams.open(crashed)
         with pytest.raises(StreamDamaged, match="nothing can be appended"):
             await store.append("threads/a", AppendRequest(keyed=(entry("a", 100),)))
         assert b'"e-99"' in await read_all(store, "threads/b")
@@ -125,7 +125,7 @@ async def test_what_cannot_be_filed_stays_in_the_journal(tmp_path: Path) -> None
 
 async def test_a_damaged_row_of_the_journal_is_set_aside(tmp_path: Path) -> None:
     path, crashed = tmp_path / "db", tmp_path / "crashed"
-    store = await SqliteStore.open(path)
+    store = await SqliteStreams.open(path)
     for name in "ab":
         await store.create(f"threads/{name}", JSON)
     for number, name in enumerate("abaab"):
@@ -136,7 +136,7 @@ async def test_a_damaged_row_of_the_journal_is_set_aside(tmp_path: Path) -> None
         (third, row) = connection.execute("SELECT number, entries FROM journal LIMIT 1 OFFSET 2").fetchone()
         connection.execute("UPDATE journal SET entries = ? WHERE number = ?", (row[:-10] + b"x" + row[-9:], third))
 
-    store = await SqliteStore.open(crashed)
+    store = await SqliteStreams.open(crashed)
     assert (await read_all(store, "threads/b")).count(b"\n") == 2
     assert (await read_all(store, "threads/a")).count(b"\n") == 1
     with pytest.raises(StreamDamaged, match="is lost"):

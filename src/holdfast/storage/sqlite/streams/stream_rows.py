@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.threads.sqlite.record import StreamRecord, dump_config
+from holdfast.storage.sqlite.streams.record import StreamRecord, dump_config
 
 
 def insert_stream(connection: sqlite3.Connection, tenant: str, record: StreamRecord) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.streams.writer import Operation
 from holdfast.testing.stores import Reopen, StoreContract, append_many, read_all
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
-from holdfast.threads.sqlite import SqliteStore
-from holdfast.threads.sqlite.writer import Operation
 from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
 
 TEXT = StreamConfig(content_type="text/plain")
@@ -27,7 +27,7 @@ class TestSqliteStore(StoreContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Reopen:
         def reopen(clock: Callable[[], int]) -> object:
-            return SqliteStore.open(tmp_path / "holdfast.db", clock=clock)
+            return SqliteStreams.open(tmp_path / "holdfast.db", clock=clock)
 
         return reopen  # type: ignore[return-value]
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_small_chunks_are_folded_into_few(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     for number in range(1000):
         await store.append("a", AppendRequest(b"%04d" % number))
@@ -51,7 +51,7 @@ async def test_small_chunks_are_folded_into_few(tmp_path: Path) -> None:
 
 
 async def test_a_fork_into_the_middle_of_a_folded_chunk_reads_right(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     for number in range(600):
         await store.append("a", AppendRequest(b"%04d" % number))
@@ -63,7 +63,7 @@ async def test_a_fork_into_the_middle_of_a_folded_chunk_reads_right(tmp_path: Pa
 
 async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None:
     """A copy of the files, taken while the store is open, is what a killed server leaves."""
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     await store.append("a", AppendRequest(b"filed-"))
     await store._file()
@@ -81,7 +81,7 @@ async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None
         shutil.copy(tmp_path / name, crashed / name)
     await store.close()
 
-    store = await SqliteStore.open(crashed / "db")
+    store = await SqliteStreams.open(crashed / "db")
     assert store.unfiled_paths()
     assert await read_all(store, "a") == b"filed-journal-"
     assert await read_all(store, "a", start=3) == b"ed-journal-"
@@ -96,7 +96,7 @@ async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None
     await store.append("a", AppendRequest(b"more", producer=Producer("p", 0, 1)))
     await store.close()
 
-    store = await SqliteStore.open(crashed / "db")
+    store = await SqliteStreams.open(crashed / "db")
     assert not store.unfiled_paths()
     assert store.query("SELECT count(*) FROM journal") == [(0,)]
     assert await read_all(store, "a") == b"filed-journal-more"
@@ -105,7 +105,7 @@ async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None
 
 
 async def test_reads_and_duplicates_are_right_at_every_moment_of_a_filing(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     expected = b""
     for number in range(60):
@@ -122,7 +122,7 @@ async def test_reads_and_duplicates_are_right_at_every_moment_of_a_filing(tmp_pa
 
 
 async def test_a_stream_goes_on_from_the_journal_after_a_failed_commit(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     await store.append("a", AppendRequest(b"kept", seq="1", producer=Producer("p", 0, 0)))
     assert store.unfiled_paths() == ["a"]
@@ -139,14 +139,14 @@ async def test_a_stream_goes_on_from_the_journal_after_a_failed_commit(tmp_path:
     assert (await store.append("a", AppendRequest(b"kept", producer=Producer("p", 0, 0)))).duplicate
     assert (await store.append("a", AppendRequest(b"!", seq="2", producer=Producer("p", 0, 1)))).tail == 5
     await store.close()
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     assert await read_all(store, "a") == b"kept!"
     await store.close()
 
 
 async def test_an_append_that_is_written_beside_one_that_is_not_is_filed_once(tmp_path: Path) -> None:
     """Both are in one group; alone, the small one is written, and the large one finds no room."""
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     gate = threading.Event()
     ((pages,),) = store.query("PRAGMA page_count")
@@ -178,7 +178,7 @@ async def test_an_append_that_is_written_beside_one_that_is_not_is_filed_once(tm
 
 async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path) -> None:
     """The disk is full for a moment: what was not acknowledged is not there, and the stream goes on from what is."""
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     await store.append("a", AppendRequest(b"kept"))
     seen: list[bytes] = []
@@ -196,7 +196,7 @@ async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path
 
 
 async def test_one_bad_write_does_not_fail_its_neighbours(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     gate = threading.Event()  # holds the writer until all three wait for the same commit
 
@@ -221,13 +221,13 @@ async def test_one_bad_write_does_not_fail_its_neighbours(tmp_path: Path) -> Non
     await store.close()
 
 
-async def _refused(store: SqliteStore, write: Callable[[sqlite3.Connection], None]) -> None:
+async def _refused(store: SqliteStreams, write: Callable[[sqlite3.Connection], None]) -> None:
     with pytest.raises(StreamError):
         await store.write(write)
 
 
 async def test_the_bytes_of_deleted_streams_are_removed(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT, b"x" * 1000)
     for _ in range(40):
         await store.append("a", AppendRequest(b"y" * 100_000))
@@ -239,17 +239,17 @@ async def test_the_bytes_of_deleted_streams_are_removed(tmp_path: Path) -> None:
 
 
 async def test_ids_of_deleted_streams_are_never_used_again(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     first = (await store.create("a", TEXT)).info.id
     await store.delete("a")
     await store.close()
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     assert (await store.create("a", TEXT)).info.id > first
     await store.close()
 
 
 async def test_appends_of_one_turn_of_the_loop_share_one_commit(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     for number in range(64):
         await store.create(f"s-{number}", TEXT)
     before = store.statistics()["commits"]
@@ -263,7 +263,7 @@ async def test_appends_of_one_turn_of_the_loop_share_one_commit(tmp_path: Path) 
 
 
 async def test_an_append_is_acknowledged_before_its_readers_are_told(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     told: list[str] = []
     for _ in range(3):
@@ -276,7 +276,7 @@ async def test_an_append_is_acknowledged_before_its_readers_are_told(tmp_path: P
 
 
 async def test_a_writer_that_appends_from_its_acknowledgement_cannot_double_a_message(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", StreamConfig(content_type="application/json"))
     again: list[Acknowledgement] = []
     request = AppendRequest(keyed=(Keyed("k", b"1,\n"),))
@@ -290,7 +290,7 @@ async def test_a_writer_that_appends_from_its_acknowledgement_cannot_double_a_me
 
 async def test_keys_that_come_in_any_order_are_known_again(tmp_path: Path) -> None:
     """A key that is greater than all before it is new without a look-up; every other one is looked for."""
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", StreamConfig(content_type="application/json"))
     for key in ("m", "a", "z", "k"):
         assert not (await store.append("a", AppendRequest(keyed=(Keyed(key, b"1,\n"),)))).duplicate
@@ -300,14 +300,14 @@ async def test_keys_that_come_in_any_order_are_known_again(tmp_path: Path) -> No
     for _ in range(2):
         assert all([(await store.append("b", AppendRequest(keyed=(Keyed(key, b"1,\n"),)))).duplicate for key in "amzk"])
         await store.close()
-        store = await SqliteStore.open(tmp_path / "db")
+        store = await SqliteStreams.open(tmp_path / "db")
     assert not (await store.append("b", AppendRequest(keyed=(Keyed("zz", b"2,\n"), Keyed("b", b"2,\n"))))).duplicate
     assert (await store.append("b", AppendRequest(keyed=(Keyed("b", b"2,\n"),)))).duplicate
     await store.close()
 
 
 async def test_an_id_that_the_server_made_is_not_looked_for(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", StreamConfig(content_type="application/json"), keyed=(Keyed("z", b"0,\n"),))
     statements: list[str] = []
     store._lookup.set_trace_callback(statements.append)
@@ -320,7 +320,7 @@ async def test_an_id_that_the_server_made_is_not_looked_for(tmp_path: Path) -> N
 
 async def test_removing_a_long_thread_is_done_in_short_steps(tmp_path: Path) -> None:
     """No commit removes more than a bounded number of rows, so that no append waits long for it."""
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", StreamConfig(content_type="application/json"))
     for batch in range(20):
         keyed = tuple(Keyed(f"{batch:03d}-{number:04d}", b'"%s",\n' % (b"x" * 300)) for number in range(1000))
@@ -345,7 +345,7 @@ async def test_removing_a_long_thread_is_done_in_short_steps(tmp_path: Path) -> 
 
 async def test_the_room_of_deleted_streams_is_given_back(tmp_path: Path) -> None:
     path = tmp_path / "db"
-    store = await SqliteStore.open(path)
+    store = await SqliteStreams.open(path)
     await store.create("a", TEXT)
     await store.create("b", TEXT, b"kept")
     for _ in range(32):
@@ -358,7 +358,7 @@ async def test_the_room_of_deleted_streams_is_given_back(tmp_path: Path) -> None
     await store.close()
     assert before > 24 * 1024 * 1024
     assert path.stat().st_size < 12 * 1024 * 1024
-    store = await SqliteStore.open(path)
+    store = await SqliteStreams.open(path)
     assert await read_all(store, "b") == b"kept"
     await store.close()
 
@@ -368,7 +368,7 @@ async def test_a_key_that_is_filed_while_keys_are_looked_up_is_not_written_twice
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filings: int
 ) -> None:
     """It is in the table too late for the look-up, and not in memory any more when the append is decided."""
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", StreamConfig(content_type="application/json"), keyed=(Keyed("z", b"0,\n"),))
     find = store._reader.find_keys
     numbers = iter(range(filings))
@@ -390,7 +390,7 @@ async def test_a_key_that_is_filed_while_keys_are_looked_up_is_not_written_twice
 async def test_keys_of_many_messages_are_not_looked_up_on_the_event_loop(
     tmp_path: Path,
 ) -> None:
-    store = await SqliteStore.open(tmp_path / "db")
+    store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", StreamConfig(content_type="application/json"), keyed=(Keyed("z", b"0,\n"),))
     await append_many(store, "a", AppendRequest(keyed=(Keyed("b", b"1,\n"),)))
     asked: list[str] = []

@@ -12,9 +12,9 @@ from typing import Final
 
 import orjson
 
+from holdfast.storage.sqlite.schema import connect, is_corruption
+from holdfast.storage.sqlite.streams.chunks import is_damaged
 from holdfast.threads.errors import InvalidRequest, StreamDamaged
-from holdfast.threads.sqlite.chunks import is_damaged
-from holdfast.threads.sqlite.schema import connect, is_corruption
 
 _THREADS: Final = 2
 

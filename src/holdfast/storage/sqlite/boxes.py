@@ -23,8 +23,8 @@ from holdfast.boxes.errors import DISK_HINT, BoxConflict, InvalidSpec, NoSpace
 from holdfast.boxes.lifecycle import LIVE, TOMBSTONES, BoxState
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow
 from holdfast.boxes.spec import BoxSpec, Lifetime
-from holdfast.threads.sqlite import reserve
-from holdfast.threads.sqlite.schema import connect, make, prepare
+from holdfast.storage.sqlite import reserve
+from holdfast.storage.sqlite.schema import connect, make, prepare
 
 T = TypeVar("T")
 _AT_ONCE: Final = 256

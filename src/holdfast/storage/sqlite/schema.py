@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from holdfast.threads.sqlite import reserve
+from holdfast.storage.sqlite import reserve
 
 VERSION: Final = 2
 _MIGRATIONS: Final = {

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.threads.sqlite.schema import connect, make, prepare
+from holdfast.storage.sqlite.schema import connect, make, prepare
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from holdfast.threads.sqlite.chunks import insert_chunks, insert_rows, join_chunks
+from holdfast.storage.sqlite.streams.chunks import insert_chunks, insert_rows, join_chunks
 from holdfast.threads.streams import Producer
 
 _LENGTH: Final = 4

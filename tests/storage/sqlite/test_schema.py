@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.storage.sqlite import schema
+from holdfast.storage.sqlite.schema import DatabaseDamaged, UnknownSchema
+from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.stores import read_all
-from holdfast.threads.sqlite import SqliteStore, schema
-from holdfast.threads.sqlite.schema import DatabaseDamaged, UnknownSchema
 from holdfast.threads.streams import AppendRequest, Keyed, Producer
 
 FILES = Path(__file__).parent / "files"
@@ -29,7 +30,7 @@ async def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Pa
         connection.executescript((FILES / "schema-1.sql").read_text())
     assert version_of(path) == 1
     for _ in range(2):
-        store = await SqliteStore.open(path)
+        store = await SqliteStreams.open(path)
         assert await read_all(store, "a") == b"first filed in the journal"
         assert (await read_all(store, "threads/t-1")).count(b"hello") == 3
         assert (await store.append("a", AppendRequest(b"x", producer=Producer("p", 1, 1)))).duplicate
@@ -43,7 +44,7 @@ async def test_a_new_database_has_the_tables_of_a_migrated_one(tmp_path: Path) -
         connection.executescript((FILES / "schema-1.sql").read_text())
     columns = {}
     for name in ("old", "new"):
-        await (await SqliteStore.open(tmp_path / name)).close()
+        await (await SqliteStreams.open(tmp_path / name)).close()
         with sqlite3.connect(tmp_path / name) as connection:
             tables = [table for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
             columns[name] = {
@@ -54,14 +55,14 @@ async def test_a_new_database_has_the_tables_of_a_migrated_one(tmp_path: Path) -
 
 
 async def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
-    await (await SqliteStore.open(tmp_path / "db")).close()
+    await (await SqliteStreams.open(tmp_path / "db")).close()
     with sqlite3.connect(tmp_path / "db") as connection:
         connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     with pytest.raises(UnknownSchema, match="newer Holdfast"):
-        await SqliteStore.open(tmp_path / "db")
+        await SqliteStreams.open(tmp_path / "db")
 
 
 async def test_what_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"nothing of the kind" * 1000)
     with pytest.raises(DatabaseDamaged, match="no database"):
-        await SqliteStore.open(tmp_path / "db")
+        await SqliteStreams.open(tmp_path / "db")

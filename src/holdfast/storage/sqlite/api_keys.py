@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from holdfast.storage.sqlite.streams.store import SqliteStreams
 from holdfast.threads.access import ApiKey
-from holdfast.threads.sqlite.store import SqliteStore
 
 _COLUMNS = "id, name, created_at, revoked_at"
 
 
-class SqliteKeys:
+class SqliteApiKeys:
     """Keys in the same file as the streams."""
 
-    def __init__(self, store: SqliteStore, *, tenant: str = "default") -> None:
+    def __init__(self, store: SqliteStreams, *, tenant: str = "default") -> None:
         self._store = store
         self._tenant = tenant
 

@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import orjson
 
+from holdfast.storage.sqlite.schema import is_corruption
+from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling
+from holdfast.storage.sqlite.streams.unfiled import Unfiled
 from holdfast.threads.rules import deadline_of
-from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling
-from holdfast.threads.sqlite.schema import is_corruption
-from holdfast.threads.sqlite.unfiled import Unfiled
 from holdfast.threads.store import Watcher
 from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from holdfast.storage.sqlite import reserve
+from holdfast.storage.sqlite.schema import connect, is_corruption
+from holdfast.storage.sqlite.streams.chunks import CHUNK_BYTES, insert_chunks, is_damaged, join_chunks
+from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling, encode, entries_of, file, insert_row
+from holdfast.storage.sqlite.streams.record import StreamRecord
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
-from holdfast.threads.sqlite import reserve
-from holdfast.threads.sqlite.chunks import CHUNK_BYTES, insert_chunks, is_damaged, join_chunks
-from holdfast.threads.sqlite.journal import JournalEntry, StreamFiling, encode, entries_of, file, insert_row
-from holdfast.threads.sqlite.record import StreamRecord
-from holdfast.threads.sqlite.schema import connect, is_corruption
 from holdfast.threads.streams import Appended
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.threads.sqlite.chunks import is_damaged
-from holdfast.threads.sqlite.journal import RowDamaged, decode
-from holdfast.threads.sqlite.schema import VERSION, CannotOpen, DatabaseDamaged, UnknownSchema, connect, is_corruption
+from holdfast.storage.sqlite.schema import VERSION, CannotOpen, DatabaseDamaged, UnknownSchema, connect, is_corruption
+from holdfast.storage.sqlite.streams.chunks import is_damaged
+from holdfast.storage.sqlite.streams.journal import RowDamaged, decode
 
 _MOST_COMPLAINTS = 50
 

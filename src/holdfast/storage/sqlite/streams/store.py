@@ -9,6 +9,24 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from holdfast.storage.sqlite import reserve
+from holdfast.storage.sqlite.schema import connect, prepare
+from holdfast.storage.sqlite.streams import journal
+from holdfast.storage.sqlite.streams.chunks import insert_chunks, join_chunks
+from holdfast.storage.sqlite.streams.journal import JournalEntry, Loaded, StreamFiling
+from holdfast.storage.sqlite.streams.message_keys import LookedUp, MessageKeys
+from holdfast.storage.sqlite.streams.purge import Purger
+from holdfast.storage.sqlite.streams.reader import Reader, Span, spans_of
+from holdfast.storage.sqlite.streams.record import StreamRecord, load_record, load_record_by_id
+from holdfast.storage.sqlite.streams.stream_rows import delete_streams, insert_stream, soft_delete_stream, touch_streams
+from holdfast.storage.sqlite.streams.writer import (
+    AppendOperation,
+    CallOperation,
+    FilingOperation,
+    Operation,
+    Settled,
+    Writer,
+)
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import (
     InvalidRequest,
@@ -23,23 +41,6 @@ from holdfast.threads.errors import (
 from holdfast.threads.framing import skip_messages
 from holdfast.threads.ids import now_ms
 from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
-from holdfast.threads.sqlite import journal, reserve
-from holdfast.threads.sqlite.chunks import insert_chunks, join_chunks
-from holdfast.threads.sqlite.journal import JournalEntry, Loaded, StreamFiling
-from holdfast.threads.sqlite.message_keys import LookedUp, MessageKeys
-from holdfast.threads.sqlite.purge import Purger
-from holdfast.threads.sqlite.reader import Reader, Span, spans_of
-from holdfast.threads.sqlite.record import StreamRecord, load_record, load_record_by_id
-from holdfast.threads.sqlite.schema import connect, prepare
-from holdfast.threads.sqlite.stream_rows import delete_streams, insert_stream, soft_delete_stream, touch_streams
-from holdfast.threads.sqlite.writer import (
-    AppendOperation,
-    CallOperation,
-    FilingOperation,
-    Operation,
-    Settled,
-    Writer,
-)
 from holdfast.threads.store import Created, Watcher
 from holdfast.threads.streams import (
     Appended,
@@ -67,7 +68,7 @@ _ENTRY_BYTES: Final = 100
 """What an entry costs beside its data."""
 
 
-class SqliteStore:
+class SqliteStreams:
     """Owns the database file, its writer thread and its readers. Open it with `open`, end it with `close`."""
 
     def __init__(self, path: Path, *, tenant: str, clock: Callable[[], int]) -> None:
@@ -111,7 +112,7 @@ class SqliteStore:
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, tenant: str = "default", clock: Callable[[], int] = now_ms) -> SqliteStore:
+    async def open(cls, path: Path, *, tenant: str = "default", clock: Callable[[], int] = now_ms) -> SqliteStreams:
         store = cls(path, tenant=tenant, clock=clock)
         store._writer.start()
         store._sweeper = asyncio.create_task(store._sweep(), name="holdfast-sweeper")

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from holdfast.threads.sqlite import reserve
-from holdfast.threads.sqlite.schema import is_corruption
-from holdfast.threads.sqlite.writer import CHECKPOINT_BYTES, Writer
+from holdfast.storage.sqlite import reserve
+from holdfast.storage.sqlite.schema import is_corruption
+from holdfast.storage.sqlite.streams.writer import CHECKPOINT_BYTES, Writer
 
 log = logging.getLogger(__name__)
 

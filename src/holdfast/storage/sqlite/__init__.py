@@ -1,0 +1,1 @@
+"""All stores in one SQLite file, beside the server."""
