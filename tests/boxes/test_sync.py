@@ -1,8 +1,7 @@
-"""The sync twins do what the async ones do, and have every method of theirs."""
+"""The sync twins of providers and boxes do what the async ones do."""
 
 from __future__ import annotations
 
-import inspect
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,12 +10,9 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.box import Box, Liveness, Power
+from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.errors import BoxGone, FileMissing
-from holdfast.boxes.files import Files
-from holdfast.boxes.process import Channel, Connection, Process
-from holdfast.boxes.provider import Provider
-from holdfast.boxes.sync import SyncBox, SyncChannel, SyncConnection, SyncFiles, SyncProcess, SyncProvider
+from holdfast.boxes.sync import SyncProvider
 from holdfast.testing.dummy import DummyProvider
 
 
@@ -24,23 +20,6 @@ from holdfast.testing.dummy import DummyProvider
 def provider(tmp_path: Path) -> Iterator[SyncProvider]:
     with SyncProvider(DummyProvider(tmp_path)) as provider:
         yield provider
-
-
-@pytest.mark.parametrize(
-    ("twin", "original"),
-    [
-        (SyncProvider, Provider),
-        (SyncBox, Box),
-        (SyncProcess, Process),
-        (SyncConnection, Connection),
-        (SyncChannel, Channel),
-        (SyncFiles, Files),
-    ],
-)
-def test_a_twin_has_every_method_with_the_same_parameters(twin: type, original: type) -> None:
-    for name, method in inspect.getmembers(original, inspect.isfunction):
-        if not name.startswith("_"):
-            assert list(inspect.signature(getattr(twin, name)).parameters) == list(inspect.signature(method).parameters)
 
 
 def test_a_life_without_await(provider: SyncProvider, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_tail_follows_and_ctrl_c_says_how_to_come_back(cli: Cli, thread: str, se
 
 def test_tail_ends_with_the_stream(cli: Cli, thread: str, server: ServerProcess) -> None:
     with SyncClient(server.url, api_key=server.api_key) as client:
-        connection = client._client._connection
+        connection = client._async._connection
         client._loop.run(
             connection.ask("POST", f"/v1/stream/threads/{thread}", headers={"stream-closed": "true"}, body=None)
         )

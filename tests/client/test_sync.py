@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import subprocess
 import sys
 import threading
@@ -12,12 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from holdfast import Client, Entry, SyncClient
-from holdfast.client import NotFound, SyncTail, SyncThread, Tail, Thread
+from holdfast import Entry, SyncClient
+from holdfast.client import NotFound
 from holdfast.client.connection import encode_json
-from holdfast.client.keys import Keys
-from holdfast.client.sync import SyncKeys, SyncThreads
-from holdfast.client.thread.threads import Threads
 from holdfast.loop_thread import LoopThread
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.framing import MOST_MESSAGES
@@ -114,22 +110,6 @@ print(next(tail).type)
 def test_the_key_stays_out_of_sight(server: ServerProcess) -> None:
     with SyncClient(server.url, api_key="hf_secret") as client:
         assert "hf_secret" not in repr(client) + repr(client.thread("t-1")) + repr(vars(client))
-
-
-@pytest.mark.parametrize(
-    ("asynchronous", "synchronous"),
-    [(Client, SyncClient), (Threads, SyncThreads), (Thread, SyncThread), (Keys, SyncKeys), (Tail, SyncTail)],
-)
-def test_the_twins_have_the_same_surface(asynchronous: type, synchronous: type) -> None:
-    def surface(kind: type) -> dict[str, list[str]]:
-        return {
-            {"aclose": "close"}.get(name, name): list(inspect.signature(member).parameters)
-            for name, member in inspect.getmembers(kind, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    assert surface(asynchronous) == surface(synchronous)
-    assert inspect.signature(Client) == inspect.signature(SyncClient)
 
 
 def test_a_generator_that_is_dropped_at_the_very_end_is_closed_too(caplog: pytest.LogCaptureFixture) -> None:

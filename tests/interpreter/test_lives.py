@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -214,6 +214,20 @@ def test_a_branch_of_a_sync_one_keeps_it(server: ServerProcess, monkeypatch: pyt
         assert branch.execute("1 + 1").value == 2
     finally:
         branch.shutdown()
+
+
+def test_a_sync_one_shows_its_box_and_its_events(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
+    with SyncInterpreter() as py, py.events.follow() as events:
+        py.execute("open('left.txt', 'w').write('here')")
+        assert py.box.files.read("left.txt") == b"here"
+        first = threading.Thread(target=lambda: seen.append(next(events)))
+        seen: list[Mapping[str, Any]] = []
+        first.start()
+        while first.is_alive():
+            py.execute("print('hello')")  # it may have been printed before anybody listened
+        assert seen[0]["type"].startswith("interpreter.")
 
 
 # --- reset ---

@@ -1,236 +1,200 @@
-"""The sync twins of providers and boxes: the async ones, run on a private event loop.
+"""Providers and boxes for code without `await`.
 
-Works without an event loop, inside a running one (which it blocks, as any sync call does) and in notebooks. Callbacks
-for output are called on the thread of that loop.
+Written by `bin/generate`: change the async classes instead.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step
-from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.files import FileInfo, Files, Match, Replaced
-from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.process import (
-    MAX_OUTPUT,
-    Channel,
-    Chunk,
-    Completed,
-    Connection,
-    Process,
-    ProcessInfo,
-    Sink,
-    Stream,
-)
-from holdfast.boxes.provider import Provider, Swept, Volume
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
-from holdfast.loop_thread import LoopThread
+from holdfast.boxes.process import MAX_OUTPUT
+from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner, feed
 
-T = TypeVar("T")
-ConnectionT = TypeVar("ConnectionT", bound=Connection)
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-_END: Final = object()
+    from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step
+    from holdfast.boxes.capabilities import Capability
+    from holdfast.boxes.files import FileInfo, Files, Match, Replaced
+    from holdfast.boxes.images import Image, ImageConfig, ImageStore
+    from holdfast.boxes.network_policy import NetworkPolicy
+    from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, ProcessInfo, Sink, Stream
+    from holdfast.boxes.provider import Provider, Swept, Volume
+    from holdfast.boxes.snapshots import Snapshot
+    from holdfast.boxes.spec import BoxSpec
 
 
-class SyncIterator(Generic[T]):
-    """An async iterator, for `for`. Left before its end, it is closed with `with`, `close`, or when it is forgotten."""
+class SyncProvider(SyncOwner):
+    """`Provider` for code without `await`."""
 
-    def __init__(self, pieces: AsyncIterator[T], loop: LoopThread) -> None:
-        self._pieces = pieces
-        self._loop = loop
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        # StopAsyncIteration cannot cross a future, so the end is a value.
-        piece = self._loop.run(_next(self._pieces))
-        if piece is _END:
-            raise StopIteration
-        return piece  # type: ignore[return-value]
-
-    def close(self) -> None:
-        self._loop.run(_close(self._pieces))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-async def _next(pieces: AsyncIterator[T]) -> T | object:
-    try:
-        return await anext(pieces)
-    except StopAsyncIteration:
-        return _END
-
-
-async def _close(pieces: object) -> None:
-    close = getattr(pieces, "aclose", None)
-    if close is not None:
-        await close()
-
-
-async def _pieces(data: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """A sync iterable for async code. It may block, so it is asked on a thread of its own."""
-    iterator = iter(data)
-    while (piece := await asyncio.to_thread(next, iterator, None)) is not None:
-        yield piece
-
-
-class SyncProvider:
-    """A provider and its boxes, for code without `await`. Safe to share between threads; `with` opens and closes it."""
+    _async: Provider
 
     def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._loop = LoopThread()
+        self._own(lambda: provider)
 
     @property
     def name(self) -> str:
-        return self._provider.name
+        return self._async.name
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return self._provider.capabilities
+        return self._async.capabilities
 
     @property
     def snapshot_kind(self) -> str:
-        return self._provider.snapshot_kind
+        """The kind of snapshot that `restore` takes."""
+        return self._async.snapshot_kind
+
+    @property
+    def isolation(self) -> str:
+        """What keeps its boxes apart from the machine, in a few words for people."""
+        return self._async.isolation
+
+    @property
+    def images(self) -> SyncImageStore | None:
+        """Where it keeps images, if it does."""
+        return None if self._async.images is None else SyncImageStore._wrap(self._async.images, self)
+
+    @property
+    def edition(self) -> str:
+        """Of what its boxes are made with now, beside images. One made ahead with another edition is out of date."""
+        return self._async.edition
 
     def open(self) -> None:
         """Get ready. Raises `CannotIsolate` where this machine does not let us."""
-        self._loop.run(self._provider.open())
+        self._loop.run(self._async.open())
 
     def close(self) -> None:
-        """Let go of the provider and of the event loop. Boxes and their processes go on."""
-        try:
-            self._loop.run(self._provider.close())
-        finally:
-            self._loop.close()
+        """Let go. Boxes and their processes go on."""
+        self._end(self._async.close)
 
     def check_usable(self) -> None:
-        """Raise what keeps this provider from working here at all, if anything does."""
-        self._provider.check_usable()
+        """Raise what keeps this provider from working here at all, if anything does: before a row is written."""
+        self._async.check_usable()
 
     def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> SyncBox:
-        """Make a box and start it."""
-        return self._box(self._loop.run(self._provider.create(spec, id=id, labels=labels)))
+        """Make a box and start it. Refuses what it cannot do before anything is made; what fails leaves nothing.
+
+        `labels` are kept with the box beside those of its spec.
+        """
+        return SyncBox._wrap(self._loop.run(self._async.create(spec, id=id, labels=labels)), self)
 
     def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> SyncBox:
-        """Make a box that begins with a snapshot's files."""
-        return self._box(self._loop.run(self._provider.restore(snapshot, spec, id=id, labels=labels)))
+        """Make a box that begins with a snapshot's files. Raises `SnapshotNotFound`, `WrongSnapshot`."""
+        return SyncBox._wrap(self._loop.run(self._async.restore(snapshot, spec, id=id, labels=labels)), self)
 
     def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> SyncBox:
-        """Make a box that was made ahead somebody's."""
-        return self._box(self._loop.run(self._provider.hand_over(id, spec, labels=labels, created_at=created_at)))
+        """Make a box that was made ahead, and labelled `POOL`, somebody's: these are its spec and labels from now on.
+
+        The spec has the same hash. Only one of those who ask gets it: the others are told `BoxConflict`. What died
+        halfway leaves the box either in the pool or handed over. `BoxStopped` and `BoxUnreachable` say that it is the
+        asker's, and not alive: to be removed. To be taken out of the pool for any other purpose, it is handed over
+        too; labels with `POOL` in them leave it there.
+        """
+        return SyncBox._wrap(
+            self._loop.run(self._async.hand_over(id, spec, labels=labels, created_at=created_at)), self
+        )
 
     def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        """All boxes with these labels, the oldest first."""
-        return self._loop.run(self._provider.find(labels))
+        """All boxes with these labels, the oldest first: by `created_at`, and of one millisecond by their ids."""
+        return self._loop.run(self._async.find(labels))
 
     def attach(self, id: str) -> SyncBox:
-        """A handle on a box, running or stopped."""
-        return self._box(self._loop.run(self._provider.attach(id)))
+        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`."""
+        return SyncBox._wrap(self._loop.run(self._async.attach(id)), self)
 
     def probe(self, id: str) -> Liveness:
-        """Whether the box is there."""
-        return self._loop.run(self._provider.probe(id))
+        """Whether the box is there. Never raises for a box that cannot be reached: that is `unknown`."""
+        return self._loop.run(self._async.probe(id))
 
     def remove(self, id: str) -> int:
-        """Delete a box by id; says how many bytes that freed."""
-        return self._loop.run(self._provider.remove(id))
+        """Delete a box by id, whole or half made; says how many bytes that freed. One that is not there is fine."""
+        return self._loop.run(self._async.remove(id))
 
     def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
         """All snapshots with these labels, the oldest first."""
-        return self._loop.run(self._provider.snapshots(labels))
+        return self._loop.run(self._async.snapshots(labels))
 
     def snapshot(self, id: str) -> Snapshot:
-        return self._loop.run(self._provider.snapshot(id))
+        """Raises `SnapshotNotFound`."""
+        return self._loop.run(self._async.snapshot(id))
 
     def delete_snapshot(self, id: str) -> int:
-        """Forget a snapshot; says how many bytes that freed."""
-        return self._loop.run(self._provider.delete_snapshot(id))
+        """Forget a snapshot; says how many bytes that freed. Data that something else refers to stays.
+
+        Raises `SnapshotNotFound`.
+        """
+        return self._loop.run(self._async.delete_snapshot(id))
 
     def export_snapshot(self, id: str) -> SyncIterator[bytes]:
         """The snapshot by value, as a stream that `import_snapshot` takes."""
-        return SyncIterator(self._provider.export_snapshot(id), self._loop)
+        return SyncIterator._wrap(self._async.export_snapshot(id), self)
 
     def import_snapshot(self, stream: Iterable[bytes]) -> Snapshot:
-        return self._loop.run(self._provider.import_snapshot(_pieces(stream)))
+        """Raises `WrongSnapshot` where the stream is not one, or of another kind."""
+        return self._loop.run(self._async.import_snapshot(feed(stream)))
 
     def create_volume(self, name: str) -> Volume:
-        return self._loop.run(self._provider.create_volume(name))
+        """Raises `VolumeExists`."""
+        return self._loop.run(self._async.create_volume(name))
 
     def volumes(self) -> list[Volume]:
-        return self._loop.run(self._provider.volumes())
+        return self._loop.run(self._async.volumes())
 
     def delete_volume(self, name: str) -> int:
-        """Says how many bytes that freed."""
-        return self._loop.run(self._provider.delete_volume(name))
+        """Says how many bytes that freed. Raises `VolumeNotFound`, `VolumeInUse`."""
+        return self._loop.run(self._async.delete_volume(name))
 
     def sweep(self, keep: Collection[str] | None = None) -> Swept:
-        """Remove what something that died halfway left behind."""
-        return self._loop.run(self._provider.sweep(keep))
+        """Remove what something that died halfway left behind. With `keep`, also every box that is not among these ids.
+
+        Never touches what another process is making right now.
+        """
+        return self._loop.run(self._async.sweep(keep))
 
     def diagnose(self, id: str | None = None) -> list[Step]:
-        return self._loop.run(self._provider.diagnose(id))
-
-    def _box(self, box: Box) -> SyncBox:
-        return SyncBox(box, self._loop)
+        """What works and what does not, of the provider, or of one of its boxes, with the next step per failure."""
+        return self._loop.run(self._async.diagnose(id))
 
     def __enter__(self) -> Self:
-        try:
-            self.open()
-        except BaseException:
-            self._loop.close()
-            raise
+        self._enter(self._async.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         self.close()
 
 
-class SyncBox:
-    """A handle on a box. Closing the handle (`with` does) lets go of it; the box lives on until it is deleted.
+class SyncBox(SyncHandle):
+    """`Box` for code without `await`."""
 
-    `loop` is the loop that the box was made on, and is its owner's to close.
-    """
-
-    def __init__(self, box: Box, loop: LoopThread) -> None:
-        self._box = box
-        self._loop = loop
-        self.files = SyncFiles(box.files, loop)
+    _async: Box
 
     @property
     def id(self) -> str:
-        return self._box.id
+        return self._async.id
 
     @property
     def info(self) -> BoxInfo:
         """As of when this handle was made."""
-        return self._box.info
+        return self._async.info
+
+    @property
+    def files(self) -> SyncFiles:
+        return SyncFiles._wrap(self._async.files, self)
+
+    @property
+    def tools(self) -> str | None:
+        """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installation`), if it does."""
+        return self._async.tools
 
     @property
     def spec(self) -> BoxSpec:
-        return self._box.spec
+        return self._async.spec
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return self._box.labels
-
-    def __repr__(self) -> str:
-        return f"<SyncBox {self.id} of {self.info.provider}>"
+        return self._async.labels
 
     def exec(
         self,
@@ -244,18 +208,23 @@ class SyncBox:
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
-        """Run a command to its end. It and its group are killed when the call is interrupted or times out."""
-        running = self._box.exec(
-            argv,
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            stdin=stdin if isinstance(stdin, bytes) else _pieces(stdin),
-            on_stdout=on_stdout,
-            on_stderr=on_stderr,
-            max_output=max_output,
+        """Run a command to its end. It and its group are killed when the call is cancelled or times out.
+
+        `stdin` is all of its input, or pieces of it as they come. `env` is added to the box's own. Raises
+        `CannotExecute`, `ExecTimeout`, `OutputTooLarge`.
+        """
+        return self._loop.run(
+            self._async.exec(
+                argv,
+                env=env,
+                cwd=cwd,
+                timeout=timeout,
+                stdin=feed(stdin),
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                max_output=max_output,
+            )
         )
-        return self._loop.run(running)
 
     def spawn(
         self,
@@ -269,265 +238,308 @@ class SyncBox:
         columns: int = 80,
         tree: bool = False,
     ) -> SyncProcess:
-        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes."""
-        spawning = self._box.spawn(argv, env=env, cwd=cwd, stdin=stdin, pty=pty, rows=rows, columns=columns, tree=tree)
-        return SyncProcess(self._loop.run(spawning), self._loop)
+        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes.
+
+        With `tree`, its end is that of everything it started, wherever that went: what is left of it is killed, and
+        only then has it ended for who waits.
+        """
+        return SyncProcess._wrap(
+            self._loop.run(
+                self._async.spawn(argv, env=env, cwd=cwd, stdin=stdin, pty=pty, rows=rows, columns=columns, tree=tree)
+            ),
+            self,
+        )
 
     def python(self) -> tuple[str, ...]:
-        """What runs our own code in this box."""
-        return self._loop.run(self._box.python())
+        """What runs our own code in this box: a Python of at least 3.9, as the first words of a command. The box's own
+        programs need have none.
+        """
+        return self._loop.run(self._async.python())
 
     def process(self, id: str) -> SyncProcess:
-        """A process that was spawned in this box, by whomever."""
-        return SyncProcess(self._loop.run(self._box.process(id)), self._loop)
+        """A process that was spawned in this box, by whomever. Raises `ProcessNotFound`."""
+        return SyncProcess._wrap(self._loop.run(self._async.process(id)), self)
 
     def processes(self) -> list[ProcessInfo]:
         """All that were spawned in this box, the oldest first."""
-        return self._loop.run(self._box.processes())
+        return self._loop.run(self._async.processes())
 
     def channel(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> SyncChannel:
         """Start a command and talk to it: bytes to its stdin, bytes from its stdout."""
-        return SyncChannel(self._loop.run(self._box.channel(argv, env=env, cwd=cwd)), self._loop)
+        return SyncChannel._wrap(self._loop.run(self._async.channel(argv, env=env, cwd=cwd)), self)
 
-    def connect(self, port: int) -> SyncConnection[Connection]:
-        """A connection to a port that something in the box listens on."""
-        return SyncConnection(self._loop.run(self._box.connect(port)), self._loop)
+    def connect(self, port: int) -> SyncConnection:
+        """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
+        return SyncConnection._wrap(self._loop.run(self._async.connect(port)), self)
 
     def preview(self, port: int) -> Preview:
         """Where a browser finds that port."""
-        return self._loop.run(self._box.preview(port))
+        return self._loop.run(self._async.preview(port))
 
     def set_network(self, policy: NetworkPolicy) -> None:
         """Change what the box may reach, from now on."""
-        self._loop.run(self._box.set_network(policy))
+        self._loop.run(self._async.set_network(policy))
 
     def open_door(self) -> str:
-        """Let what runs in the box ask Holdfast itself: returns the URL in the box."""
-        return self._loop.run(self._box.open_door())
+        """Let what runs in the box ask Holdfast itself, whatever its network policy is: returns the URL in the box.
+
+        It lasts until the box stops, or its server does. Opening it again is fine.
+        """
+        return self._loop.run(self._async.open_door())
 
     def power(self) -> Power:
-        return self._loop.run(self._box.power())
+        """Raises `BoxGone`."""
+        return self._loop.run(self._async.power())
 
     def stop(self) -> None:
-        """End every process. Files stay."""
-        self._loop.run(self._box.stop())
+        """End every process. Files stay. A stopped box stays stopped."""
+        self._loop.run(self._async.stop())
 
     def start(self) -> None:
-        """Start a stopped box on its files, or let a paused one go on."""
-        self._loop.run(self._box.start())
+        """Start a stopped box on its files, or let a paused one go on. One that runs goes on running."""
+        self._loop.run(self._async.start())
 
     def pause(self) -> None:
-        """Hold every process, until `start`."""
-        self._loop.run(self._box.pause())
+        """Hold every process, until `start`. What asks the box for something meanwhile waits, or is refused."""
+        self._loop.run(self._async.pause())
 
     def delete(self) -> Deleted:
-        """Remove the box and everything of its own. Snapshots and volumes stay."""
-        return self._loop.run(self._box.delete())
+        """Remove the box and everything of its own. Snapshots and volumes stay. Deleting twice is fine."""
+        return self._loop.run(self._async.delete())
 
     def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         """Keep the files as they are now. Running processes go on."""
-        return self._loop.run(self._box.snapshot(labels=labels))
+        return self._loop.run(self._async.snapshot(labels=labels))
 
     def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> SyncBox:
         """Another box with the same spec and files."""
-        return SyncBox(self._loop.run(self._box.fork(id=id, labels=labels)), self._loop)
+        return SyncBox._wrap(self._loop.run(self._async.fork(id=id, labels=labels)), self)
 
     def metrics(self) -> Metrics:
-        return self._loop.run(self._box.metrics())
+        return self._loop.run(self._async.metrics())
 
     def activity(self) -> Metrics:
-        """The metrics without what takes long to find out, such as `disk`."""
-        return self._loop.run(self._box.activity())
+        """The metrics without what takes long to find out, such as `disk`. Asked often, of many boxes."""
+        return self._loop.run(self._async.activity())
 
     def limits_hit(self) -> list[LimitHit]:
-        """The limits that ended processes in the box, as far as the provider knows."""
-        return self._loop.run(self._box.limits_hit())
+        """The limits that ended processes in the box, as far as the provider knows. Wakes no box."""
+        return self._loop.run(self._async.limits_hit())
 
     def ping(self) -> list[Step]:
-        """The path to the box and through it, step by step, each timed."""
-        return self._loop.run(self._box.ping())
+        """The path to the box and through it, step by step, each timed. Stops at the first step that fails."""
+        return self._loop.run(self._async.ping())
 
     def close(self) -> None:
         """Let go of this handle. The box lives on."""
-        self._loop.run(self._box.close())
+        self._loop.run(self._async.close())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         self.close()
 
 
-class SyncProcess:
-    """A spawned process. It and its output outlive this object."""
+class SyncProcess(SyncHandle):
+    """`Process` for code without `await`."""
 
-    def __init__(self, process: Process, loop: LoopThread) -> None:
-        self._process = process
-        self._loop = loop
+    _async: Process
 
     @property
     def id(self) -> str:
-        return self._process.id
+        return self._async.id
 
     @property
     def argv(self) -> tuple[str, ...]:
-        return self._process.argv
+        return self._async.argv
 
     @property
     def pty(self) -> bool:
-        return self._process.pty
+        return self._async.pty
 
     def info(self) -> ProcessInfo:
-        return self._loop.run(self._process.info())
+        return self._loop.run(self._async.info())
 
     def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
         """What is there from `offset` on, at most `limit` bytes; empty where nothing (more) is, yet."""
-        return self._loop.run(self._process.read(stream, offset, limit))
+        return self._loop.run(self._async.read(stream, offset, limit))
 
     def output(self, stream: Stream = "stdout", offset: int = 0) -> SyncIterator[Chunk]:
         """Everything from `offset` on, as it comes, until the process has ended and all was read."""
-        return SyncIterator(self._process.output(stream, offset), self._loop)
+        return SyncIterator._wrap(self._async.output(stream, offset), self)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code. Raises `TimeoutError` (the process goes on), or `ProcessLost`."""
-        return self._loop.run(self._process.wait(timeout))
+        """The exit code. Raises `TimeoutError` (the process goes on), or `ProcessLost` where nobody saw the end."""
+        return self._loop.run(self._async.wait(timeout))
 
     def write(self, data: bytes) -> None:
-        """Bytes for its stdin."""
-        self._loop.run(self._process.write(data))
+        """Bytes for its stdin. Only where it was spawned with `stdin=True` or a pty."""
+        self._loop.run(self._async.write(data))
 
     def close_stdin(self) -> None:
-        self._loop.run(self._process.close_stdin())
+        self._loop.run(self._async.close_stdin())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and its group."""
-        self._loop.run(self._process.signal(number))
+        """Send a signal to the process and its group. One that has ended takes no notice."""
+        self._loop.run(self._async.signal(number))
 
     def resize(self, rows: int, columns: int) -> None:
-        self._loop.run(self._process.resize(rows, columns))
+        self._loop.run(self._async.resize(rows, columns))
 
     def kill(self) -> None:
-        self._loop.run(self._process.kill())
+        self._loop.run(self._async.kill())
 
 
-class SyncConnection(Generic[ConnectionT]):
-    """Bytes both ways. `with` closes it."""
+class SyncConnection(SyncHandle):
+    """`Connection` for code without `await`."""
 
-    def __init__(self, connection: ConnectionT, loop: LoopThread) -> None:
-        self._connection = connection
-        self._loop = loop
+    _async: Connection
 
     def read(self, limit: int = 1 << 16) -> bytes:
         """Some bytes; empty at the end."""
-        return self._loop.run(self._connection.read(limit))
+        return self._loop.run(self._async.read(limit))
 
     def write(self, data: bytes) -> None:
-        self._loop.run(self._connection.write(data))
+        self._loop.run(self._async.write(data))
 
     def close_write(self) -> None:
         """Tell the other side that nothing more comes."""
-        self._loop.run(self._connection.close_write())
+        self._loop.run(self._async.close_write())
 
     def close(self) -> None:
-        self._loop.run(self._connection.close())
+        self._loop.run(self._async.close())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         self.close()
 
 
-class SyncChannel(SyncConnection[Channel]):
-    """Stdin and stdout of a process that lives as long as this channel is open. Closing it kills the process."""
+class SyncChannel(SyncConnection):
+    """`Channel` for code without `await`."""
+
+    _async: Channel
 
     def wait(self) -> int:
         """The exit code."""
-        return self._loop.run(self._connection.wait())
+        return self._loop.run(self._async.wait())
 
     @property
     def stderr(self) -> bytes:
         """The last 64 KB of what it printed there."""
-        return self._connection.stderr
+        return self._async.stderr
 
 
-class SyncFiles:
-    """Files of a box. Relative paths start at the box's workdir."""
+class SyncFiles(SyncHandle):
+    """`Files` for code without `await`."""
 
-    def __init__(self, files: Files, loop: LoopThread) -> None:
-        self._files = files
-        self._loop = loop
+    _async: Files
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """The file, or a part of it."""
-        return self._loop.run(self._files.read(path, offset=offset, length=length))
+        """The file, or a part of it. Raises `OutputTooLarge` beyond `MAX_READ`."""
+        return self._loop.run(self._async.read(path, offset=offset, length=length))
 
     def stream(self, path: str, *, offset: int = 0) -> SyncIterator[bytes]:
         """The file, piece by piece."""
-        return SyncIterator(self._files.stream(path, offset=offset), self._loop)
+        return SyncIterator._wrap(self._async.stream(path, offset=offset), self)
 
-    def write(self, path: str, data: bytes | Iterable[bytes], *, mode: int = 0o644) -> None:
-        """Write the whole file, or nothing of it."""
-        given = data if isinstance(data, bytes) else _pieces(data)
-        self._loop.run(self._files.write(path, given, mode=mode))
+    def write(self, path: str, data: bytes | Iterable[bytes], *, mode: int = 420) -> None:
+        """Write the whole file, or nothing of it: readers see the old one until the new one is complete.
+
+        Folders on the way are made.
+        """
+        self._loop.run(self._async.write(path, feed(data), mode=mode))
 
     def list(self, path: str = ".") -> Sequence[FileInfo]:
         """What is in a folder, sorted by name."""
-        return self._loop.run(self._files.list(path))
+        return self._loop.run(self._async.list(path))
 
     def stat(self, path: str) -> FileInfo:
-        return self._loop.run(self._files.stat(path))
+        """Does not follow a link at the end of the path."""
+        return self._loop.run(self._async.stat(path))
 
     def exists(self, path: str) -> bool:
-        return self._loop.run(self._files.exists(path))
+        return self._loop.run(self._async.exists(path))
 
     def mkdir(self, path: str) -> None:
-        """Make the folder and those above it."""
-        self._loop.run(self._files.mkdir(path))
+        """Make the folder and those above it. One that is there is fine."""
+        self._loop.run(self._async.mkdir(path))
 
     def move(self, source: str, target: str) -> None:
-        self._loop.run(self._files.move(source, target))
+        """Rename, replacing a file that is at the target. A folder there is never replaced."""
+        self._loop.run(self._async.move(source, target))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        self._loop.run(self._files.delete(path, recursive=recursive))
+        """Delete a file, a link, an empty folder; with `recursive`, a folder and all in it. Never follows links."""
+        self._loop.run(self._async.delete(path, recursive=recursive))
 
     def chmod(self, path: str, mode: int) -> None:
-        self._loop.run(self._files.chmod(path, mode))
+        self._loop.run(self._async.chmod(path, mode))
 
-    def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10_000) -> Sequence[FileInfo]:
-        """Everything below a folder whose name, or path from there, matches a glob."""
-        return self._loop.run(self._files.find(path, pattern, limit=limit))
+    def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10000) -> Sequence[FileInfo]:
+        """Everything below a folder whose name, or path from there, matches a glob. Sorted; links are not followed."""
+        return self._loop.run(self._async.find(path, pattern, limit=limit))
 
     def search(
-        self, pattern: str, path: str = ".", *, glob: str = "*", regex: bool = False, limit: int = 1_000
+        self, pattern: str, path: str = ".", *, glob: str = "*", regex: bool = False, limit: int = 1000
     ) -> Sequence[Match]:
         """Lines with a text (or a regular expression) in the text files below a folder."""
-        return self._loop.run(self._files.search(pattern, path, glob=glob, regex=regex, limit=limit))
+        return self._loop.run(self._async.search(pattern, path, glob=glob, regex=regex, limit=limit))
 
     def replace(
         self, pattern: str, replacement: str, paths: Sequence[str], *, regex: bool = False
     ) -> Sequence[Replaced]:
-        """Replace a text (or a regular expression) in these files; says where how often."""
-        return self._loop.run(self._files.replace(pattern, replacement, paths, regex=regex))
+        """Replace a text (or a regular expression) in these files, each whole or not at all; says where how often."""
+        return self._loop.run(self._async.replace(pattern, replacement, paths, regex=regex))
 
     def upload(self, source: Path, path: str) -> None:
         """Put a file or folder of this machine into the box, as `path`."""
-        self._loop.run(self._files.upload(source, path))
+        self._loop.run(self._async.upload(source, path))
 
     def download(self, path: str, target: Path) -> None:
-        """Bring a file or folder of the box to this machine, as `target`, which must not exist yet."""
-        self._loop.run(self._files.download(path, target))
+        """Bring a file or folder of the box to this machine, as `target`, which must not exist yet.
+
+        What would land outside of it, and things that are no files, folders or links, are refused: `HostileArchive`.
+        """
+        self._loop.run(self._async.download(path, target))
 
     def upload_tar(self, archive: Iterable[bytes], path: str) -> None:
         """Unpack a tar archive, as it comes, into a folder."""
-        self._loop.run(self._files.upload_tar(_pieces(archive), path))
+        self._loop.run(self._async.upload_tar(feed(archive), path))
 
     def download_tar(self, path: str) -> SyncIterator[bytes]:
-        """A file or folder as a tar archive."""
-        return SyncIterator(self._files.download_tar(path), self._loop)
+        """A file or folder as a tar archive. The bytes are the box's: whoever unpacks them has to distrust them."""
+        return SyncIterator._wrap(self._async.download_tar(path), self)
+
+
+class SyncImageStore(SyncHandle):
+    """`ImageStore` for code without `await`."""
+
+    _async: ImageStore
+
+    def list(self) -> list[Image]:
+        """By name."""
+        return self._loop.run(self._async.list())
+
+    def get(self, name: str) -> Image:
+        return self._loop.run(self._async.get(name))
+
+    def import_archive(self, name: str, archive: Iterable[bytes]) -> Image:
+        """An archive as a stream: a root filesystem tarball, an OCI layout or what `docker save` writes, as tar, plain
+        or compressed. A name that there is moves to the new image. Raises `HostileArchive`, and leaves nothing then.
+        """
+        return self._loop.run(self._async.import_archive(name, feed(archive)))
+
+    def from_snapshot(
+        self, snapshot: str, name: str, *, config: ImageConfig | None = None, labels: Mapping[str, str] | None = None
+    ) -> Image:
+        """Name a snapshot's files as an image. They are shared, not copied. Without a config: that of its image."""
+        return self._loop.run(self._async.from_snapshot(snapshot, name, config=config, labels=labels))
+
+    def remove(self, name: str) -> int:
+        """Forget a name; says how many bytes that freed. Layers that something else refers to stay."""
+        return self._loop.run(self._async.remove(name))

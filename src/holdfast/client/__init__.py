@@ -5,7 +5,6 @@ from holdfast.client.backoff import RetryNotice
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.boxes import Boxes, Volumes
 from holdfast.client.box.process import RemoteProcess, Terminal
-from holdfast.client.box.sync import SyncBoxes, SyncVolumes
 from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
 from holdfast.client.client import Client
 from holdfast.client.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
@@ -31,7 +30,7 @@ from holdfast.client.errors import (
 from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
 from holdfast.client.models import ModelAnswer, ModelRecord, ModelStore, ModelTrial
 from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs
-from holdfast.client.sync import SyncClient, SyncTail, SyncThread
+from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
 from holdfast.client.thread.tail import Tail
 from holdfast.client.thread.thread import Thread
 from holdfast.client.types import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token

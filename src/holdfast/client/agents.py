@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.client.connection import ServerConnection
-from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
 
 
@@ -76,17 +75,3 @@ class AgentStore:
 
     async def get(self, name: str) -> AgentRecord:
         return (await self._connection.ask("GET", f"/v1/agents/{quote(name, safe='')}")).read(AgentRecord.from_json)
-
-
-class SyncAgentStore:
-    """The same for code without `await`."""
-
-    def __init__(self, agents: AgentStore, loop: LoopThread) -> None:
-        self._agents = agents
-        self._loop = loop
-
-    def list(self) -> list[AgentRecord]:
-        return self._loop.run(self._agents.list())
-
-    def get(self, name: str) -> AgentRecord:
-        return self._loop.run(self._agents.get(name))

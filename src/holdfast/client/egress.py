@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.sync import SyncIterator
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
-from holdfast.loop_thread import LoopThread
 
 _PAGE: Final = 200
 
@@ -158,43 +156,3 @@ class Egress:
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-
-class SyncEgress:
-    """The same for code without `await`."""
-
-    def __init__(self, egress: Egress, loop: LoopThread) -> None:
-        self._egress = egress
-        self._loop = loop
-
-    def set(self, environment: str, policy: NetworkPolicy) -> EnvironmentPolicy:
-        """The policy of an environment, from now on, for its running boxes too."""
-        return self._loop.run(self._egress.set(environment, policy))
-
-    def get(self, environment: str) -> EnvironmentPolicy:
-        """Raises `PolicyNotFound`."""
-        return self._loop.run(self._egress.get(environment))
-
-    def remove(self, environment: str) -> None:
-        """Raises `PolicyNotFound`."""
-        self._loop.run(self._egress.remove(environment))
-
-    def policies(self) -> list[EnvironmentPolicy]:
-        """All of them, by name."""
-        return self._loop.run(self._egress.policies())
-
-    def default(self) -> DefaultList:
-        """What `default` stands for on the server's machine."""
-        return self._loop.run(self._egress.default())
-
-    def page(
-        self, box: str, *, denied_only: bool = False, cursor: str | None = None, limit: int = 50
-    ) -> EgressDecisionPage:
-        """Up to `limit` decisions about a box at once (200 at most), and where the next ones are."""
-        return self._loop.run(self._egress.page(box, denied_only=denied_only, cursor=cursor, limit=limit))
-
-    def decisions(
-        self, box: str, *, denied_only: bool = False, limit: int | None = None
-    ) -> SyncIterator[EgressDecision]:
-        """What was decided about what a box asked for, the newest first: all that is kept, or `limit` of it."""
-        return SyncIterator(self._egress.decisions(box, denied_only=denied_only, limit=limit), self._loop)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.boxes.images import Image, ImageConfig
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
-from holdfast.loop_thread import LoopThread
 
 T = TypeVar("T")
 
@@ -68,50 +67,6 @@ class Images:
         """All of them, by name."""
         answer = await self._images.ask("GET", parameters=[("provider", provider)])
         return answer.read(lambda value: [image_of(each) for each in value["images"]])
-
-
-class SyncImages:
-    """The same for code without `await`."""
-
-    def __init__(self, images: Images, loop: LoopThread) -> None:
-        self._images = images
-        self._loop = loop
-
-    def get(self, name: str, *, provider: str = "local") -> Image:
-        """By name or digest."""
-        return self._loop.run(self._images.get(name, provider=provider))
-
-    def import_archive(self, name: str, archive: Iterable[bytes] | bytes, *, provider: str = "local") -> Image:
-        """A root filesystem tarball, an OCI layout or what `docker save` writes, compressed or not."""
-        pieces = archive if isinstance(archive, bytes) else _later(archive)
-        return self._loop.run(self._images.import_archive(name, pieces, provider=provider))
-
-    def from_snapshot(
-        self,
-        snapshot: str,
-        name: str,
-        *,
-        config: ImageConfig | None = None,
-        labels: Mapping[str, str] | None = None,
-        provider: str = "local",
-    ) -> Image:
-        """Name a snapshot's files as an image. Without a config: that of the snapshot's own image."""
-        return self._loop.run(
-            self._images.from_snapshot(snapshot, name, config=config, labels=labels, provider=provider)
-        )
-
-    def remove(self, name: str, *, provider: str = "local") -> int:
-        """Forget a name; says how many bytes that freed."""
-        return self._loop.run(self._images.remove(name, provider=provider))
-
-    def list(self, *, provider: str = "local") -> list[Image]:
-        """All of them, by name."""
-        return self._loop.run(self._images.list(provider=provider))
-
-
-async def _later(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
 
 
 def image_of(value: dict[str, Any]) -> Image:

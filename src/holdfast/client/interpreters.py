@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from holdfast.boxes.sync import SyncIterator
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.errors import Unauthorized, Unreachable, error_of
 from holdfast.client.resource import LONG_SECONDS, BoxConnection, box_error_of
-from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_id
 
 _PAGE: Final = 200
@@ -328,76 +326,3 @@ class _Following:
                 if self._on_output is not None and told["text"]:
                     self._on_output(told["stream"], told["text"])
         return None
-
-
-class SyncInterpreters:
-    """The same for code without `await`."""
-
-    def __init__(self, interpreters: Interpreters, loop: LoopThread) -> None:
-        self._interpreters = interpreters
-        self._loop = loop
-
-    def create(self, **options: Any) -> InterpreterInfo:
-        """Make one: takes what `Interpreters.create` takes."""
-        return self._loop.run(self._interpreters.create(**options))
-
-    def get(self, id: str) -> InterpreterInfo:
-        return self._loop.run(self._interpreters.get(id))
-
-    def execute(
-        self,
-        id: str,
-        code: str,
-        *,
-        variables: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-        execution_id: str | None = None,
-    ) -> RemoteExecution:
-        """Run code to its end; `on_output` is called on the client's own thread."""
-        running = self._interpreters.execute(
-            id, code, variables=variables, timeout=timeout, on_output=on_output, execution_id=execution_id
-        )
-        return self._loop.run(running)
-
-    def interrupt(self, id: str) -> None:
-        self._loop.run(self._interpreters.interrupt(id))
-
-    def reset(self, id: str) -> None:
-        self._loop.run(self._interpreters.reset(id))
-
-    def configure_workspace(
-        self,
-        id: str,
-        *,
-        repo_url: str | None = None,
-        ref: str | None = None,
-        volume: str | None = None,
-        force_new: bool = False,
-    ) -> dict[str, Any]:
-        return self._loop.run(
-            self._interpreters.configure_workspace(id, repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
-        )
-
-    def export_state(self, id: str) -> SyncIterator[bytes]:
-        return SyncIterator(self._interpreters.export_state(id), self._loop)
-
-    def import_state(self, id: str, state: bytes) -> dict[str, Any]:
-        return self._loop.run(self._interpreters.import_state(id, state))
-
-    def delete(self, id: str) -> None:
-        self._loop.run(self._interpreters.delete(id))
-
-    def test_box(
-        self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
-    ) -> dict[str, Any]:
-        return self._loop.run(self._interpreters.test_box(box=box, repo_url=repo_url, ref=ref))
-
-    def test_model(self, *, model: str | None = None) -> dict[str, Any]:
-        return self._loop.run(self._interpreters.test_model(model=model))
-
-    def page(self, *, deleted: bool = False, cursor: str | None = None, limit: int = 50) -> InterpreterPage:
-        return self._loop.run(self._interpreters.page(deleted=deleted, cursor=cursor, limit=limit))
-
-    def list(self, *, deleted: bool = False, limit: int | None = None) -> SyncIterator[InterpreterInfo]:
-        return SyncIterator(self._interpreters.list(deleted=deleted, limit=limit), self._loop)

@@ -10,7 +10,6 @@ from urllib.parse import quote
 from holdfast.client.completions import Completions
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.errors import NotFound
-from holdfast.loop_thread import LoopThread
 from holdfast.model_apis import Api
 
 _TRY_SECONDS: Final = 90.0
@@ -183,59 +182,6 @@ class ModelStore:
     async def aclose(self) -> None:
         """Let go of the connection for completions; the client's own `aclose` does."""
         await self._completions.close()
-
-
-class SyncModelStore:
-    """The same for code without `await`."""
-
-    def __init__(self, models: ModelStore, loop: LoopThread) -> None:
-        self._models = models
-        self._loop = loop
-
-    def list(self) -> list[ModelRecord]:
-        """Those that can be used first."""
-        return self._loop.run(self._models.list())
-
-    def get(self, name: str) -> ModelRecord:
-        return self._loop.run(self._models.get(name))
-
-    def add(
-        self,
-        name: str,
-        *,
-        apis: Sequence[Api] = (),
-        base_url: str | None = None,
-        key: str | None = None,
-        model: str | None = None,
-        context_window: int | None = None,
-        max_tokens: int | None = None,
-    ) -> ModelRecord:
-        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
-        return self._loop.run(
-            self._models.add(
-                name,
-                apis=apis,
-                base_url=base_url,
-                key=key,
-                model=model,
-                context_window=context_window,
-                max_tokens=max_tokens,
-            )
-        )
-
-    def remove(self, name: str) -> None:
-        """Forget a model and its key."""
-        self._loop.run(self._models.remove(name))
-
-    def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
-        """Ask it one small question, from the server, by the way that agents go."""
-        return self._loop.run(self._models.test(name, model=model, api=api))
-
-    def complete(
-        self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
-    ) -> ModelAnswer:
-        """Ask a model something, from the server."""
-        return self._loop.run(self._models.complete(messages, model=model, timeout=timeout))
 
 
 def _path(name: str) -> str:

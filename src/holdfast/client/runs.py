@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 from urllib.parse import quote
 
-from holdfast.boxes.sync import SyncIterator
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.client.thread.positions import NOW
 from holdfast.client.thread.tail import Tail
 from holdfast.git_credentials import is_configuration, without_credentials
-from holdfast.loop_thread import LoopThread
 from holdfast.threads.ids import new_entry_id, new_id
 from holdfast.threads.run_events import FINISHED
 from holdfast.time_limit import time_limit
@@ -372,148 +370,6 @@ async def _end_of(run: str, tail: Tail) -> None:
     async for entry in tail:
         if entry.type == FINISHED and entry.payload.get("run") == run:
             return
-
-
-class SyncRuns:
-    """The same for code without `await`."""
-
-    def __init__(self, runs: Runs, loop: LoopThread) -> None:
-        self._runs = runs
-        self._loop = loop
-
-    def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
-        """Keep a folder for workspaces to begin with; says its digest. `leave_out` is asked of each path below it."""
-        return self._loop.run(self._runs.upload(folder, leave_out=leave_out))
-
-    def check(
-        self,
-        *,
-        agent: str,
-        model: str | None = None,
-        thread: str | None = None,
-        box: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The model (`NAME/MODEL`) that a run would use; raises what `launch` would raise. Begins nothing."""
-        return self._loop.run(self._runs.check(agent=agent, model=model, thread=thread, box=box))
-
-    def launch(
-        self,
-        prompt: str,
-        *,
-        agent: str,
-        model: str | None = None,
-        thread: str | None = None,
-        title: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        workspace: str | None = None,
-        box: Mapping[str, Any] | None = None,
-        timeout: int | None = None,
-        author_id: str | None = None,
-    ) -> Launched:
-        """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk."""
-        return self._loop.run(
-            self._runs.launch(
-                prompt,
-                agent=agent,
-                model=model,
-                thread=thread,
-                title=title,
-                labels=labels,
-                workspace=workspace,
-                box=box,
-                timeout=timeout,
-                author_id=author_id,
-            )
-        )
-
-    def resume(
-        self,
-        id: str,
-        prompt: str | None = None,
-        *,
-        agent: str | None = None,
-        model: str | None = None,
-        fresh: bool = False,
-        box: Mapping[str, Any] | None = None,
-        network: Mapping[str, Any] | None = None,
-        memory: int | None = None,
-        disk: int | None = None,
-        timeout: int | None = None,
-        author_id: str | None = None,
-    ) -> Launched:
-        """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
-
-        `memory` and `disk` are bytes, `timeout` is seconds, and 0 none.
-        """
-        return self._loop.run(
-            self._runs.resume(
-                id,
-                prompt,
-                agent=agent,
-                model=model,
-                fresh=fresh,
-                box=box,
-                network=network,
-                memory=memory,
-                disk=disk,
-                timeout=timeout,
-                author_id=author_id,
-            )
-        )
-
-    def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Launched:
-        """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
-        return self._loop.run(self._runs.steer(id, prompt, interrupt=interrupt, author_id=author_id))
-
-    def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
-        """End a run. One that has ended stays as it is."""
-        return self._loop.run(self._runs.cancel(id, by=by))
-
-    def get(self, id: str) -> RunInfo:
-        return self._loop.run(self._runs.get(id))
-
-    def wait(self, id: str) -> RunInfo:
-        """The run, once it has ended. To see it work, follow its thread."""
-        return self._loop.run(self._runs.wait(id))
-
-    def diagnose(self, id: str) -> Diagnosis:
-        """How far a run came, what is wrong with it, and what to do."""
-        return self._loop.run(self._runs.diagnose(id))
-
-    def changes(self, id: str) -> Changes:
-        """The workspace of a thread now, against what it began with."""
-        return self._loop.run(self._runs.changes(id))
-
-    def patch(self, id: str) -> bytes:
-        """What `git apply` makes the workspace as it is now of what it began with."""
-
-        async def read() -> bytes:
-            return b"".join([piece async for piece in self._runs.patch(id)])
-
-        return self._loop.run(read())
-
-    def page(
-        self,
-        *,
-        thread: str | None = None,
-        status: RunStatus | None = None,
-        agent: str | None = None,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> RunPage:
-        """Up to `limit` runs at once (200 at most), and where the next ones are."""
-        return self._loop.run(self._runs.page(thread=thread, status=status, agent=agent, cursor=cursor, limit=limit))
-
-    def list(
-        self,
-        *,
-        thread: str | None = None,
-        status: RunStatus | None = None,
-        agent: str | None = None,
-        limit: int | None = None,
-    ) -> SyncIterator[RunInfo]:
-        """All runs that fit, or the first `limit` of them, the newest first."""
-        return SyncIterator(self._runs.list(thread=thread, status=status, agent=agent, limit=limit), self._loop)
 
 
 def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,15 +116,15 @@ class Interpreter:
         """
         if budget is not None and limits is not None:
             raise InvalidInterpreter("a budget has its limits", hint="give limits or a budget, not both")
-        self.id = new_id("i") if id is None else check_id(id)
+        self.id: str = new_id("i") if id is None else check_id(id)
         self.template = template
         self.model = model
-        self.timeout = check_timeout(timeout)
-        self.output_limit = check_count("the output limit", output_limit) or 0
+        self.timeout: float | None = check_timeout(timeout)
+        self.output_limit: int = check_count("the output limit", output_limit) or 0
         self._restore = check_restore(restore)
         check_count("the depth", depth)
         check_count("the number of iterations", iterations)
-        self.keep = id is not None if keep is None else keep
+        self.keep: bool = id is not None if keep is None else keep
         self.events = Events()
         self._host = host
         self._owns_host = host is None
