@@ -15,14 +15,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import checkout  # noqa: F401 - for what is imported from tests
 import uvloop
 from measuring import Samples, chosen, options, print_results
 from report import Goal, Result, Row
+from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
 
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.labels import POOL
 from holdfast.providers.docker import DockerHost, DockerProvider
-from holdfast.testing.docker_engine import PYTHON_IMAGE, CannotStart, DockerEngine
 from holdfast.threads.ids import new_id, now_ms
 
 _SPEC: Final = BoxSpec(provider="docker", image=PYTHON_IMAGE)

@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import checkout  # noqa: F401 - for what is imported from tests
 import uvloop
 from report import percentile
+from tests.guest.runner_door import RunnerDoor
+from tests.harnesses import scripted_reader
 
 from holdfast.harnesses import runner_archive
-from holdfast.testing import scripted_reader
-from holdfast.testing.runner_door import RunnerDoor
 from holdfast.threads.messages import Request, Response
 
 _AGENT: Final = """

@@ -20,16 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import checkout  # noqa: F401 - for what is imported from tests
 import uvloop
 from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, in_rounds, options, print_results
 from report import Goal, Result, Row, percentile
+from tests.harnesses import scripted_agent
 
 from holdfast.client import Client
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.installation import Installed, Tools
 from holdfast.harnesses.registry import find
 from holdfast.model_apis import Api
-from holdfast.testing import scripted_agent
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.requests import Request
 from holdfast.testing.model.steps import Step

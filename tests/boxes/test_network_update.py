@@ -20,7 +20,7 @@ from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 
 ALLOW = NetworkPolicy(Network.ALLOW, ("one.test",))
 MORE = NetworkPolicy(Network.ALLOW, ("one.test", "two.test"))

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cli.conftest import Cli
+from tests.disks import CannotMount, SmallDisk
 
 from holdfast.cli.exits import Exit
 from holdfast.storage.sqlite.schema import VERSION
-from holdfast.testing.disks import CannotMount, SmallDisk
 from holdfast.testing.server import ServerProcess
 
 JSON = {"Content-Type": "application/json"}

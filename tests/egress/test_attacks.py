@@ -17,12 +17,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.egress.adversaries import NeverConnector, RefusingConnector, ShiftingName
 from tests.egress.conftest import PUBLIC, WAIT, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello
 
 from holdfast.boxes.network_policy import Network
 from holdfast.egress import acceptor
-from holdfast.testing.outside import NeverConnector, RefusingConnector, ShiftingName, StaticNames
+from holdfast.testing.outside import StaticNames
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tests.guest.runner_door import RunnerDoor
+from tests.harnesses import scripted_reader
+
 from holdfast.harnesses import runner_archive
-from holdfast.testing import scripted_reader
-from holdfast.testing.runner_door import RunnerDoor
 
 READER: Final = Path(scripted_reader.__file__)
 PATIENCE: Final = 30.0

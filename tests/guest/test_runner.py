@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.guest.runner_door import RunnerDoor
 from tests.guest.running import alive, appears, start
 from tests.providers.stream.test_guest import pythons
 
-from holdfast.testing.runner_door import RunnerDoor
 from holdfast.threads.messages import Request, Response
 
 pytestmark = pytest.mark.anyio

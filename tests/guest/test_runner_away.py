@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.disks import SmallDisk
+from tests.guest.runner_door import RunnerDoor
 from tests.guest.running import appears, start
 
-from holdfast.testing.disks import SmallDisk
-from holdfast.testing.runner_door import RunnerDoor
 from holdfast.threads.messages import Request, Response
 
 pytestmark = pytest.mark.anyio

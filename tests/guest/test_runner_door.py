@@ -21,7 +21,7 @@ from holdfast.providers.local import LocalProvider
 from holdfast.server.wire.guest_api import GuestApi
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 from holdfast.threads.access import Access, RunScope
 from holdfast.threads.authority import Authority
 from holdfast.threads.entries import Entry, keyed

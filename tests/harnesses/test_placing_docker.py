@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.harnesses.npm_world import Registry, script_agent, tiny_agent
+from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
 
 from holdfast.boxes.spec import BoxSpec
 from holdfast.harnesses.errors import CannotInstall
 from holdfast.harnesses.installation import Tools
 from holdfast.harnesses.placement import ensure
 from holdfast.providers.docker import DockerHost, DockerProvider
-from holdfast.testing.docker_engine import PYTHON_IMAGE, CannotStart, DockerEngine
 from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import typer
 from tests.images.kitchen import Steps, pieces
+from tests.providers.docker.engine import python_files
 from tests.providers.local.networking import networked
 
 from holdfast import Interpreter
@@ -39,7 +40,6 @@ from holdfast.interpreter.workspace import templates as interpreter_templates
 from holdfast.interpreter.workspace.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
 from holdfast.interpreter.workspace.wheels import Python, check_requirement
 from holdfast.providers.local import LocalProvider
-from holdfast.testing.docker_engine import python_files
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.ids import new_id
 

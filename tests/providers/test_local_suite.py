@@ -11,7 +11,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.local import LocalProvider
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.ground import Reopen
 

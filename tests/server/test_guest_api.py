@@ -20,7 +20,7 @@ from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.server.wire.guest_api import GuestApi
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 from holdfast.threads.access import Access, RunGrant, RunScope, Scope
 from holdfast.threads.authority import Authority, EntryKind
 from holdfast.threads.errors import StreamConflict

@@ -18,7 +18,7 @@ from holdfast.testing.server import ServerProcess
 
 _AGENT = """
 from holdfast.harnesses.harness import Package
-from holdfast.testing.scripted_agent import Scripted
+from tests.harnesses.scripted_agent import Scripted
 
 
 class Packed(Scripted):
@@ -28,7 +28,7 @@ _FINDER = """
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), {checkout!r}]
 
 
 def find(name):
@@ -51,7 +51,7 @@ def server(registry: Registry, tmp_path: Path) -> Iterator[ServerProcess]:
     """On a home where nothing was installed yet, with an agent that npm brings from the registry."""
     script_agent(tmp_path / "packed_agent", registry)
     (tmp_path / "packed_agent" / "__init__.py").write_text(_AGENT)
-    (tmp_path / "finder.py").write_text(_FINDER)
+    (tmp_path / "finder.py").write_text(_FINDER.format(checkout=str(Path(__file__).parents[2])))
     spec = importlib.util.spec_from_file_location("finder", tmp_path / "finder.py")
     assert spec is not None
     assert spec.loader is not None

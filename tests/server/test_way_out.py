@@ -10,7 +10,7 @@ import pytest
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source, git_hosts
 from holdfast.server.egress import Outside, ServerEgress, this_machine
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 
 pytestmark = pytest.mark.anyio
 

@@ -1,12 +1,14 @@
-"""A world outside of boxes in which nothing leaves the machine: names that lead to servers on loopback, or nowhere."""
+"""What boxes under test find outside: names that lead to loopback, or nothing. Nothing leaves the machine."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from holdfast.egress import CannotConnect, CannotResolve
+from holdfast.egress import CannotConnect, CannotResolve, DefaultList
+from holdfast.server.config import Settings
+from holdfast.server.egress import Outside
 
 
 class StaticNames:
@@ -21,18 +23,6 @@ class StaticNames:
         if host not in self.names:
             raise CannotResolve(f"{host} has no address")
         return self.names[host]
-
-
-class ShiftingName:
-    """A resolver that gives another answer each time, the last one for ever: the trick of DNS rebinding."""
-
-    def __init__(self, *answers: Sequence[str]) -> None:
-        self._answers = list(answers)
-        self.asked: list[str] = []
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append(host)
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
 class LoopbackConnector:
@@ -60,20 +50,20 @@ class LoopbackConnector:
         return sock
 
 
-class RefusingConnector(LoopbackConnector):
-    """Connects to nothing, and remembers what it was asked for."""
+class Nowhere:
+    """A resolver that knows no name, and a connector that reaches no address."""
 
-    def __init__(self) -> None:
-        super().__init__({})
-
-
-class NeverConnector:
-    """Waits until it is told otherwise: a server that never answers."""
-
-    def __init__(self, on_attempt: Callable[[], None] | None = None) -> None:
-        self._on_attempt = on_attempt or (lambda: None)
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        raise CannotResolve(f"{host} has no address here")
 
     async def connect(self, address: str, port: int) -> socket.socket:
-        self._on_attempt()
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
+        raise CannotConnect(f"{address} is not there")
+
+
+def nowhere(settings: Settings) -> Outside:
+    """The default of `ServerProcess(outside=...)`: boxes reach nothing but the server."""
+
+    async def find_defaults() -> DefaultList:
+        return DefaultList()
+
+    return Outside(Nowhere(), Nowhere(), find_defaults)

@@ -341,7 +341,7 @@ def _ending(code: int) -> str:
 def _main() -> None:
     """The template: import, then fork a server for every line of settings, and say how each of them ends."""
     from holdfast.server.compose import open_providers, serve
-    from holdfast.testing.nowhere import nowhere
+    from holdfast.testing.outside import nowhere
 
     def run(told: bytes) -> None:
         values = json.loads(told)

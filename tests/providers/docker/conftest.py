@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from holdfast.testing.docker_engine import CannotStart, DockerEngine
+from tests.providers.docker.engine import CannotStart, DockerEngine
 
 
 @pytest.fixture(scope="session")

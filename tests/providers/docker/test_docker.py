@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine, busybox_files
 
 from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
@@ -42,7 +43,6 @@ from holdfast.providers.docker.engine import EngineProblem
 from holdfast.providers.docker.objects import BOX, MAKER, RECORD, BoxRecord, Kind, Maker, Names, is_forsaken
 from holdfast.providers.docker.snapshots import DEEPEST
 from holdfast.providers.registry import DockerSettings, known_providers
-from holdfast.testing.docker_engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine, busybox_files
 
 pytestmark = pytest.mark.anyio
 SPEC = BoxSpec(provider="docker", image=PYTHON_IMAGE)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Network, NetworkPolicy
@@ -15,8 +16,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.docker import DockerHost, DockerProvider
-from holdfast.testing.docker_engine import PYTHON_IMAGE, DockerEngine
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.ground import Reopen, appears, eventually
 

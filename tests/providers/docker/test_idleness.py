@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.labels import HIBERNATION
@@ -18,7 +19,6 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.testing.docker_engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 from holdfast.testing.provider_suite.ground import eventually
 
 pytestmark = pytest.mark.anyio

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 import pytest
+from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
@@ -14,7 +15,6 @@ from holdfast.interpreter.workspace import context_files
 from holdfast.interpreter.workspace.manifest import Manifest, Manifests
 from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, make_folders, volume_name, with_volume
 from holdfast.providers.docker import DockerHost, DockerProvider
-from holdfast.testing.docker_engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
 pytestmark = pytest.mark.anyio
 

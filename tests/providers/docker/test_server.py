@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client
-from holdfast.testing.docker_engine import PYTHON_IMAGE, DockerEngine
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

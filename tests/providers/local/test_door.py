@@ -17,7 +17,7 @@ from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy, SqliteRecords
 from holdfast.providers.local import LocalProvider
-from holdfast.testing.nowhere import Nowhere
+from holdfast.testing.outside import Nowhere
 
 pytestmark = pytest.mark.anyio
 

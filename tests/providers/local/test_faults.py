@@ -13,6 +13,10 @@ from random import Random, SystemRandom
 
 import pytest
 from tests.machine import needs_groups
+from tests.providers.local import faults
+from tests.providers.local.fault_work import SERVICE_WORK, WORK, Victim
+from tests.providers.local.faults import Neighbour, strike_at_steps
+from tests.providers.local.inventory import guests_of, monitors_of
 
 from holdfast.boxes.box import Power
 from holdfast.boxes.errors import BoxStopped
@@ -20,10 +24,6 @@ from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.host.link import get_descriptor
 from holdfast.providers.local import LocalProvider
-from holdfast.testing import box_faults
-from holdfast.testing.box_fault_work import SERVICE_WORK, WORK, Victim
-from holdfast.testing.box_faults import Neighbour, strike_at_steps
-from holdfast.testing.box_inventory import guests_of, monitors_of
 
 ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))
 MOST = None if ALL else 1
@@ -113,7 +113,7 @@ def test_a_launcher_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
 def test_a_server_killed_while_it_opens_the_provider_for_the_first_time_leaves_nothing(
     tmp_path: Path, random: Random
 ) -> None:
-    outcome = box_faults.strike_at_opening(tmp_path, most=MOST and 3, random=random)
+    outcome = faults.strike_at_opening(tmp_path, most=MOST and 3, random=random)
     outcome.check()
     assert outcome.steps > 50
 
@@ -122,11 +122,11 @@ def test_a_server_killed_while_it_opens_the_provider_for_the_first_time_leaves_n
 async def test_a_restarted_server_finds_every_box_with_its_processes_running_and_their_output_complete(
     provider: LocalProvider, tmp_path: Path, random: Random
 ) -> None:
-    served = await asyncio.to_thread(box_faults.serve_and_kill, tmp_path / "home", random)
+    served = await asyncio.to_thread(faults.serve_and_kill, tmp_path / "home", random)
     assert len(served.boxes) == 2
-    assert await box_faults.left_behind(provider) == []
-    assert await box_faults.find_again(provider, served) == []
-    assert await box_faults.left_behind(provider) == []
+    assert await faults.left_behind(provider) == []
+    assert await faults.find_again(provider, served) == []
+    assert await faults.left_behind(provider) == []
 
 
 @pytest.mark.anyio
@@ -134,12 +134,12 @@ async def test_boxes_come_back_with_their_files_after_everything_was_killed_and_
     provider: LocalProvider, tmp_path: Path, random: Random
 ) -> None:
     await provider.close()
-    served = await asyncio.to_thread(box_faults.serve_and_kill, tmp_path / "home", random)
-    await asyncio.to_thread(box_faults.kill_all_of, tmp_path / "home")
+    served = await asyncio.to_thread(faults.serve_and_kill, tmp_path / "home", random)
+    await asyncio.to_thread(faults.kill_all_of, tmp_path / "home")
     await provider.open()
-    assert await box_faults.left_behind(provider) == []
-    assert await box_faults.come_back(provider, served) == []
-    assert await box_faults.left_behind(provider) == []
+    assert await faults.left_behind(provider) == []
+    assert await faults.come_back(provider, served) == []
+    assert await faults.left_behind(provider) == []
 
 
 @pytest.mark.anyio
@@ -158,7 +158,7 @@ async def test_a_box_whose_guest_was_killed_is_stopped_its_processes_lost_and_it
     await asyncio.to_thread(_wait_for, handle)
     assert await box.power() is Power.STOPPED
     assert (await process.info()).state is ProcessState.LOST
-    assert await box_faults.left_behind(provider) == []
+    assert await faults.left_behind(provider) == []
     await box.start()
     assert await box.files.read("kept") == b"files"
     assert await process.read() == b"before\n"
@@ -244,7 +244,7 @@ async def test_a_sweep_leaves_an_export_alone_that_is_on_its_way(provider: Local
     other = await provider.restore(again.id, BoxSpec(), id="other")
     for number in range(8):
         assert await other.files.read(f"part{number}") == content
-    assert await box_faults.left_behind(provider) == []
+    assert await faults.left_behind(provider) == []
 
 
 def _wait_for(handle: int) -> None:

@@ -12,11 +12,11 @@ import httpx
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.threads.subscriptions.webhooks import WebhookReceiver
 
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.webhooks import WebhookReceiver
 from holdfast.threads.errors import StreamError
 from holdfast.threads.framing import as_array, frame_json
 from holdfast.threads.streams import AppendRequest, StreamConfig

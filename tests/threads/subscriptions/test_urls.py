@@ -12,8 +12,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.threads.subscriptions.webhooks import Answer, WebhookReceiver
 
-from holdfast.testing.webhooks import Answer, WebhookReceiver
 from holdfast.threads.subscriptions.delivery import DeliveryFailed, WebhookSender
 from holdfast.threads.subscriptions.errors import WebhookRefused
 from holdfast.threads.subscriptions.urls import WebhookTarget, judge_addresses, parse_target

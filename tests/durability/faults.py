@@ -1,6 +1,6 @@
 """Proves that nothing acknowledged is lost: kills a server that is written to, or fills its disk, then looks.
 
-From a shell, on any home (on the disk that you mean to use, say): `python -m holdfast.testing.faults --kills 50`.
+From a shell, on any home (on the disk that you mean to use, say): `python -m tests.durability.faults --kills 50`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from typing import Any, Final
 
 import httpx
 import orjson
-
-from holdfast.client import Client
-from holdfast.testing.disks import CannotMount, SmallDisk
-from holdfast.testing.evidence import Ledger, compare, judge
-from holdfast.testing.server import ServerProcess
-from holdfast.testing.shapes import BytesShape, EntryShape, JsonShape, Length, Shape, large_length, mixed_length
-from holdfast.testing.traffic import (
+from tests.disks import CannotMount, SmallDisk
+from tests.durability.evidence import Ledger, compare, judge
+from tests.durability.shapes import BytesShape, EntryShape, JsonShape, Length, Shape, large_length, mixed_length
+from tests.durability.traffic import (
     STREAMS,
     THREADS,
     ChatWriter,
@@ -41,6 +38,9 @@ from holdfast.testing.traffic import (
     connect,
     read_pages,
 )
+
+from holdfast.client import Client
+from holdfast.testing.server import ServerProcess
 
 _SPOT_CHECKS: Final = 12
 """Acknowledged offsets per stream from which the rest of the stream is read again."""
@@ -469,7 +469,7 @@ async def fill_disk_while_writing(size: int, seed: int, *, log: Path) -> FaultRe
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m holdfast.testing.faults",
+        prog="python -m tests.durability.faults",
         description="Kill a server while it is written to; nothing may be lost.",
     )
     parser.add_argument("--kills", type=int, default=50, metavar="N", help="kills under traffic (50)")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.disks import CannotMount, SmallDisk
+from tests.durability.faults import fill_disk_while_writing
 from tests.server.box_providers import dummies
 from tests.server.conftest import api_of
 
-from holdfast.testing.disks import CannotMount, SmallDisk
-from holdfast.testing.faults import fill_disk_while_writing
 from holdfast.testing.server import ServerProcess
 
 MEGABYTE = 1024 * 1024

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from holdfast.testing.evidence import Acknowledgement, Delivery, Ledger, compare, judge
+from tests.durability.evidence import Acknowledgement, Delivery, Ledger, compare, judge
 
 ONE = Delivery("ann", 0, (b"ann 0",))
 BATCH = Delivery("ann", 1, (b"ann 1", b"ann 2"))

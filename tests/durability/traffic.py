@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import httpx
 import orjson
+from tests.durability.evidence import Acknowledgement, Delivery, Ledger
+from tests.durability.http import Answer, HttpConnection, Lost, Refused
+from tests.durability.shapes import EntryShape, Shape, entry_message
 
 from holdfast.client import Client, DiskFull, Entry, HoldfastError, Unreachable
 from holdfast.client.thread.sse import decode_events
-from holdfast.testing.evidence import Acknowledgement, Delivery, Ledger
-from holdfast.testing.http import Answer, HttpConnection, Lost, Refused
-from holdfast.testing.shapes import EntryShape, Shape, entry_message
 from holdfast.time_limit import time_limit
 
 STREAMS: Final = "/v1/stream/"

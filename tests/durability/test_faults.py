@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from holdfast.testing.faults import KillPlan, kill_while_writing
+from tests.durability.faults import KillPlan, kill_while_writing
+
 from holdfast.testing.server import ServerProcess
 
 

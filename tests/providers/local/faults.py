@@ -17,16 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from holdfast.boxes.box import Power
-from holdfast.boxes.errors import BoxError
-from holdfast.boxes.lifecycle import SETTLED, BoxState
-from holdfast.boxes.process import Process, ProcessState
-from holdfast.boxes.provider import Provider
-from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.local import LocalProvider
-from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.testing.box_fault_work import (
+from tests.providers.local.fault_work import (
     NODE,
     PRINTER,
     FaultsFound,
@@ -36,7 +27,17 @@ from holdfast.testing.box_fault_work import (
     filled_with,
     run_trial,
 )
-from holdfast.testing.box_inventory import guests_of, launchers_of, leftovers, monitors_of, take_inventory
+from tests.providers.local.inventory import guests_of, launchers_of, leftovers, monitors_of, take_inventory
+
+from holdfast.boxes.box import Power
+from holdfast.boxes.errors import BoxError
+from holdfast.boxes.lifecycle import SETTLED, BoxState
+from holdfast.boxes.process import Process, ProcessState
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.spec import BoxSpec
+from holdfast.providers.local import LocalProvider
+from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.threads.ids import new_id, now_ms
 
 _SECONDS: Final = 60.0

@@ -1,4 +1,4 @@
-"""What a server does with local boxes in a trial of `holdfast.testing.box_faults`, and the steps at which one dies.
+"""What a server does with local boxes in a trial of `tests.providers.local.faults`, and the steps at which one dies.
 
 A step is the moment right before something is changed: a file, a folder, a control group, a process, a row. The
 interpreter tells of them itself (audit events), so that no step can be forgotten and no product code is touched.
@@ -21,6 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from tests.providers.local.inventory import guests_of, launchers_of, monitors_of
+
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import HIBERNATION, POOL
@@ -31,7 +33,6 @@ from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.providers.host import guest_provider, layers
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.testing.box_inventory import guests_of, launchers_of, monitors_of
 from holdfast.threads.ids import new_id, now_ms
 
 NODE: Final = "here"

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Final
 from holdfast.harnesses import registry, runner_archive
 from holdfast.harnesses.harness import Command, Harness, Package, Rebuilt, Task
 from holdfast.model_apis import Api
-from holdfast.testing import scripted_reader
 
+_READER: Final = Path(__file__).with_name("scripted_reader.py")
+"""By path: a server under test loads this module from its file, and knows no other of the tests."""
 _PROGRAM: Final = """
 import json, os, sys, time
 told = json.loads(sys.argv[1].rpartition("\\n")[2])
@@ -38,7 +39,7 @@ class Scripted(Harness):
     apis: ClassVar[tuple[Api, ...]] = tuple(Api)
 
     def archive(self) -> bytes:
-        return runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
+        return runner_archive.pack((), [("holdfast.harnesses.scripted.reader", _READER)])
 
     def files(self, task: Task) -> Mapping[str, bytes]:
         return {}
