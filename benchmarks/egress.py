@@ -27,7 +27,9 @@ from measuring import Samples, add_rounds, chosen, in_rounds, options, print_res
 from report import Goal, Result, Row, percentile
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.egress import EgressProxy, Limits, SqliteRecords
+from holdfast.egress import DecisionLog, EgressProxy, Limits
+from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.testing.outside import LoopbackConnector, StaticNames
 
 _HOST: Final = "a.example.com"
@@ -99,7 +101,8 @@ def run_proxy(server: int) -> None:
             names = StaticNames({_HOST: [_ADDRESS]})
             connector = LoopbackConnector({(_ADDRESS, 80): server})
             async with (
-                SqliteRecords(Path(folder) / "data.db") as records,
+                Database(Path(folder) / "data.db") as database,
+                DecisionLog(SqliteDecisions(database)) as records,
                 EgressProxy(names, connector, records, limits=Limits(requests=1e9)) as proxy,
             ):
                 listener = socket.create_server(("127.0.0.1", 0), backlog=1024)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import row
+from tests.stores import open_records
 
 from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.errors import BoxGone, BoxNotFound, InvalidSpec, Unsupported
@@ -16,7 +17,7 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.service.acquire_rules import Decision, Found, How, Replace, Resume, Start, decide
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
@@ -67,7 +68,7 @@ async def test_a_provider_that_cannot_change_it_refuses_by_name_and_replaces_on_
 async def local(tmp_path: Path, rows: SqliteBoxes, clock: ManualClock) -> AsyncIterator[Boxes]:
     """Real boxes with a way out, into a world without anything in it."""
     async with (
-        SqliteRecords(tmp_path / "data.db") as records,
+        open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records) as egress,
         LocalProvider(tmp_path, egress=egress) as provider,
     ):

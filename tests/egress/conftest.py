@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores import open_records
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import (
     Connector,
     Decision,
+    DecisionLog,
     DefaultList,
     EgressProxy,
     GuestApi,
     Limits,
     Private,
     Resolver,
-    SqliteRecords,
     UpstreamProxy,
 )
 from holdfast.testing.outside import LoopbackConnector, StaticNames
@@ -83,7 +84,7 @@ class Client:
 class World:
     """The proxy, and what is around it."""
 
-    def __init__(self, proxy: EgressProxy, records: SqliteRecords, names: Resolver, connector: Connector) -> None:
+    def __init__(self, proxy: EgressProxy, records: DecisionLog, names: Resolver, connector: Connector) -> None:
         self.proxy = proxy
         self.records = records
         self._names = names
@@ -187,7 +188,7 @@ async def make_world(
 ) -> AsyncIterator[World]:
     names = names or StaticNames({})
     connector = connector or LoopbackConnector()
-    async with SqliteRecords(folder / "data.db") as records:
+    async with open_records(folder / "data.db") as records:
         proxy = EgressProxy(
             names,
             connector,

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from tests.stores import open_models
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -71,7 +72,7 @@ async def serving(app: Any) -> AsyncIterator[int]:
 @asynccontextmanager
 async def make_world(folder: Path, *, limits: GatewayLimits | None = None) -> AsyncIterator[World]:
     answers: asyncio.Queue[Answered] = asyncio.Queue()
-    async with Models(folder / "data.db", SECRET) as models, ScriptedModel(key=KEY) as provider:
+    async with open_models(folder / "data.db", SECRET) as models, ScriptedModel(key=KEY) as provider:
         gateway = ModelGateway(models, LoopbackUpstream, limits=limits, on_answer=answers.put_nowait)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:

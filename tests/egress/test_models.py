@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.egress.model_world import KEY, SECRET
+from tests.stores import open_models
 
 from holdfast.egress.models import PROVIDERS, InvalidModel, ModelKeyMissing, ModelNotFound, Models
 from holdfast.egress.models.catalog import SIZES
@@ -23,7 +24,7 @@ URL = "https://models.example.com/v1"
 
 @pytest.fixture
 async def models(tmp_path: Path) -> AsyncIterator[Models]:
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         yield models
 
 
@@ -131,18 +132,18 @@ async def test_an_anthropic_url_is_the_same_with_and_without_its_version(models:
 
 
 async def test_models_outlive_a_restart(tmp_path: Path) -> None:
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         await models.put("mine", apis=[Api.ANTHROPIC], base_url=URL, key=KEY, model="m", context_window=1000)
         await models.put("groq", key=KEY)
         before = models.all()
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         assert models.all() == before
         endpoint = models.endpoint("mine", Api.ANTHROPIC)
         assert endpoint is not None
         assert endpoint.key == KEY
         await models.remove("mine")
         await models.remove("groq")
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         assert not models.get("groq").has_key
         with pytest.raises(ModelNotFound):
             models.get("mine")
@@ -167,7 +168,7 @@ async def test_a_key_does_not_move_to_another_server(models: Models) -> None:
 
 
 async def test_no_file_and_no_text_shows_a_key(tmp_path: Path) -> None:
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         await models.put("mine", apis=[Api.ANTHROPIC], base_url=URL, key=KEY)
         files = [path for path in tmp_path.iterdir() if path.is_file()]
         assert any(b"models.example.com" in path.read_bytes() for path in files)
@@ -180,9 +181,9 @@ async def test_no_file_and_no_text_shows_a_key(tmp_path: Path) -> None:
 
 
 async def test_a_key_that_was_sealed_with_another_secret_has_to_be_given_again(tmp_path: Path) -> None:
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         await models.put("openai", key=KEY)
-    async with Models(tmp_path / "data.db", b"o" * 32) as models:
+    async with open_models(tmp_path / "data.db", b"o" * 32) as models:
         with pytest.raises(ModelKeyMissing, match="cannot be read"):
             models.endpoint("openai", Api.OPENAI_CHAT)
         await models.put("openai", key=KEY)
@@ -198,13 +199,13 @@ async def test_a_key_that_was_sealed_with_another_secret_has_to_be_given_again(t
     ],
 )
 async def test_a_key_does_not_open_for_another_place(tmp_path: Path, tamper: str) -> None:
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         await models.put("mine", apis=[Api.ANTHROPIC], base_url=URL, key=KEY)
         await models.put("other", apis=[Api.ANTHROPIC], base_url=URL, key=KEY[::-1])
     with sqlite3.connect(tmp_path / "data.db") as connection:
         connection.execute(tamper)
     connection.close()
-    async with Models(tmp_path / "data.db", SECRET) as models:
+    async with open_models(tmp_path / "data.db", SECRET) as models:
         with pytest.raises(ModelKeyMissing, match="cannot be read"):
             models.endpoint("mine", Api.ANTHROPIC)
 

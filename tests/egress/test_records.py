@@ -7,10 +7,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.stores import open_policies, open_records
 
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.egress import Decision, SqlitePolicies, SqliteRecords
+from holdfast.egress import Decision
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +21,7 @@ def decision(number: int, *, box: str = "b-1", allowed: bool = True) -> Decision
 
 
 async def test_the_newest_come_first_page_by_page(tmp_path: Path) -> None:
-    async with SqliteRecords(tmp_path / "data.db") as records:
+    async with open_records(tmp_path / "data.db") as records:
         for number in range(7):
             records.add(decision(number, allowed=number % 2 == 0))
         records.add(decision(99, box="b-2"))
@@ -34,7 +35,7 @@ async def test_the_newest_come_first_page_by_page(tmp_path: Path) -> None:
 
 
 async def test_a_decision_can_be_read_before_it_is_complete_and_survives_a_restart(tmp_path: Path) -> None:
-    async with SqliteRecords(tmp_path / "data.db") as records:
+    async with open_records(tmp_path / "data.db") as records:
         one = decision(1)
         records.add(one)
         one.sent = 5
@@ -42,7 +43,7 @@ async def test_a_decision_can_be_read_before_it_is_complete_and_survives_a_resta
         assert (found.sent, found.ms) == (0, None)
         one.received, one.ms = 7, 12
         records.complete(one)
-    async with SqliteRecords(tmp_path / "data.db") as records:
+    async with open_records(tmp_path / "data.db") as records:
         (found,) = (await records.page("b-1")).decisions
         assert (found.sent, found.received, found.ms) == (5, 7, 12)
         await records.forget("b-1")
@@ -50,7 +51,7 @@ async def test_a_decision_can_be_read_before_it_is_complete_and_survives_a_resta
 
 
 async def test_a_flood_is_counted_whole_in_a_bounded_number_of_records(tmp_path: Path) -> None:
-    async with SqliteRecords(tmp_path / "data.db") as records:
+    async with open_records(tmp_path / "data.db") as records:
         for number in range(20_000):
             one = decision(number, allowed=False)
             records.add(one)
@@ -65,7 +66,7 @@ async def test_a_flood_is_counted_whole_in_a_bounded_number_of_records(tmp_path:
 
 
 async def test_only_the_newest_of_a_box_are_kept(tmp_path: Path) -> None:
-    async with SqliteRecords(tmp_path / "data.db", kept=50) as records:
+    async with open_records(tmp_path / "data.db", kept=50) as records:
         for batch in range(10):
             for number in range(100):
                 records.add(decision(batch * 100 + number))
@@ -74,20 +75,20 @@ async def test_only_the_newest_of_a_box_are_kept(tmp_path: Path) -> None:
         (many,) = database.execute("SELECT count(*) FROM egress_decisions").fetchone()
     database.close()
     assert many <= 50 + 500
-    async with SqliteRecords(tmp_path / "data.db", kept=50) as records:
+    async with open_records(tmp_path / "data.db", kept=50) as records:
         assert (await records.page("b-1", limit=1)).decisions[0].host == "h999.example"
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "x-'; DROP TABLE boxes", "x-" + "g" * 20])
 async def test_a_cursor_that_is_none_is_refused(tmp_path: Path, cursor: str) -> None:
-    async with SqliteRecords(tmp_path / "data.db") as records:
+    async with open_records(tmp_path / "data.db") as records:
         with pytest.raises(InvalidSpec):
             await records.page("b-1", after=cursor)
 
 
 async def test_policies_of_environments_are_kept(tmp_path: Path) -> None:
     policy = NetworkPolicy(Network.ALLOW, ("a.example", "default"), bandwidth=4096)
-    async with SqlitePolicies(tmp_path / "data.db") as policies:
+    async with open_policies(tmp_path / "data.db") as policies:
         await policies.put("web", NetworkPolicy(Network.OPEN))
         await policies.put("web", policy)
         await policies.put("other", NetworkPolicy())
@@ -95,14 +96,14 @@ async def test_policies_of_environments_are_kept(tmp_path: Path) -> None:
         assert not await policies.remove("other")
         with pytest.raises(InvalidSpec):
             await policies.put("no/name", policy)
-    async with SqlitePolicies(tmp_path / "data.db") as policies:
+    async with open_policies(tmp_path / "data.db") as policies:
         assert policies("web") == policy
         assert policies("other") is None
         assert dict(policies.all()) == {"web": policy}
 
 
 async def test_a_database_that_is_busy_for_a_moment_loses_nothing(tmp_path: Path) -> None:
-    async with SqliteRecords(tmp_path / "data.db") as records:
+    async with open_records(tmp_path / "data.db") as records:
         await records.page("b-1")
         other = sqlite3.connect(tmp_path / "data.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

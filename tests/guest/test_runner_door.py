@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tests.guest.running import PRELUDE, archive
 from tests.server.test_guest_api import Relay, Runs
+from tests.stores import open_records
 
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.process import Process
-from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.egress import EgressProxy
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
 from holdfast.server.wire.guest_api import GuestApi
@@ -85,7 +86,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     await store.create(THREAD, StreamConfig(content_type="application/json"))
     runs = Runs()
     async with (
-        SqliteRecords(tmp_path / "data.db") as records,
+        open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=door) as proxy,
         LocalProvider(tmp_path / "home", egress=proxy) as provider,
     ):

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.stores import open_records
 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
-from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
@@ -28,7 +29,7 @@ class TestLocal(ProviderSuite):
     @classmethod
     async def provider(cls, home: Path) -> AsyncIterator[Provider]:
         async with (
-            SqliteRecords(home / "data.db") as records,
+            open_records(home / "data.db") as records,
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
             LocalProvider(home, egress=egress) as provider,
         ):

@@ -13,10 +13,11 @@ import httpx
 import orjson
 import pytest
 import uvloop
+from tests.stores import open_records
 from tests.threads.test_authority import END, PAYLOADS
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.egress import EgressProxy
 from holdfast.server.wire.guest_api import GuestApi
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
@@ -122,7 +123,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     access = Access(SqliteApiKeys(store), b"secret", required=False, clock=lambda: now[0])
     door = GuestApi(StreamSurface(store, Authority(SEALS)), access, lambda: "q-1", max_body=1 << 20)
     async with (
-        SqliteRecords(tmp_path / "data.db") as records,
+        open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=door) as proxy,
     ):
         world = World(store, access, Runs(), proxy, door, {}, now)

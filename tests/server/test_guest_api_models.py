@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 from tests.server.test_guest_api import Runs, World, world
+from tests.stores import open_models
 from tests.testing.test_model import PATHS, body_of, events_of, every_api, streamed
 
-from holdfast.egress.models import LoopbackUpstream, ModelGateway, Models
+from holdfast.egress.models import LoopbackUpstream, ModelGateway
 from holdfast.model_apis import Api
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Step, held, text
 from holdfast.threads.access import RunScope
@@ -44,7 +45,7 @@ class ModelDoor:
 
 @pytest.fixture
 async def door(world: World, tmp_path: Path) -> AsyncIterator[ModelDoor]:
-    async with Models(tmp_path / "models.db", b"s" * 32) as models, ScriptedModel() as provider:
+    async with open_models(tmp_path / "models.db", b"s" * 32) as models, ScriptedModel() as provider:
         provider.script([text("an answer", times=FOR_EVER)])
         for name, key in (("mine", KEY), ("theirs", OTHER_KEY)):
             await models.put(name, apis=list(Api), base_url=provider.url, key=key, model="scripted")
@@ -139,7 +140,7 @@ async def test_why_a_model_cannot_be_reached_is_told_before_the_agent_hears_it(w
     async def tell(thread: str, run: str, message: str) -> None:
         told.append((thread, run, message))
 
-    async with Models(tmp_path / "models.db", b"s" * 32) as models:
+    async with open_models(tmp_path / "models.db", b"s" * 32) as models:
         nobody = socket.socket()  # bound, and never listened on
         nobody.bind(("127.0.0.1", 0))
         here = f"127.0.0.1:{nobody.getsockname()[1]}"

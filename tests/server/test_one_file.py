@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.stores import open_policies, open_records
 
-from holdfast.egress import SqlitePolicies, SqliteRecords
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.streams import AppendRequest, StreamConfig
@@ -28,7 +28,7 @@ async def test_a_visitor_from_another_process_takes_nothing_along_when_it_leaves
     database = tmp_path / "holdfast.db"
     store = await SqliteStreams.open(database)
     await store.create("notes", StreamConfig())
-    async with SqliteRecords(database), SqlitePolicies(database) as policies, SqliteBoxes(database) as boxes:
+    async with open_records(database), open_policies(database) as policies, SqliteBoxes(database) as boxes:
         assert policies.all() == {}
         assert await boxes.live("default", "here") == []
         log = (tmp_path / "holdfast.db-wal").stat().st_ino

@@ -1,7 +1,7 @@
 """The way out of boxes: a proxy on the host that lets through what a policy allows, and records what it decided."""
 
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
-from holdfast.egress.environment_policies import SqlitePolicies
+from holdfast.egress.environment_policies import EnvironmentPolicies, PolicyStore
 from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import (
     CannotConnect,
@@ -15,7 +15,7 @@ from holdfast.egress.outbound import (
 )
 from holdfast.egress.private_networks import Private
 from holdfast.egress.proxy import EgressProxy, Policies
-from holdfast.egress.records import Decision, DecisionPage, Records, SqliteRecords
+from holdfast.egress.records import Decision, DecisionLog, DecisionPage, DecisionStore, Records
 from holdfast.egress.upstream_proxy import UpstreamProxy
 
 __all__ = [
@@ -23,19 +23,21 @@ __all__ = [
     "CannotResolve",
     "Connector",
     "Decision",
+    "DecisionLog",
     "DecisionPage",
+    "DecisionStore",
     "DefaultList",
     "EgressProxy",
+    "EnvironmentPolicies",
     "GuestApi",
     "Limits",
     "NeverReached",
     "Policies",
+    "PolicyStore",
     "Private",
     "Records",
     "Resolver",
     "Source",
-    "SqlitePolicies",
-    "SqliteRecords",
     "SystemConnector",
     "SystemResolver",
     "UpstreamProxy",

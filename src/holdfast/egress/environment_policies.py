@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.storage.sqlite.database import Database
 from holdfast.threads.ids import now_ms
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MOST: Final = 10_000
 
 
-class SqlitePolicies:
-    """Of one tenant, kept in a database file and at hand in memory. Owned by who made it; `async with` opens it."""
+class PolicyStore(Protocol):
+    """The contract of a store of policies. What `put` and `remove` have returned from is on disk."""
 
-    def __init__(self, path: Path, *, tenant: str = "default") -> None:
-        self._database = Database(path, "egress-policies")
-        self._tenant = tenant
+    async def load_all(self) -> dict[str, NetworkPolicy]:
+        """The policies by the name of their environment."""
+        ...
+
+    async def put(self, environment: str, policy: NetworkPolicy, now: int) -> None:
+        """Write a policy, in place of the one of that environment. `now` is UTC milliseconds."""
+
+    async def remove(self, environment: str) -> bool:
+        """Remove a policy. Returns whether there was one."""
+        ...
+
+
+class EnvironmentPolicies:
+    """All policies, kept in a store and in memory. `async with` loads them."""
+
+    def __init__(self, store: PolicyStore) -> None:
+        self._store = store
         self._known: dict[str, NetworkPolicy] = {}
 
     async def __aenter__(self) -> Self:
-        query = "SELECT environment, policy FROM egress_policies WHERE tenant = ?"
-        found = await self._database.read(lambda connection: connection.execute(query, (self._tenant,)).fetchall())
-        self._known = {environment: NetworkPolicy.from_json(json.loads(policy)) for environment, policy in found}
+        self._known = await self._store.load_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._database.close()
+        """The store is closed by its owner."""
 
     def __call__(self, environment: str) -> NetworkPolicy | None:
         return self._known.get(environment)
@@ -50,18 +59,11 @@ class SqlitePolicies:
         if environment not in self._known and len(self._known) >= _MOST:
             raise InvalidSpec(f"there are {_MOST} policies already", hint="remove those of environments that are gone")
         policy.check()
-        statement = (
-            "INSERT INTO egress_policies (tenant, environment, policy, changed_at) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (tenant, environment) DO UPDATE SET policy = excluded.policy, changed_at = excluded.changed_at"
-        )
-        values = (self._tenant, environment, json.dumps(policy.to_json()), now_ms())
-        await self._database.change(lambda connection: connection.execute(statement, values))
+        await self._store.put(environment, policy, now_ms())
         self._known[environment] = policy
 
     async def remove(self, environment: str) -> bool:
-        """Whether there was one."""
-        statement = "DELETE FROM egress_policies WHERE tenant = ? AND environment = ?"
-        values = (self._tenant, environment)
-        removed = await self._database.change(lambda connection: connection.execute(statement, values).rowcount == 1)
+        """Returns whether there was one."""
+        removed = await self._store.remove(environment)
         self._known.pop(environment, None)
         return removed

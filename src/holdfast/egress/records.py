@@ -1,7 +1,7 @@
-"""What was decided about the requests of boxes: the record of each, allowed and denied.
+"""The record of every request of a box, allowed and denied.
 
-Kept in SQLite, in the same file as the threads. Adding one only puts it in memory; a task writes them down in batches,
-so traffic never waits for a disk. A box that floods us has its like decisions counted in one, and none forgotten.
+Adding a decision only puts it in memory. A task writes them to the store in batches, so traffic never waits for a disk.
+A box that floods us has its like decisions counted in one record, and none is forgotten.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import asyncio
 import logging
 import re
 import secrets
-import sqlite3
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from holdfast.boxes.errors import InvalidSpec
-from holdfast.storage.sqlite.database import Database
+from holdfast.threads.errors import StreamError
 from holdfast.threads.ids import now_ms
 from holdfast.time_limit import time_limit
 
@@ -32,23 +31,6 @@ _MOST_PENDING: Final = 400
 """Records of one box in one batch. Beyond, all share two: one of the allowed, one of the denied."""
 _TRIM_EVERY: Final = 500
 _KEPT_MS: Final = 30 * 24 * 3600 * 1000
-_COLUMNS: Final = (
-    "id",
-    "tenant",
-    "box",
-    "at",
-    "host",
-    "port",
-    "method",
-    "allowed",
-    "why",
-    "count",
-    "sent",
-    "received",
-    "ms",
-)
-_FAILED: Final = 2
-"""In the column `allowed`, of what was allowed and came to nothing."""
 _CURSOR: Final = re.compile(r"x-[0-9a-f]{20}")
 
 _log = logging.getLogger("holdfast.egress")
@@ -97,7 +79,7 @@ class Decision:
     """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**{name: getattr(self, name) for name in _COLUMNS if name != "tenant"}, "failed": self.failed}
+        return {name: value for name, value in asdict(self).items() if name != "tenant"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +97,42 @@ class Records(Protocol):
         """Its bytes and its time are known. Once for each that was added; never waits."""
 
 
+Figures = tuple[int, int, int]
+"""Bytes sent, bytes received, milliseconds."""
+
+
+class DecisionStore(Protocol):
+    """The contract of a store of decisions. Every method raises `StreamError` where the store cannot be used now.
+
+    Ids sort by time, and a box's id is never used for another box.
+    """
+
+    async def write(
+        self, added: Sequence[Decision], completed: Mapping[str, Figures], trimmed: Mapping[str, int]
+    ) -> None:
+        """Write a batch, whole or not at all.
+
+        `completed` adds to the bytes of decisions by id, and keeps the longest time. `trimmed` removes all but the
+        newest decisions of boxes: how many stay, by box.
+        """
+
+    async def page(self, box: str, *, after: str | None, limit: int, denied_only: bool) -> list[Decision]:
+        """At most `limit` decisions of a box with ids before `after`, the newest first."""
+        ...
+
+    async def forget(self, box: str) -> None:
+        """Remove all decisions of a box."""
+
+    async def expire(self, before: int) -> None:
+        """Remove all decisions from before that time, in UTC milliseconds."""
+
+
 class _Batch:
     """What came since the last one was written, bounded per box."""
 
     def __init__(self) -> None:
         self.added: list[Decision] = []
-        self.completed: dict[str, tuple[int, int, int]] = {}
-        """Bytes sent, bytes received, milliseconds, by id."""
+        self.completed: dict[str, Figures] = {}
         self.per_box: dict[str, int] = {}
         self._shared: dict[tuple[object, ...], Decision] = {}
 
@@ -152,13 +163,13 @@ class _Batch:
         self.completed[decision.id] = (sent + decision.sent, received + decision.received, max(ms, decision.ms or 0))
 
 
-class SqliteRecords:
-    """`Records` on a database file. Owned by who made it; `async with` writes down what is left and closes it."""
+class DecisionLog:
+    """`Records` that end up in a store. `async with` starts the writing, and writes what is left at the end."""
 
-    def __init__(self, path: Path, *, kept: int = 10_000) -> None:
-        self._database = Database(path, "egress-records")
+    def __init__(self, store: DecisionStore, *, kept: int = 10_000) -> None:
+        """`kept` decisions of each box stay, the newest; a few more until the next trim."""
+        self._store = store
         self._kept = kept
-        """Per box, the newest; a few more until the next trim."""
         self._batch = _Batch()
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
@@ -173,12 +184,9 @@ class SqliteRecords:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()  # cancelling it could lose a batch that waits for the disk
-        try:
-            if self._writer is not None:
-                await asyncio.wait((self._writer,))
-            await self.flush()
-        finally:
-            await self._database.close()
+        if self._writer is not None:
+            await asyncio.wait((self._writer,))
+        await self.flush()
 
     def add(self, decision: Decision) -> None:
         self._batch.add(decision)
@@ -187,16 +195,17 @@ class SqliteRecords:
         self._batch.complete(decision)
 
     async def flush(self) -> None:
-        """Write down all that was added before."""
+        """Write everything that was added before this call."""
         async with self._writing:
             batch, self._batch = self._batch, _Batch()
             if not batch:
                 return
+            trimmed = self._due_for_trim(batch.per_box)
             for tries_left in reversed(range(_MOST_TRIES)):
                 try:
-                    await self._database.change(lambda connection: self._write(connection, batch))
+                    await self._store.write(batch.added, batch.completed, trimmed)
                     return
-                except (sqlite3.Error, OSError) as problem:
+                except (StreamError, OSError) as problem:
                     if not tries_left:
                         _log.error("%d decisions about egress were not written down: %s", len(batch.added), problem)
                         return
@@ -205,7 +214,7 @@ class SqliteRecords:
     async def page(
         self, box: str, *, after: str | None = None, limit: int = 100, denied_only: bool = False
     ) -> DecisionPage:
-        """Of one box, the newest first; `after` is `next_cursor` of the page before."""
+        """The decisions of one box, the newest first; `after` is `next_cursor` of the page before."""
         if not 1 <= limit <= 1000:
             raise InvalidSpec(f"limit {limit}: between 1 and 1000")
         if after is not None and not _CURSOR.fullmatch(after):
@@ -213,69 +222,31 @@ class SqliteRecords:
                 f"cursor {after!r} is none of ours", hint="pass on next_cursor of the page before as it was"
             )
         await self.flush()
-        clauses, values = ["box = ?"], [box]
-        if after is not None:
-            clauses.append("id < ?")
-            values.append(after)
-        if denied_only:
-            clauses.append("allowed = 0")
-        query = (
-            f"SELECT {', '.join(_COLUMNS)} FROM egress_decisions WHERE {' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"
-        )
-        found = await self._database.read(lambda connection: connection.execute(query, (*values, limit + 1)).fetchall())
-        page = tuple(_decision(each) for each in found[:limit])
+        found = await self._store.page(box, after=after, limit=limit + 1, denied_only=denied_only)
+        page = tuple(found[:limit])
         return DecisionPage(page, page[-1].id if len(found) > limit else None)
 
     async def forget(self, box: str) -> None:
         await self.flush()
-        await self._database.change(
-            lambda connection: connection.execute("DELETE FROM egress_decisions WHERE box = ?", (box,))
-        )
-
-    # --- the writer ---
+        await self._store.forget(box)
 
     async def _write_batches(self) -> None:
-        old = (now_ms() - _KEPT_MS,)
-        with suppress(sqlite3.Error, OSError):  # they can go at the next start as well
-            await self._database.change(
-                lambda connection: connection.execute("DELETE FROM egress_decisions WHERE at < ?", old)
-            )
+        with suppress(StreamError, OSError):  # they can go at the next start as well
+            await self._store.expire(now_ms() - _KEPT_MS)
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with time_limit(_BATCH_SECONDS):
                     await self._stopping.wait()
             await self.flush()
 
-    def _write(self, connection: sqlite3.Connection, batch: _Batch) -> None:
-        connection.executemany(
-            f"INSERT INTO egress_decisions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
-            [
-                (each.id, each.tenant, each.box, each.at, each.host, each.port, each.method,
-                 _FAILED if each.failed else each.allowed, each.why, each.count, 0, 0, None)
-                for each in batch.added
-            ],
-        )  # fmt: skip
-        connection.executemany(
-            "UPDATE egress_decisions SET sent = sent + ?, received = received + ?, ms = max(coalesce(ms, 0), ?) "
-            "WHERE id = ?",
-            [(*figures, id) for id, figures in batch.completed.items()],
-        )
-        for box, many in batch.per_box.items():
+    def _due_for_trim(self, per_box: Mapping[str, int]) -> dict[str, int]:
+        trimmed = {}
+        for box, many in per_box.items():
             since = self._since_trim.get(box, _TRIM_EVERY) + many  # a box that is new to us may have old ones
             if since >= _TRIM_EVERY:
-                connection.execute(
-                    "DELETE FROM egress_decisions WHERE box = ?1 AND id <= "
-                    "(SELECT id FROM egress_decisions WHERE box = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-                    (box, self._kept),
-                )
+                trimmed[box] = self._kept
                 since = 0
             self._since_trim[box] = since
         if len(self._since_trim) > 10_000:
             self._since_trim.clear()
-
-
-def _decision(values: tuple[Any, ...]) -> Decision:
-    given = dict(zip(_COLUMNS, values, strict=True))
-    verdict = given["allowed"]
-    given["allowed"] = bool(verdict)
-    return Decision(**given, failed=verdict == _FAILED)
+        return trimmed

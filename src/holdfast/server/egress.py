@@ -19,21 +19,24 @@ from holdfast.boxes.errors import InvalidSpec, PolicyNotFound
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import (
     Connector,
+    DecisionLog,
     DefaultList,
     EgressProxy,
+    EnvironmentPolicies,
     GuestApi,
     Limits,
     Private,
     Resolver,
     Source,
-    SqlitePolicies,
-    SqliteRecords,
     SystemConnector,
     SystemResolver,
     UpstreamProxy,
     git_hosts,
 )
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
+from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
+from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
@@ -83,8 +86,9 @@ class ServerEgress:
     ) -> None:
         limits = limits or Limits()
         self.make_upstream = outside.make_upstream
-        self.records = SqliteRecords(database, kept=limits.decisions)
-        self.policies = SqlitePolicies(database)
+        self._database = Database(database)
+        self.records = DecisionLog(SqliteDecisions(self._database), kept=limits.decisions)
+        self.policies = EnvironmentPolicies(SqlitePolicies(self._database))
         self._saved = database.with_name(_SAVED)
         self._outside = outside
         self._wanted = asyncio.Event()
@@ -106,6 +110,7 @@ class ServerEgress:
 
     async def open(self) -> None:
         async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self._database)
             await opening.enter_async_context(self.records)
             await opening.enter_async_context(self.policies)
             await opening.enter_async_context(self.proxy)

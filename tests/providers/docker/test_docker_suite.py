@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
+from tests.stores import open_records
 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
-from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.egress import EgressProxy
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
@@ -38,7 +39,7 @@ class TestDocker(ProviderSuite):
         cls, engine: DockerEngine, ground: str, tmp_path_factory: pytest.TempPathFactory
     ) -> AsyncIterator[Provider]:
         async with (
-            SqliteRecords(tmp_path_factory.mktemp("egress") / "data.db") as records,
+            open_records(tmp_path_factory.mktemp("egress") / "data.db") as records,
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
             DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as provider,
         ):
@@ -75,7 +76,7 @@ async def test_a_way_out_is_taken_up_again_before_anybody_asks_after_its_box(
 ) -> None:
     ground = secrets.token_hex(4)
     network = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
-    async with SqliteRecords(tmp_path_factory.mktemp("egress") / "data.db") as records:
+    async with open_records(tmp_path_factory.mktemp("egress") / "data.db") as records:
         async with (
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
             DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as first,
@@ -109,7 +110,7 @@ async def test_what_is_in_a_box_without_a_network_reaches_its_door(
         " c.sendall(b'GET /hello HTTP/1.1\\r\\n\\r\\n'); print(c.recv(100).decode())"
     )
     async with (
-        SqliteRecords(tmp_path_factory.mktemp("egress") / "data.db") as records,
+        open_records(tmp_path_factory.mktemp("egress") / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=_says_who_came) as egress,
         DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4), egress=egress) as provider,
     ):

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from tests.providers.local.attacking import PATIENCE, PRELUDE
 from tests.providers.local.world import World, plain_site
+from tests.stores import open_policies, open_records
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import Completed
 from holdfast.boxes.spec import BoxSpec
-from holdfast.egress import Decision, EgressProxy, Limits, SqlitePolicies, SqliteRecords
+from holdfast.egress import Decision, DecisionLog, EgressProxy, EnvironmentPolicies, Limits
 from holdfast.providers.local import LocalProvider
 from holdfast.threads.ids import new_id
 
@@ -32,8 +33,8 @@ TRUST: Final = dict.fromkeys(_CLIENTS, CA)
 class Net:
     home: Path
     world: World
-    records: SqliteRecords
-    policies: SqlitePolicies
+    records: DecisionLog
+    policies: EnvironmentPolicies
     proxy: EgressProxy
     provider: LocalProvider
 
@@ -62,8 +63,8 @@ async def networked(folder: Path, limits: Limits | None = None) -> AsyncIterator
         world = stack.enter_context(World(folder))
         world.serve("site.test", plain_site)
         world.serve("other.test", plain_site)
-        records = await stack.enter_async_context(SqliteRecords(home / "data.db"))
-        policies = await stack.enter_async_context(SqlitePolicies(home / "data.db"))
+        records = await stack.enter_async_context(open_records(home / "data.db"))
+        policies = await stack.enter_async_context(open_policies(home / "data.db"))
         proxy = EgressProxy(world, world, records, policies=policies, limits=limits)
         await stack.enter_async_context(proxy)
         provider = await stack.enter_async_context(LocalProvider(home, egress=proxy))

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.providers.local.networking import works
+from tests.stores import open_records
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxConflict, Unsupported
 from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.boxes.spec import BoxSpec
-from holdfast.egress import EgressProxy, SqliteRecords
+from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.outside import Nowhere
 
@@ -33,7 +34,7 @@ async def says_who_came(box: str, connection: socket.socket, ahead: bytes) -> No
 async def serving(home: Path) -> AsyncIterator[LocalProvider]:
     home.mkdir(exist_ok=True)
     async with (
-        SqliteRecords(home / "data.db") as records,
+        open_records(home / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=says_who_came) as proxy,
         LocalProvider(home, egress=proxy) as provider,
     ):

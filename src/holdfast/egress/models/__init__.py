@@ -6,7 +6,7 @@ from holdfast.egress.models.errors import InvalidModel, ModelError, ModelFailed,
 from holdfast.egress.models.gateway import Answered, GatewayLimits, ModelGateway, OnAnswer
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.egress.models.probe import Probe, probe
-from holdfast.egress.models.store import Endpoint, Models
+from holdfast.egress.models.registry import Endpoint, Models
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
 
 __all__ = [

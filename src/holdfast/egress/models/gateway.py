@@ -21,7 +21,7 @@ import orjson
 from holdfast.egress.models.errors import ModelError
 from holdfast.egress.models.headers import Asked, find_route, headers_to_give, headers_to_send, query_that_goes_on
 from holdfast.egress.models.redaction import Scrubber
-from holdfast.egress.models.store import Endpoint, Models
+from holdfast.egress.models.registry import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
 from holdfast.time_limit import time_limit
 

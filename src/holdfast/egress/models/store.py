@@ -1,261 +1,37 @@
-"""The models of a server: those that are built in, those that somebody added, and their keys."""
+"""The contract of a store of models. Their keys are sealed before they come here."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
-
-from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
-from holdfast.egress.models.encryption import CannotUnseal, Seal
-from holdfast.egress.models.errors import InvalidModel, ModelKeyMissing, ModelNotFound
-from holdfast.egress.models.model import (
-    DEFAULT_CONTEXT,
-    DEFAULT_MAX_TOKENS,
-    Model,
-    ModelChoice,
-    check_secrecy,
-    checked_base_url,
-    checked_id,
-    checked_key,
-    checked_name,
-    checked_tokens,
-)
-from holdfast.model_apis import Api
-from holdfast.storage.sqlite.database import Database
-from holdfast.threads.ids import now_ms
-
-_MOST: Final = 1000
+from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a request goes, and what it is let in by."""
+class ModelRow:
+    """One model as it is stored. What is None, the catalog decides."""
 
-    url: str
-    key: str | None = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
     name: str
-    endpoints: str | None
-    """JSON; None for a provider that is built in, whose endpoints come with each release."""
-    model: str | None
-    context_window: int | None
-    max_tokens: int | None
-    key: bytes | None = field(repr=False)
+    endpoints: str | None = None
+    """A JSON object of URLs by API; None for a built-in provider, whose endpoints come with each release."""
+    model: str | None = None
+    context_window: int | None = None
+    max_tokens: int | None = None
+    key: bytes | None = field(default=None, repr=False)
+    """Sealed for `purpose`."""
 
     @property
     def purpose(self) -> str:
-        """What the key is sealed for. Whoever points the row at another server finds no key in it."""
+        """What the key is sealed for. In a row that points at another server, it cannot be opened."""
         return f"{self.name} {self.endpoints or 'built in'}"
 
 
-class Models:
-    """Of one tenant, kept in a database file and at hand in memory. Owned by who made it; `async with` opens it.
+class ModelStore(Protocol):
+    """The models that were added to a server. What `put` and `remove` have returned from is on disk."""
 
-    Keys are sealed in both; they are opened for the moment that a request needs one.
-    """
+    async def load_all(self) -> list[ModelRow]: ...
 
-    def __init__(
-        self, path: Path, secret: bytes, *, tenant: str = "default", clock: Callable[[], int] = now_ms
-    ) -> None:
-        """`secret` has 32 bytes, for this purpose alone."""
-        self._database = Database(path, "models")
-        self._seal = Seal(secret)
-        self._tenant = tenant
-        self._clock = clock
-        self._rows: dict[str, _Row] = {}
-        self._changing = asyncio.Lock()
+    async def put(self, row: ModelRow, now: int) -> None:
+        """Write a row, in place of the one of that name. `now` is UTC milliseconds."""
 
-    async def __aenter__(self) -> Self:
-        query = "SELECT name, endpoints, model, context_window, max_tokens, key FROM models WHERE tenant = ?"
-        found = await self._database.read(lambda connection: connection.execute(query, (self._tenant,)).fetchall())
-        self._rows = {row[0]: _Row(*row) for row in found}
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._database.close()
-
-    # --- looking ---
-
-    def all(self) -> list[Model]:
-        """Those that can be used first, then the providers that want a key, each by name."""
-        models = [self.get(name) for name in {*self._rows, *PROVIDERS}]
-        return sorted(models, key=lambda model: (not model.is_ready, model.name))
-
-    def get(self, name: str) -> Model:
-        """Raises `ModelNotFound`."""
-        row, provider = self._rows.get(name), PROVIDERS.get(name)
-        if row is None:
-            if provider is None:
-                ready = ", ".join(model.name for model in self.all() if model.is_ready)
-                raise ModelNotFound(
-                    f"there is no model {name[:80]!r}",
-                    hint=f"use one of {ready}" if ready else "holdfast model add NAME makes one",
-                )
-            return provider
-        if row.endpoints is not None:
-            given: Mapping[str, str] = json.loads(row.endpoints)
-            model = Model(name, {Api(api): url for api, url in given.items()})
-        elif provider is not None:
-            model = provider
-        else:
-            raise ModelNotFound(f"{name} is not built in any more", hint=f"holdfast model add {name} --base-url URL")
-        size = size_of(row.model or "", Size(model.context_window, model.max_tokens))
-        return replace(
-            model,
-            model=row.model or model.model,
-            context_window=row.context_window or size.context_window,
-            max_tokens=row.max_tokens or size.max_tokens,
-            has_key=row.key is not None,
-        )
-
-    def apis_of(self, wanted: str) -> tuple[Api, ...]:
-        """What the model that `NAME` or `NAME/MODEL` means speaks, ready or not. Raises `ModelNotFound`."""
-        return self.get(wanted.partition("/")[0]).apis
-
-    def resolve(self, wanted: str | None = None) -> ModelChoice:
-        """The model that `NAME` or `NAME/MODEL` means; for None, the only one that is ready.
-
-        Raises `ModelNotFound`, `ModelKeyMissing`, and `InvalidModel` where it does not say which one.
-        """
-        if wanted is None:
-            wanted = self._only()
-        name, _, id = wanted.partition("/")
-        model = self.get(name)
-        if not model.is_ready:
-            raise ModelKeyMissing(f"{name} wants a key", hint=f"holdfast model add {name} --key-stdin < FILE")
-        chosen = checked_id(id or model.model) if id or model.model else None
-        if chosen is None:
-            raise InvalidModel(
-                f"{name} has no default model",
-                hint=f"say which: --model {name}/MODEL; or give it one: holdfast model add {name} --model MODEL",
-            )
-        size = Size(model.context_window, model.max_tokens)
-        if chosen != model.model:
-            size = size_of(chosen, Size(DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS) if model.built_in else size)
-        return ModelChoice(name, chosen, model.apis, size.context_window, size.max_tokens)
-
-    def endpoint(self, name: str, api: Api) -> Endpoint | None:
-        """Where a model is spoken to in that API; None where it does not speak it.
-
-        Raises `ModelNotFound` and `ModelKeyMissing`.
-        """
-        model = self.get(name)
-        url = model.endpoints.get(api)
-        if url is None:
-            return None
-        row = self._rows.get(name)
-        if row is None or row.key is None:
-            if model.key_wanted:
-                raise ModelKeyMissing(f"{name} wants a key", hint=f"holdfast model add {name} --key-stdin < FILE")
-            return Endpoint(url, None)
-        try:
-            return Endpoint(url, self._seal.open(row.key, row.purpose))
-        except CannotUnseal as error:
-            hint = f"give it again: holdfast model add {name} --key-stdin < FILE"
-            raise ModelKeyMissing(f"the key of {name} cannot be read: {error}", hint=hint) from None
-
-    def _only(self) -> str:
-        ready = [model.name for model in self.all() if model.is_ready]
-        if not ready:
-            raise ModelKeyMissing(
-                "there is no model yet", hint="holdfast model add NAME; holdfast model list shows some"
-            )
-        if len(ready) > 1:
-            raise InvalidModel(f"there are {len(ready)} models", hint=f"say which: {', '.join(ready)}")
-        return ready[0]
-
-    # --- changing ---
-
-    async def put(
-        self,
-        name: str,
-        *,
-        apis: Iterable[Api] = (),
-        base_url: str | None = None,
-        key: str | None = None,
-        model: str | None = None,
-        context_window: int | None = None,
-        max_tokens: int | None = None,
-    ) -> Model:
-        """Add a model, or change one: what is left out stays, and where it is new, is as the catalog has it.
-
-        A key stays only while the model stays where it is.
-        """
-        async with self._changing:
-            before = self._rows.get(checked_name(name))
-            if before is None and len(self._rows) >= _MOST:
-                raise InvalidModel(f"there are {_MOST} models already", hint="remove those that nobody needs")
-            endpoints = self._endpoints(name, tuple(dict.fromkeys(apis)), base_url)
-            row = replace(before or _Row(name, None, None, None, None, None), endpoints=endpoints, key=None)
-            if model is not None:
-                row = replace(row, model=checked_id(model))
-            if context_window is not None:
-                row = replace(row, context_window=checked_tokens(context_window))
-            if max_tokens is not None:
-                row = replace(row, max_tokens=checked_tokens(max_tokens))
-            if key is not None:
-                for url in json.loads(endpoints).values() if endpoints is not None else ():
-                    check_secrecy(url)
-                row = replace(row, key=self._seal.close(checked_key(key), row.purpose))
-            elif before is not None and before.purpose == row.purpose:
-                row = replace(row, key=before.key)
-            await self._write(row)
-            return self.get(name)
-
-    async def remove(self, name: str) -> None:
-        """Forget it and its key. Runs that use it are refused from now on. Raises `ModelNotFound`."""
-        async with self._changing:
-            if name not in self._rows:
-                self.get(name)
-                raise ModelNotFound(f"{name} is built in and has no key: there is nothing to remove")
-            statement = "DELETE FROM models WHERE tenant = ? AND name = ?"
-            values = (self._tenant, name)
-            await self._database.change(lambda connection: connection.execute(statement, values))
-            self._rows.pop(name, None)
-
-    def _endpoints(self, name: str, apis: tuple[Api, ...], base_url: str | None) -> str | None:
-        """What a row says of where its model is; None: as the catalog has it."""
-        before = self._rows.get(name)
-        kept = before.endpoints if before is not None else None
-        known = json.loads(kept) if kept is not None else None
-        if base_url is None:
-            if apis and (known is None or set(known) != set(apis)):
-                raise InvalidModel("an API is spoken somewhere", hint="give the base URL, too: --base-url URL")
-            if known is None and name not in PROVIDERS:
-                hint = f"give --api and --base-url, or use a provider that is built in: {', '.join(PROVIDERS)}"
-                raise InvalidModel(f"{name} is no provider that is built in", hint=hint)
-            return kept
-        if not apis:
-            apis = tuple(map(Api, known)) if known is not None else ()
-        if not apis:
-            raise InvalidModel(f"which API is spoken at {base_url[:200]}?", hint=f"--api {' or '.join(Api)}")
-        return json.dumps({api.value: checked_base_url(base_url, api) for api in apis})
-
-    async def _write(self, row: _Row) -> None:
-        statement = (
-            "INSERT OR REPLACE INTO models"
-            " (tenant, name, endpoints, model, context_window, max_tokens, key, changed_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        )
-        values = (
-            self._tenant,
-            row.name,
-            row.endpoints,
-            row.model,
-            row.context_window,
-            row.max_tokens,
-            row.key,
-            self._clock(),
-        )
-        await self._database.change(lambda connection: connection.execute(statement, values))
-        self._rows[row.name] = row
+    async def remove(self, name: str) -> bool:
+        """Remove a row. Returns whether there was one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,14 +63,17 @@ class LazyModels:
             await self._stack.aclose()
 
     async def _open(self) -> Models:
-        models = await load_in_thread(_load)  # which takes long enough that nobody else should wait for it
-        return await self._stack.enter_async_context(models(self._database, self._secret))
+        await load_in_thread(_load)  # which takes long enough that nobody else should wait for it
+        from holdfast.egress.models import Models
+        from holdfast.storage.sqlite.database import Database
+        from holdfast.storage.sqlite.models import SqliteModels
+
+        database = await self._stack.enter_async_context(Database(self._database))
+        return await self._stack.enter_async_context(Models(SqliteModels(database), self._secret))
 
 
-def _load() -> type[Models]:
-    from holdfast.egress.models import Models
-
-    return Models
+def _load() -> None:
+    importlib.import_module("holdfast.storage.sqlite.models")
 
 
 def _note_failure(task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""One connection to the database file, on a thread of its own: a disk never holds up the event loop."""
+"""One connection to the database file, on a thread of its own: a slow disk never holds up the event loop."""
 
 from __future__ import annotations
 
@@ -8,20 +8,39 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Final, Self, TypeVar
 
+from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, make, prepare
+from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
 
 T = TypeVar("T")
 
+_FULL: Final = 2
+_NORMAL: Final = 1
+
 
 class Database:
-    """Made where it is missing. Owned by who made it, who closes it."""
+    """A connection for tables that have no writer of their own. The first use opens the file, and creates it.
 
-    def __init__(self, path: Path, name: str) -> None:
+    The caller that makes one closes it, usually with `async with`. Every method raises `StoreFull` where the disk has
+    no room, and `StoreUnavailable` for other failures of SQLite.
+    """
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-{name}")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="holdfast-database")
         self._connection: sqlite3.Connection | None = None
+        self._synchronous = _FULL
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Closing twice does nothing."""
@@ -31,23 +50,36 @@ class Database:
         self._connection = None
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: work(self._opened()))
+        return await self._run(lambda: work(self._opened()))
 
     async def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In a transaction that takes the write lock first."""
+        """Run a transaction. It is on disk when this returns."""
+        return await self._run(lambda: self._transact(work, _FULL))
 
-        def change() -> T:
-            connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                done = work(connection)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
+    async def change_soon(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a transaction that others see at once, but that a power cut may take back: no sync is waited for."""
+        return await self._run(lambda: self._transact(work, _NORMAL))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        except sqlite3.Error as error:
+            raise _as_stream_error(error) from error
+
+    def _transact(self, work: Callable[[sqlite3.Connection], T], synchronous: int) -> T:
+        connection = self._opened()
+        if synchronous != self._synchronous:
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            done = work(connection)
             connection.execute("COMMIT")
-            return done
-
-        return await asyncio.get_running_loop().run_in_executor(self._worker, change)
+        except BaseException:
+            if connection.in_transaction:  # SQLite ends it by itself where the disk is full
+                connection.execute("ROLLBACK")
+            raise
+        return done
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -55,8 +87,12 @@ class Database:
             with ExitStack() as opening:
                 connection = opening.enter_context(closing(connect(self._path)))
                 prepare(connection)
-                # A power cut may take back the last moments. It ends what they tell of, too.
-                connection.execute("PRAGMA synchronous = NORMAL")
                 opening.pop_all()
             self._connection = connection
         return self._connection
+
+
+def _as_stream_error(error: sqlite3.Error) -> StreamError:
+    if reserve.is_full(error):
+        return StoreFull(f"nothing was written, the disk is full or failing ({error}): free space and try again")
+    return StoreUnavailable(f"the database failed: {error}")

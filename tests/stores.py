@@ -1,0 +1,32 @@
+"""What keeps its state in a database, opened on a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from holdfast.egress import DecisionLog, EnvironmentPolicies
+from holdfast.egress.models import Models
+from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
+from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+from holdfast.storage.sqlite.models import SqliteModels
+
+
+@asynccontextmanager
+async def open_records(path: Path, *, kept: int = 10_000) -> AsyncIterator[DecisionLog]:
+    async with Database(path) as database, DecisionLog(SqliteDecisions(database), kept=kept) as records:
+        yield records
+
+
+@asynccontextmanager
+async def open_policies(path: Path) -> AsyncIterator[EnvironmentPolicies]:
+    async with Database(path) as database, EnvironmentPolicies(SqlitePolicies(database)) as policies:
+        yield policies
+
+
+@asynccontextmanager
+async def open_models(path: Path, secret: bytes) -> AsyncIterator[Models]:
+    async with Database(path) as database, Models(SqliteModels(database), secret) as models:
+        yield models
