@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.guest.running import PRELUDE, archive
-from tests.server.test_guest_api import Relay, Runs
+from tests.server.test_guest_api import Part, Relay, Runs
 from tests.stores import open_records
 
 from holdfast.boxes import Box, BoxSpec
@@ -19,7 +19,7 @@ from holdfast.boxes.process import Process
 from holdfast.egress import EgressProxy
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
-from holdfast.server.wire.guest_api import GuestApi
+from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.outside import Nowhere
@@ -82,15 +82,17 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     store = await SqliteStreams.open(tmp_path / "data.db")
     now = [1_800_000_000_000]
     access = Access(SqliteApiKeys(store), b"secret", required=False, clock=lambda: now[0])
-    door = GuestApi(StreamSurface(store, Authority(Seals(b"tests"))), access, lambda: "q-1", max_body=1 << 20)
-    await store.create(THREAD, StreamConfig(content_type="application/json"))
     runs = Runs()
+    surface = StreamSurface(store, Authority(Seals(b"tests")))
+    guest_api = GuestApi(
+        surface, access, lambda: "q-1", Part[GuestRuns](runs), Part[ModelRelay](Relay()), max_body=1 << 20
+    )
+    await store.create(THREAD, StreamConfig(content_type="application/json"))
     async with (
         open_records(tmp_path / "data.db") as records,
-        EgressProxy(Nowhere(), Nowhere(), records, door=door) as proxy,
+        EgressProxy(Nowhere(), Nowhere(), records, door=guest_api) as proxy,
         LocalProvider(tmp_path / "home", egress=proxy) as provider,
     ):
-        door.serve(runs, Relay())
         box = await provider.create(BoxSpec(), id="b-door")
         house = House(store, access, runs, box)
         house.now = now

@@ -16,6 +16,7 @@ from holdfast.harnesses.errors import CannotInstall, UnknownAgent
 from holdfast.runs.errors import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.runs.reconcile import Thresholds
 from holdfast.runs.request import Options, Prompt
+from holdfast.threads.access import RunScope
 from holdfast.threads.errors import StaleEpoch
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import RunStatus, Stage
@@ -53,10 +54,15 @@ async def test_the_thread_tells_every_step_and_the_runner_gets_what_it_needs(wor
         "signal.run.runner",
     ]
     config = await config_of(world, run)
-    assert (config["run"], config["epoch"], config["token"]) == (run.run, run.epoch, f"runner {run.run} {run.epoch}")
+    assert (config["run"], config["epoch"]) == (run.run, run.epoch)
+    assert run.box is not None
+    grant = world.access.grant_run(config["token"], run.box)
+    assert (grant.thread, grant.run, grant.epoch) == (launched.thread, run.run, run.epoch)
+    assert (grant.scope, grant.agent) == (RunScope.RUNNER, "scripted")
     assert config["argv"] == ["agent", "fix it"]
     [task] = world.agents.scripted.tasks
-    assert task.model.token == f"model {run.run} {run.epoch}"
+    grant = world.access.grant_run(task.model.token, run.box)
+    assert (grant.run, grant.epoch, grant.scope, grant.model) == (run.run, run.epoch, RunScope.MODEL, "m/x")
     assert run.box is not None
     async with await world.boxes.open(run.box) as box:
         assert await box.files.read("a") == b"one\n"

@@ -21,16 +21,18 @@ from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
 from holdfast.runs.launch import Launcher
-from holdfast.runs.ports import Installed, RunTokens, TellInstalling
+from holdfast.runs.ports import Installed, TellInstalling
 from holdfast.runs.request import Options, Prompt, with_life
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Launched, Runs
 from holdfast.runs.workspace_store import Workspaces
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
+from holdfast.threads.access import Access
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StoreUnavailable
 from holdfast.threads.projection import Projection
@@ -107,11 +109,6 @@ class Names:
         return ModelChoice("m", "x", (Api.OPENAI_CHAT,), 1000, 100)
 
 
-class Tokens:
-    def issue(self, *, thread: str, run: str, epoch: int, box: str, agent: str, model: str) -> RunTokens:
-        return RunTokens(f"runner {run} {epoch}", f"model {run} {epoch}")
-
-
 def still_runner(harness: Harness) -> bytes:
     """A runner that keeps what it was told in a file, and waits."""
     packed = io.BytesIO()
@@ -157,6 +154,7 @@ class World:
         self.clock = clock
         self.provider = DummyProvider(folder / "dummy", clock=clock.now)
         self.agents = Agents()
+        self.access = Access(SqliteApiKeys(store), b"of these tests", clock=clock.now)
         self.projection = Projection(store, SqliteThreadRows(store), SEALS)
         self.threads = Threads(store, self.projection, clock=clock.now)
         self.boxes = Boxes(rows, {"dummy": self.provider}, node="here", clock=clock.now)
@@ -173,7 +171,7 @@ class World:
             workspaces=workspaces,
             agents=self.agents,
             models=Names(),
-            tokens=Tokens(),
+            access=self.access,
             pack=still_runner,
             ticks=self.clock.now,
             network_ready=_nothing,

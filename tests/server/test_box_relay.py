@@ -12,8 +12,10 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.process import Connection
-from holdfast.server.lazy.boxes import LazyBoxes
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
+from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.port_relay import PortRelay
 from holdfast.server.wire.ports import Ports
@@ -85,7 +87,8 @@ async def visit(stub: Stub, body: int = 0) -> tuple[int, bytes]:
     access = Access(cast("Any", None), b"secret", required=False)
     ports = Ports(access, OriginPolicy(open_server=True), Previews(b"key", required=False))
     metrics = Metrics(Counter(), dict, lambda: 0)
-    relay = PortRelay(ports, cast("LazyBoxes", stub), metrics, lambda: "r-1", connect_seconds=0.05, answer_seconds=0.1)
+    boxes = cast("Lazy[Boxes]", stub)
+    relay = PortRelay(ports, boxes, Shutdown(), metrics, lambda: "r-1", connect_seconds=0.05, answer_seconds=0.1)
     left = body
     answered: list[dict[str, Any]] = []
 

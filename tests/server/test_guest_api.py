@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 import orjson
@@ -18,7 +18,7 @@ from tests.threads.test_authority import END, PAYLOADS
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import EgressProxy
-from holdfast.server.wire.guest_api import GuestApi
+from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.outside import Nowhere
@@ -32,6 +32,7 @@ from holdfast.threads.surface import StreamSurface
 pytestmark = pytest.mark.anyio
 
 WAIT = 10.0
+T = TypeVar("T")
 SEALS = Seals(b"of these tests")
 ENTRY = {"id": "r-1-2-1", "ts": 1, "payload": {"type": "pi.assistant", "text": "hello"}}
 
@@ -45,6 +46,7 @@ class Runs:
     cancel: str | None = None
     hit: dict[str, str] | None = None
     beats: list[str] = field(default_factory=list)
+    model_errors: list[tuple[str, str, str]] = field(default_factory=list)
 
     async def beat(self, run: str, epoch: int) -> str | None:
         if not await self.lives("t-1", run, epoch):
@@ -59,6 +61,20 @@ class Runs:
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         return (run, epoch) == (self.run, self.epoch)
+
+    async def report_model_error(self, thread: str, run: str, message: str) -> None:
+        self.model_errors.append((thread, run, message))
+
+
+@dataclass
+class Part(Generic[T]):
+    """A part of a server that is open, or not yet."""
+
+    opened: T | None = None
+
+    async def get(self) -> T:
+        assert self.opened is not None
+        return self.opened
 
 
 class Relay:
@@ -80,8 +96,9 @@ class World:
     store: SqliteStreams
     access: Access
     runs: Runs
+    runs_part: Part[GuestRuns]
+    models_part: Part[ModelRelay]
     proxy: EgressProxy
-    door: GuestApi
     listeners: dict[str, int]
     now: list[int]
 
@@ -121,17 +138,19 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     now = [1_800_000_000_000]
     # As of a server that asks nobody for a key: the door still does.
     access = Access(SqliteApiKeys(store), b"secret", required=False, clock=lambda: now[0])
-    door = GuestApi(StreamSurface(store, Authority(SEALS)), access, lambda: "q-1", max_body=1 << 20)
+    runs = Runs()
+    runs_part, models_part = Part[GuestRuns](runs), Part[ModelRelay](Relay())
+    surface = StreamSurface(store, Authority(SEALS))
+    guest_api = GuestApi(surface, access, lambda: "q-1", runs_part, models_part, max_body=1 << 20)
     async with (
         open_records(tmp_path / "data.db") as records,
-        EgressProxy(Nowhere(), Nowhere(), records, door=door) as proxy,
+        EgressProxy(Nowhere(), Nowhere(), records, door=guest_api) as proxy,
     ):
-        world = World(store, access, Runs(), proxy, door, {}, now)
+        world = World(store, access, runs, runs_part, models_part, proxy, {}, now)
         await store.create("threads/t-1", StreamConfig(content_type="application/json"))
         await store.create("threads/t-2", StreamConfig(content_type="application/json"))
         world.admit("b-1", NetworkPolicy())
         world.admit("b-2", NetworkPolicy())
-        door.serve(world.runs, Relay())
         yield world
     await store.close()
 
@@ -321,6 +340,15 @@ async def test_a_body_that_is_too_large_is_refused(world: World) -> None:
     assert answer.status_code == 413
 
 
+async def test_who_comes_before_the_runs_are_open_is_told_to_try_again(world: World) -> None:
+    world.runs_part.opened = None
+    async with world.client(world.token()) as client:
+        assert (await client.post("/v1/runs/r-1/beat", json={})).status_code == 503
+    async with world.client(world.token(RunScope.MODEL)) as client:
+        answer = await client.post("/model/v1/messages", json={})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
 async def test_a_box_that_is_dismissed_loses_its_door(world: World) -> None:
     async with world.client(world.token()) as client:
         assert (await client.post("/v1/runs/r-1/beat", json={})).status_code == 200
@@ -333,12 +361,13 @@ def test_what_was_read_of_a_request_comes_before_what_follows() -> None:
     """On the loop that servers run on, which reads of a socket as soon as it has it."""
 
     async def ask() -> bytes:
-        door = GuestApi(None, None, lambda: "r", max_body=1 << 20)  # type: ignore[arg-type] # nobody gets that far
+        nothing: Any = None  # nobody gets that far
+        guest_api = GuestApi(nothing, nothing, lambda: "r", nothing, nothing, max_body=1 << 20)
         ours, theirs = socket.socketpair()
         body = b"x" * 100_000
         head = b"POST /v1/nothing HTTP/1.1\r\nhost: door\r\ncontent-length: %d\r\n\r\n" % len(body)
         ours.sendall(body)
-        serving = asyncio.create_task(door("box", theirs, head))
+        serving = asyncio.create_task(guest_api("box", theirs, head))
         ours.setblocking(False)
         answer = await asyncio.get_running_loop().sock_recv(ours, 1 << 16)
         ours.close()

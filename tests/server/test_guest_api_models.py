@@ -50,7 +50,7 @@ async def door(world: World, tmp_path: Path) -> AsyncIterator[ModelDoor]:
         for name, key in (("mine", KEY), ("theirs", OTHER_KEY)):
             await models.put(name, apis=list(Api), base_url=provider.url, key=key, model="scripted")
         gateway = ModelGateway(models, LoopbackUpstream)
-        world.door.serve(world.runs, gateway)
+        world.models_part.opened = gateway
         yield ModelDoor(world, provider)
         await gateway.close()
 
@@ -135,24 +135,19 @@ async def test_a_box_that_goes_while_its_model_answers_ends_the_answer(door: Mod
 
 async def test_why_a_model_cannot_be_reached_is_told_before_the_agent_hears_it(world: World, tmp_path: Path) -> None:
     """Not every agent passes on what it was answered."""
-    told: list[tuple[str, str, str]] = []
-
-    async def tell(thread: str, run: str, message: str) -> None:
-        told.append((thread, run, message))
-
     async with open_models(tmp_path / "models.db", b"s" * 32) as models:
         nobody = socket.socket()  # bound, and never listened on
         nobody.bind(("127.0.0.1", 0))
         here = f"127.0.0.1:{nobody.getsockname()[1]}"
         await models.put("mine", apis=list(Api), base_url=f"http://{here}/v1", key=KEY, model="scripted")
         gateway = ModelGateway(models, LoopbackUpstream)
-        world.door.serve(world.runs, gateway, tell)
+        world.models_part.opened = gateway
         door = ModelDoor(world, ScriptedModel())
         answer = await door.ask(door.token())
         await gateway.close()
         nobody.close()
     assert answer.status_code == 502
-    [(thread, run, message)] = told
+    [(thread, run, message)] = world.runs.model_errors
     assert (thread, run) == ("t-1", "r-1")
     assert message.startswith(f"{here} cannot be reached: ")
     assert answer.json()["error"]["message"] == f"Holdfast: {message}"

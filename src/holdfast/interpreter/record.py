@@ -39,6 +39,9 @@ SETTINGS: Final = "interpreter.settings"
 
 ALL: Final = "interpreter.*"
 
+THREAD_LABEL: Final = "interpreter"
+"""The label of a thread that names its interpreter."""
+
 _GATHER_SECONDS: Final = 0.05
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 4 << 20

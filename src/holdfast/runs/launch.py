@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, Any, Final
 
 from holdfast.boxes.box import Box
@@ -32,12 +33,13 @@ from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.model_apis import shared
 from holdfast.runs.errors import LaunchFailed, RunOver
 from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.ports import Agents, Installed, ModelNames, Pack, Tokens
+from holdfast.runs.ports import Agents, Installed, ModelNames, Pack
 from holdfast.runs.request import Options
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
 from holdfast.runs.transcript import SessionTranscript
 from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
+from holdfast.threads.access import Access, RunScope
 from holdfast.threads.entries import Entry
 from holdfast.threads.run_events import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
 from holdfast.time_limit import time_limit
@@ -100,7 +102,7 @@ class Launcher:
         workspaces: Workspaces,
         agents: Agents,
         models: ModelNames,
-        tokens: Tokens,
+        access: Access,
         pack: Pack,
         ticks: Callable[[], int],
         network_ready: Callable[[], Awaitable[None]],
@@ -110,7 +112,7 @@ class Launcher:
         self._workspaces = workspaces
         self._agents = agents
         self._models = models
-        self._tokens = tokens
+        self._access = access
         self._pack = pack
         self._ticks = ticks
         self._network_ready = network_ready
@@ -301,14 +303,10 @@ class Launcher:
     ) -> tuple[Command, str]:
         """The agent's configuration and session in the box: how it is started, and the runner's token."""
         box = ground.box
-        tokens = self._tokens.issue(
-            thread=launch.thread,
-            run=launch.run,
-            epoch=launch.epoch + 1,
-            box=box.id,
-            agent=harness.name,
-            model=str(choice),
-        )
+        # Both are good in this box alone, in the epoch that the runner is about to take.
+        issue = partial(self._access.issue_run, launch.thread, launch.run, launch.epoch + 1, box.id)
+        runner_token = issue(RunScope.RUNNER, agent=harness.name).token
+        model_token = issue(RunScope.MODEL, model=str(choice)).token
         task = Task(
             prompt=launch.prompt,
             place=Place(
@@ -321,7 +319,7 @@ class Launcher:
             model=ModelAccess(
                 api=api,
                 url=f"{ground.door}/model",
-                token=tokens.model,
+                token=model_token,
                 model=choice.model,
                 context_window=choice.context_window,
                 max_tokens=choice.max_tokens,
@@ -338,7 +336,7 @@ class Launcher:
                 session=how.value,
             ),
         )
-        return command, tokens.runner
+        return command, runner_token
 
     async def _session(
         self, launch: Launch, harness: Harness, ground: LaunchPorts, task: Task

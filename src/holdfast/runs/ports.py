@@ -1,4 +1,4 @@
-"""What runs need of others: models by name, agents in boxes, tokens, and the runner's code. Passed in, each of them."""
+"""What runs need of others: models by name, agents in boxes, and the runner's code. Passed in, each of them."""
 
 from __future__ import annotations
 
@@ -43,18 +43,6 @@ class Agents(Protocol):
 
     async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
         """Have the agent in the box. Quick where it is there already; what has to be installed first is told."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunTokens:
-    runner: str
-    model: str
-
-
-class Tokens(Protocol):
-    def issue(self, *, thread: str, run: str, epoch: int, box: str, agent: str, model: str) -> RunTokens:
-        """Good in that box, in that epoch of that run."""
         ...
 
 

@@ -31,6 +31,7 @@ from holdfast.runs.errors import (
     TooManyWaiting,
 )
 from holdfast.runs.launch import Launch, Launcher, key_of
+from holdfast.runs.model_errors import ModelTrouble
 from holdfast.runs.probe import KILL, TERMINATE, RunnerProbe
 from holdfast.runs.reconcile import (
     End,
@@ -150,6 +151,7 @@ class Runs:
         self._thresholds = thresholds or Thresholds()
         self._sweep_seconds = sweep_seconds
         self.looking = RunnerProbe(boxes)
+        self.report_model_error = ModelTrouble(run_log).tell
         self._heard: dict[str, _Heard] = {}
         """By thread."""
         self._at_work: dict[str, _AtWork] = {}

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -21,16 +21,22 @@ import holdfast
 from holdfast.harnesses.registry import entry_prefixes
 from holdfast.local_server import RunningServer
 from holdfast.server import logs
+from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
-from holdfast.server.lazy.app import LazyApp
-from holdfast.server.lazy.boxes import LazyBoxes
-from holdfast.server.lazy.interpreters import LazyInterpreters
-from holdfast.server.lazy.loading import load_in_thread
-from holdfast.server.lazy.models import LazyModels
-from holdfast.server.lazy.runs import FindAgent, LazyRuns
+from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.metrics import Metrics
+from holdfast.server.parts import (
+    FindAgent,
+    open_boxes,
+    open_egress,
+    open_gateway,
+    open_interpreters,
+    open_models,
+    open_runs,
+)
+from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.guest_api import GuestApi
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
 
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.harnesses.harness import Harness
     from holdfast.server.egress import Outside
     from holdfast.server.wire.port_relay import PortRelay
 
@@ -129,15 +136,25 @@ def serve(
     logs.configure(settings.log_level)
     with Home(settings.home) as home:
         listener = _listen(settings)
-        boxes = LazyBoxes(
-            home.database,
-            lambda egress: open_providers(settings, egress),
-            lambda: make_outside(settings),
-            node=home.node(),
-            pool=settings.pool,
-        )
         with listener:
-            uvloop.run(_serve(settings, home, listener, started, boxes, clocks or Clocks(), find_agent))
+            uvloop.run(
+                _serve(
+                    settings,
+                    home,
+                    listener,
+                    started,
+                    functools.partial(open_providers, settings),
+                    functools.partial(make_outside, settings),
+                    clocks or Clocks(),
+                    find_agent or _find_agent,
+                )
+            )
+
+
+def _find_agent(name: str) -> Harness:
+    from holdfast.harnesses.registry import find
+
+    return find(name)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -199,9 +216,10 @@ async def _serve(
     home: Home,
     listener: socket.socket,
     started: Started,
-    boxes: LazyBoxes,
+    open_providers: Callable[[Egress], Awaitable[Mapping[str, Provider]]],
+    make_outside: Callable[[], Outside],
     clocks: Clocks,
-    find_agent: FindAgent | None,
+    find_agent: FindAgent,
 ) -> None:
     url = _url(listener, settings.host)
     secret = home.secret()
@@ -235,18 +253,44 @@ async def _serve(
         )
         metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection, clock=clocks.now)
-        door = boxes.door = GuestApi(surface, access, streams.next_request_id, max_body=settings.max_body)
-        stack.push_async_callback(boxes.close)
-        models = LazyModels(home.database, derive(secret, "model keys"), boxes)
-        stack.push_async_callback(models.close)
-        runs = LazyRuns(store, threads, projection, access, seals, boxes, models, door, home, clocks, find_agent)
-        stack.push_async_callback(runs.close)
-        interpreters = LazyInterpreters(boxes, store, threads, models, seals, home.path, os.environ)
+        # These parts are opened in the background, once the server answers, and their openers are called only then. So
+        # the egress, which hands the connections of boxes to the guest API, can name what is made below.
+        egress = Lazy("egress", lambda: open_egress(home.database, make_outside, guest_api))
+        boxes = Lazy(
+            "boxes", lambda: open_boxes(home.database, egress, open_providers, node=home.node(), pool=settings.pool)
+        )
+        models = Lazy("models", lambda: open_models(home.database, derive(secret, "model keys")))
+        gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
+        runs = Lazy(
+            "runs",
+            lambda: open_runs(
+                store,
+                threads,
+                projection,
+                access,
+                seals,
+                boxes,
+                egress,
+                models,
+                find_agent,
+                home.path,
+                clocks,
+            ),
+        )
+        interpreters = Lazy(
+            "interpreters",
+            lambda: open_interpreters(store, threads, seals, boxes, egress, models, gateway, home.path, os.environ),
+        )
+        samples = BoxSamples()
+        for close in (egress.close, boxes.close, samples.close, models.close, gateway.close, runs.close):
+            stack.push_async_callback(close)
         stack.push_async_callback(interpreters.close)
+        guest_api = GuestApi(surface, access, streams.next_request_id, runs, gateway, max_body=settings.max_body)
+        shutdown = Shutdown()
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews)
 
-        def load_rest() -> FastAPI:
+        def make_app() -> FastAPI:
             from holdfast.server.routes.app import create_app
             from holdfast.server.routes.services import Services
 
@@ -257,20 +301,30 @@ async def _serve(
                 origins,
                 streams.next_request_id,
                 settings.max_body,
-                boxes,
                 previews,
-                runs,
+                shutdown,
+                egress,
+                boxes,
+                samples,
                 models,
+                gateway,
+                runs,
+                find_agent,
                 interpreters,
             )
             return create_app(services)
 
+        @contextlib.asynccontextmanager
+        async def open_app() -> AsyncIterator[FastAPI]:
+            yield await load_in_thread(make_app)
+
         def make_relay() -> PortRelay:
             from holdfast.server.wire.port_relay import PortRelay
 
-            return PortRelay(ports, boxes, metrics, streams.next_request_id)
+            return PortRelay(ports, boxes, shutdown, metrics, streams.next_request_id)
 
-        app = LazyApp(load_rest)
+        app = Lazy("REST API", open_app)
+        stack.push_async_callback(app.close)
         front = Dispatch(app, ports, make_relay)
         first_key = None
         if settings.auth and settings.first_key and not access.list_keys():
@@ -285,15 +339,13 @@ async def _serve(
             home.announce(running)
 
         def on_started() -> None:
-            app.begin()
-            boxes.begin()
-            models.begin()
-            runs.begin()
+            for part in (app, boxes, models, gateway, runs):
+                part.begin()
             beside.append(asyncio.create_task(_load_sockets(app)))
             started(running, first_key)
 
         def on_stopping() -> None:
-            boxes.let_go()
+            shutdown.begin()
             tails.close()
             surface.close()
 
@@ -325,9 +377,9 @@ async def _serve(
             await asyncio.gather(*beside, return_exceptions=True)
 
 
-async def _load_sockets(app: LazyApp) -> None:
-    """What WebSockets need, once nothing else is waited for. Else the first of them would keep everybody waiting."""
-    await app.loaded()
+async def _load_sockets(app: Lazy[FastAPI]) -> None:
+    """Load what WebSockets need, once the app is loaded: the first of them would hold everybody up."""
+    await app.get()
     await load_in_thread(lambda: importlib.import_module("holdfast.server.wire.websocket_protocol"))
 
 

@@ -22,10 +22,9 @@ from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes
+    from holdfast.egress.models import ModelGateway, Models
     from holdfast.images.progress import Progress
-    from holdfast.server.lazy.boxes import LazyBoxes
-    from holdfast.server.lazy.models import LazyModels
-    from holdfast.server.template_builder import ServerTemplates
+    from holdfast.server.template_builder import NetworkReady, ServerTemplates
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -37,13 +36,17 @@ class ServerHost:
 
     def __init__(
         self,
-        boxes: LazyBoxes,
+        boxes: Boxes,
+        network_ready: NetworkReady,
         store: StreamStore,
         threads: Threads,
-        models: LazyModels,
+        models: Models,
+        gateway: ModelGateway,
         templates: ServerTemplates,
     ) -> None:
-        self._lazy_boxes = boxes
+        self._boxes = boxes
+        self._network_ready = network_ready
+        self._gateway = gateway
         self._templates = templates
         self._store = store
         self._threads = threads
@@ -54,32 +57,28 @@ class ServerHost:
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
         """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
-        boxes = await self._lazy_boxes.get()
         if spec.network.mode is not Network.NONE:
-            await (await self._lazy_boxes.way_out()).ready()
-        acquired = await boxes.acquire(key, spec, fresh=fresh, replaces=False)
-        return Given(await boxes.open(acquired.row.id), acquired.how, acquired.why)
+            await self._network_ready()
+        acquired = await self._boxes.acquire(key, spec, fresh=fresh, replaces=False)
+        return Given(await self._boxes.open(acquired.row.id), acquired.how, acquired.why)
 
     async def find(self, key: str) -> Box | None:
         """The box of a key as it is, if there is one. Closed by who asked."""
-        boxes = await self._lazy_boxes.get()
-        for row in (await boxes.list(BoxFilter(key=key))).rows:
-            return await boxes.open(row.id)
+        for row in (await self._boxes.list(BoxFilter(key=key))).rows:
+            return await self._boxes.open(row.id)
         return None
 
     async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
         """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
         long."""
-        boxes = await self._lazy_boxes.get()
-        return await boxes.open((await boxes.fork(box.id, key=key, idle_seconds=idle_seconds)).id)
+        return await self._boxes.open((await self._boxes.fork(box.id, key=key, idle_seconds=idle_seconds)).id)
 
     async def delete(self, box: Box) -> None:
-        await (await self._lazy_boxes.get()).delete(box.id)
+        await self._boxes.delete(box.id)
 
     async def ensure_volume(self, name: str, provider: str) -> None:
-        boxes: Boxes = await self._lazy_boxes.get()
         try:
-            await boxes.create_volume(name, provider)
+            await self._boxes.create_volume(name, provider)
         except VolumeExists:
             return
 
@@ -100,8 +99,8 @@ class ServerHost:
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
         """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
         try:
-            choice = (await self._models.get()).resolve(model)
-            said = await ask(await self._models.gateway(), choice, messages, run="interpreter", timeout=timeout)
+            choice = self._models.resolve(model)
+            said = await ask(self._gateway, choice, messages, run="interpreter", timeout=timeout)
         except ModelError as error:
             raise CompletionFailed(error.message, hint=error.hint) from error
         return Completion(said.text, str(choice), said.input_tokens, said.output_tokens, said.cost)
@@ -109,7 +108,7 @@ class ServerHost:
     async def check_model(self, model: str) -> None:
         """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
         try:
-            (await self._models.get()).resolve(model)
+            self._models.resolve(model)
         except ModelError as error:
             raise InvalidInterpreter(error.message, hint=error.hint) from None
 

@@ -22,6 +22,7 @@ from holdfast.interpreter.record import (
     ALL,
     EXECUTION,
     SETTINGS,
+    THREAD_LABEL,
     RecordUnwritten,
     Replay,
     ReplayedExecution,
@@ -31,7 +32,6 @@ from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.validation import Restore
 from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
-from holdfast.server.lazy.interpreters import LABEL
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StreamNotFound
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
@@ -41,10 +41,8 @@ from holdfast.threads.streams import AppendRequest
 from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
+    from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.spec import BoxSpec
-    from holdfast.server.lazy.boxes import LazyBoxes
-    from holdfast.server.lazy.models import LazyModels
-    from holdfast.server.template_builder import ServerTemplates
     from holdfast.threads.service import ThreadPage, Threads
     from holdfast.threads.store import StreamStore
 
@@ -203,29 +201,24 @@ class ServerInterpreters:
 
     def __init__(
         self,
-        boxes: LazyBoxes,
+        boxes: Boxes,
         store: StreamStore,
         threads: Threads,
-        models: LazyModels,
-        templates: ServerTemplates,
         seals: Seals,
+        new_host: Callable[[], ServerHost],
         *,
         most: int = _MOST_LIVE,
     ) -> None:
+        """`new_host` makes the host of one interpreter. The caller of it closes that."""
         self._boxes = boxes
         self._store = store
         self._threads = threads
-        self._models = models
-        self._templates = templates
         self._seals = seals
+        self.new_host = new_host
         self._most = most
         self._live: OrderedDict[str, _Live] = OrderedDict()
         """Those that were used last come last."""
         self._turns: dict[str, asyncio.Lock] = {}
-
-    def new_host(self) -> ServerHost:
-        """Closed by who asked for it."""
-        return ServerHost(self._boxes, self._store, self._threads, self._models, self._templates)
 
     async def close(self) -> None:
         live, self._live = list(self._live.values()), OrderedDict()
@@ -251,8 +244,7 @@ class ServerInterpreters:
 
     async def boxes(self) -> dict[str, str]:
         """The boxes that interpreters have now: id by id."""
-        boxes = await self._boxes.get()
-        rows = await boxes.rows.live(boxes.tenant, boxes.node)
+        rows = await self._boxes.rows.live(self._boxes.tenant, self._boxes.node)
         return {row.key.removeprefix(_KEY): row.id for row in rows if row.key is not None and row.key.startswith(_KEY)}
 
     def is_live(self, id: str) -> bool:
@@ -340,9 +332,8 @@ class ServerInterpreters:
             if live is not None:
                 await self._remove(id, live)
             else:
-                boxes = await self._boxes.get()
-                for box in (await boxes.list(BoxFilter(key=f"{_KEY}{id}"))).rows:
-                    await boxes.delete(box.id)
+                for box in (await self._boxes.list(BoxFilter(key=f"{_KEY}{id}"))).rows:
+                    await self._boxes.delete(box.id)
         if not row.archived:
             await self._threads.archive(row.id, True)
 
@@ -433,7 +424,7 @@ class ServerInterpreters:
             row = await self._threads.get(f"t-{id}")
         except StreamNotFound:
             row = None
-        if row is None or row.labels.get(LABEL) != id:
+        if row is None or row.labels.get(THREAD_LABEL) != id:
             raise InterpreterNotFound(
                 f"there is no interpreter {id}", hint="holdfast interpreter list shows those there are"
             )
@@ -451,7 +442,7 @@ class ServerInterpreters:
     async def _write_down(self, id: str, made: Made, title: str, labels: Mapping[str, str]) -> None:
         host = self.new_host()
         try:
-            thread = (await host.record(f"t-{id}", title=title, labels={**labels, LABEL: id})).thread
+            thread = (await host.record(f"t-{id}", title=title, labels={**labels, THREAD_LABEL: id})).thread
         finally:
             await host.close()
         entry = Entry(new_entry_id(), now_ms(), {"type": SETTINGS, "settings": dict(made.document)})

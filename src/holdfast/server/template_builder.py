@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +18,18 @@ from holdfast.interpreter.workspace.templates import Templates
 
 if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes
-    from holdfast.server.lazy.boxes import LazyBoxes
+
+NetworkReady = Callable[[], Awaitable[None]]
+"""Returns when boxes with a network find what the policies of this machine allow."""
 
 
 class BoxesWorkshop(ProviderWorkshop):
     """A provider of the server's. Boxes are made by the service, which knows of them then."""
 
-    def __init__(self, late: LazyBoxes, boxes: Boxes, provider: str) -> None:
+    def __init__(self, boxes: Boxes, network_ready: NetworkReady, provider: str) -> None:
         super().__init__(boxes.provider(provider))
-        self._late = late
         self._boxes = boxes
+        self._network_ready = network_ready
 
     async def create(self, spec: BoxSpec) -> Box:
         await self._ready(spec)
@@ -46,22 +48,22 @@ class BoxesWorkshop(ProviderWorkshop):
 
     async def _ready(self, spec: BoxSpec) -> None:
         if spec.network.mode is not Network.NONE:
-            await (await self._late.way_out()).ready()
+            await self._network_ready()
 
 
 class ServerTemplates:
     """Of each provider one, so that who wants the same template at once waits for one build of it."""
 
-    def __init__(self, boxes: LazyBoxes, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, boxes: Boxes, network_ready: NetworkReady, home: Path, environment: Mapping[str, str]) -> None:
         self._boxes = boxes
+        self._network_ready = network_ready
         self._home = home
         self._environment = environment
         self._of_provider: dict[str, Templates] = {}
 
     async def resolve(self, name: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template, which is built first where there is none."""
-        boxes = await self._boxes.get()
         if provider not in self._of_provider:
-            workshop = BoxesWorkshop(self._boxes, boxes, provider)
+            workshop = BoxesWorkshop(self._boxes, self._network_ready, provider)
             self._of_provider[provider] = Templates.of_home(workshop, self._home, self._environment)
         return await self._of_provider[provider].resolve(name, progress)

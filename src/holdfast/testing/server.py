@@ -32,7 +32,7 @@ from holdfast.testing.clock import ShiftedClocks
 
 if TYPE_CHECKING:
     from holdfast.server.compose import MakeOutside, OpenProviders
-    from holdfast.server.lazy.runs import FindAgent
+    from holdfast.server.parts import FindAgent
 
 _LOG_SHOWN: Final = 6_000
 

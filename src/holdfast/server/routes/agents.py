@@ -63,11 +63,11 @@ class AgentList(Model):
 @router.get("/agents")
 async def list_agents(services: Use, models: UseModels) -> AgentList:
     """Agents, each with the models that it can be used with."""
-    found = [services.runs.find_agent(name) for name in (*registry.names(), *registry.kinds())]
+    found = [services.find_agent(name) for name in (*registry.names(), *registry.kinds())]
     return AgentList(agents=[AgentModel.of(each, models) for each in found])
 
 
 @router.get("/agents/{name:path}")
 async def get_agent(name: AgentName, services: Use, models: UseModels) -> AgentModel:
     """One agent, with the models that it can be used with."""
-    return AgentModel.of(services.runs.find_agent(name), models)
+    return AgentModel.of(services.find_agent(name), models)

@@ -263,7 +263,7 @@ def create_app(services: Services) -> FastAPI:
         """Counters and gauges, for Prometheus."""
         boxes = services.boxes.opened
         rows = [] if boxes is None else await boxes.rows.live(boxes.tenant, boxes.node)
-        usages = None if boxes is None else services.boxes.samples.latest(boxes, {row.id for row in rows})
+        usages = None if boxes is None else services.samples.latest(boxes, {row.id for row in rows})
         pool = None if boxes is None else boxes.pool.statistics()
         exposition, content_type = services.metrics.render(Counter(row.state.value for row in rows), usages, pool)
         return Response(exposition, media_type=content_type)

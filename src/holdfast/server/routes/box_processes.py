@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from holdfast.boxes.process import Process, Stream
-from holdfast.server.lazy.boxes import close_pieces
 from holdfast.server.routes.box_requests import (
     BOX_ERRORS,
     OCTETS,
@@ -31,6 +30,7 @@ from holdfast.server.routes.box_schemas import (
     Waited,
 )
 from holdfast.server.routes.services import Use, UseBoxes
+from holdfast.server.shutdown import close_pieces
 
 MAX_WAIT = 60.0
 """Seconds that one request waits for an end."""
@@ -89,7 +89,7 @@ async def read_output(
     try:
         found = await box.process(process)
         # The answer begins before there is anything to tell: a process may be silent for long.
-        pieces = services.boxes.until_stopping(_followed(found, stream, offset))
+        pieces = services.shutdown.until_stopping(_followed(found, stream, offset))
         held.push_async_callback(close_pieces, pieces)
         taken = held.pop_all()
 

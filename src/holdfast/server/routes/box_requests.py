@@ -11,8 +11,8 @@ from fastapi import Request
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.server.lazy.boxes import close_pieces
 from holdfast.server.routes.services import documented
+from holdfast.server.shutdown import close_pieces
 
 T = TypeVar("T")
 

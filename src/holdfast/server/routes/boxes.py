@@ -47,7 +47,7 @@ async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> Made:
     """Make a box; with a key, acquire the one of that key."""
     spec, owner = new.spec.to_spec(), new.owner.to_owner()
     if spec.network.mode is not Network.NONE:
-        await (await services.boxes.way_out()).ready()  # its first command should find the registries
+        await (await services.egress.get()).ready()  # its first command should find the registries
     if new.key is None:
         return Made(box=BoxModel.of(await boxes.create(spec, owner=owner)), how="created")
     acquired = await boxes.acquire(new.key, spec, owner=owner, fresh=new.fresh, replaces=new.replaces)
@@ -93,7 +93,7 @@ async def prune(boxes: UseBoxes) -> PrunedModel:
 @router.get("/metrics")
 async def all_metrics(boxes: UseBoxes, services: Use) -> UsageList:
     """What all boxes use, as of a second ago at most. Of those that are stopped or hibernated only their state."""
-    found = await services.boxes.samples.fresh(boxes)
+    found = await services.samples.fresh(boxes)
     return UsageList(boxes=[UsageModel.of(each) for each in found.usages], left_out=found.left_out)
 
 

@@ -12,7 +12,7 @@ from holdfast.egress import Decision
 from holdfast.server.routes.box_requests import BOX_ERRORS
 from holdfast.server.routes.box_schemas import BoxId, BoxModel, NetworkModel, shown
 from holdfast.server.routes.schemas import Model
-from holdfast.server.routes.services import UseBoxes, UseWayOut
+from holdfast.server.routes.services import UseBoxes, UseEgress
 
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -89,11 +89,11 @@ class DecisionList(Model):
 
 
 @router.put("/boxes/{id}/network")
-async def set_network(id: BoxId, network: NetworkModel, boxes: UseBoxes, way_out: UseWayOut) -> BoxModel:
+async def set_network(id: BoxId, network: NetworkModel, boxes: UseBoxes, egress: UseEgress) -> BoxModel:
     """Change what a box may reach, from now on. Connections that are not allowed any more are ended."""
     policy = network.to_policy()
     if policy.mode is not Network.NONE:
-        await way_out.ready()
+        await egress.ready()
     return BoxModel.of(await boxes.set_network(id, policy))
 
 
@@ -101,46 +101,46 @@ async def set_network(id: BoxId, network: NetworkModel, boxes: UseBoxes, way_out
 async def list_decisions(
     id: BoxId,
     boxes: UseBoxes,
-    way_out: UseWayOut,
+    egress: UseEgress,
     denied: Annotated[bool, Query(description="Only what was refused.")] = False,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> DecisionList:
     """What a box asked the network for and what was decided, the newest first."""
     await boxes.get(id)
-    page = await way_out.records.page(id, after=cursor, limit=limit, denied_only=denied)
+    page = await egress.records.page(id, after=cursor, limit=limit, denied_only=denied)
     return DecisionList(decisions=[DecisionModel.of(each) for each in page.decisions], next_cursor=page.next_cursor)
 
 
 @router.get("/egress/default")
-async def show_default_list(way_out: UseWayOut) -> DefaultListModel:
+async def show_default_list(egress: UseEgress) -> DefaultListModel:
     """What `default` stands for: the registries that this machine's own clients use, and git hosts."""
-    found = await way_out.defaults()
+    found = await egress.defaults()
     return DefaultListModel(rules=[DefaultRule(rule=str(each.rule), source=each.why) for each in found.sources])
 
 
 @router.get("/egress/policies")
-async def list_policies(way_out: UseWayOut) -> EnvironmentPolicyList:
+async def list_policies(egress: UseEgress) -> EnvironmentPolicyList:
     """The policies of environments, by name."""
-    found = way_out.policies.all()
+    found = egress.policies.all()
     return EnvironmentPolicyList(policies=[EnvironmentPolicyModel.of(*each) for each in found.items()])
 
 
 @router.get("/egress/policies/{environment}")
-async def get_policy(environment: EnvironmentName, way_out: UseWayOut) -> EnvironmentPolicyModel:
+async def get_policy(environment: EnvironmentName, egress: UseEgress) -> EnvironmentPolicyModel:
     """What boxes of an environment may reach that have mode `allow` and list nothing themselves."""
-    return EnvironmentPolicyModel.of(environment, way_out.policy(environment))
+    return EnvironmentPolicyModel.of(environment, egress.policy(environment))
 
 
 @router.put("/egress/policies/{environment}")
-async def set_policy(environment: EnvironmentName, network: NetworkModel, way_out: UseWayOut) -> EnvironmentPolicyModel:
+async def set_policy(environment: EnvironmentName, network: NetworkModel, egress: UseEgress) -> EnvironmentPolicyModel:
     """Set the policy of an environment. It reaches its running boxes at once."""
     policy = network.to_policy()
-    await way_out.set_policy(environment, policy)
+    await egress.set_policy(environment, policy)
     return EnvironmentPolicyModel.of(environment, policy)
 
 
 @router.delete("/egress/policies/{environment}", status_code=204)
-async def remove_policy(environment: EnvironmentName, way_out: UseWayOut) -> None:
+async def remove_policy(environment: EnvironmentName, egress: UseEgress) -> None:
     """Forget the policy of an environment: its boxes fall back to the default list, at once."""
-    await way_out.remove_policy(environment)
+    await egress.remove_policy(environment)

@@ -22,8 +22,8 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
+from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
-from holdfast.server.lazy.interpreters import LABEL
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.box_schemas import VolumeName, without_nul
 from holdfast.server.routes.runs import ModelName, RunBox
@@ -249,7 +249,7 @@ class InterpreterDetail(InterpreterModel):
 
 def _facts(row: ThreadRow, box: str | None, is_live: bool) -> dict[str, Any]:
     return {
-        "id": row.labels.get(LABEL, ""),
+        "id": row.labels.get(THREAD_LABEL, ""),
         "thread": row.id,
         "title": row.title,
         "labels": row.labels,
@@ -388,9 +388,11 @@ async def list_interpreters(
 ) -> InterpreterList:
     """List interpreters, those of scripts and notebooks too, the latest active first."""
     after = parse_cursor(cursor) if cursor is not None else None
-    page = await interpreters.page(RowFilter(labels=((LABEL, None),), archived=deleted, limit=limit, after=after))
+    page = await interpreters.page(
+        RowFilter(labels=((THREAD_LABEL, None),), archived=deleted, limit=limit, after=after)
+    )
     boxes = await interpreters.boxes()
-    found = [(row, row.labels.get(LABEL, "")) for row in page.rows]
+    found = [(row, row.labels.get(THREAD_LABEL, "")) for row in page.rows]
     return InterpreterList(
         interpreters=[InterpreterModel.of(row, boxes.get(id), interpreters.is_live(id)) for row, id in found],
         next_cursor=page.next_cursor,
@@ -415,7 +417,7 @@ async def execute_code(
 ) -> ExecutionModel:
     """Run code to its end. What the code does wrong is in the answer. It goes on if the client leaves."""
     underway = await _begin(id, new, interpreters)
-    async for event in services.boxes.until_stopping(underway.follow()):
+    async for event in services.shutdown.until_stopping(underway.follow()):
         if isinstance(event, Execution):
             return ExecutionModel.of(event)
     raise AssertionError("an execution ends with its result")
@@ -430,7 +432,7 @@ async def stream_code(id: InterpreterId, new: NewExecution, services: Use, inter
     """Run code, and say what it prints as it prints it: `{"type": "output", "stream", "text"}`; the last line is
     `{"type": "result", …}` or `{"type": "error", …}`. Empty lines say that it goes on."""
     underway = await _begin(id, new, interpreters)
-    lines = _lines(services.boxes.until_stopping(underway.follow()), underway.id)
+    lines = _lines(services.shutdown.until_stopping(underway.follow()), underway.id)
     return StreamingResponse(await began(lines), media_type=NDJSON)
 
 

@@ -166,7 +166,7 @@ async def try_model(
     spoken = choice.apis[0] if api is None else choice.spoken_by((api,))
     if spoken is None:
         raise InvalidModel(f"{name} does not speak {api}", hint=f"it speaks {', '.join(choice.apis)}")
-    return ProbeAnswer.of(await probe(await services.models.gateway(), choice, spoken))
+    return ProbeAnswer.of(await probe(await services.gateway.get(), choice, spoken))
 
 
 @router.post("/completions")
@@ -179,7 +179,7 @@ async def completion_of(services: Services, models: Models, wanted: Complete, *,
     """What a model answers. `run`: who asks, for the gateway's count."""
     choice = models.resolve(wanted.model)
     said = await ask(
-        await services.models.gateway(),
+        await services.gateway.get(),
         choice,
         [{"role": each.role, "content": each.content} for each in wanted.messages],
         run=run,

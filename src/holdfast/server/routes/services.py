@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
@@ -12,19 +12,22 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.egress.models import Models
+from holdfast.egress.models import ModelGateway, Models
 from holdfast.runs.service import Runs
+from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.egress import ServerEgress
-from holdfast.server.lazy.boxes import LazyBoxes
-from holdfast.server.lazy.interpreters import LazyInterpreters
-from holdfast.server.lazy.models import LazyModels
-from holdfast.server.lazy.runs import LazyRuns
+from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
+from holdfast.server.parts import FindAgent
 from holdfast.server.routes.schemas import ErrorAnswer
+from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.threads.access import Access, Grant
 from holdfast.threads.service import Threads
+
+if TYPE_CHECKING:
+    from holdfast.server.interpreters import ServerInterpreters
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -39,11 +42,16 @@ class Services:
     origins: OriginPolicy
     next_request_id: Callable[[], str]
     max_body: int
-    boxes: LazyBoxes
     previews: Previews
-    runs: LazyRuns
-    models: LazyModels
-    interpreters: LazyInterpreters
+    shutdown: Shutdown
+    egress: Lazy[ServerEgress]
+    boxes: Lazy[Boxes]
+    samples: BoxSamples
+    models: Lazy[Models]
+    gateway: Lazy[ModelGateway]
+    runs: Lazy[Runs]
+    find_agent: FindAgent
+    interpreters: Lazy[ServerInterpreters]
 
 
 def services_of(connection: HTTPConnection) -> Services:
@@ -78,8 +86,8 @@ async def _boxes(services: Use, _: Administrator) -> Boxes:
     return await services.boxes.get()
 
 
-async def _way_out(services: Use, _: Administrator) -> ServerEgress:
-    return await services.boxes.way_out()
+async def _egress(services: Use, _: Administrator) -> ServerEgress:
+    return await services.egress.get()
 
 
 async def _runs(services: Use, _: Administrator) -> Runs:
@@ -94,7 +102,7 @@ async def _models(services: Use, _: Administrator) -> Models:
 UseModels = Annotated[Models, Depends(_models)]
 UseRuns = Annotated[Runs, Depends(_runs)]
 UseBoxes = Annotated[Boxes, Depends(_boxes)]
-UseWayOut = Annotated[ServerEgress, Depends(_way_out)]
+UseEgress = Annotated[ServerEgress, Depends(_egress)]
 
 
 def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:

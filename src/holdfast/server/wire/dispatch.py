@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.server.lazy import Lazy
 from holdfast.server.wire.ports import Ports
 
 if TYPE_CHECKING:
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 class Dispatch:
     """Decides by host and path alone, before anything else is looked at.
 
-    The relay is made when the first visitor comes: no start should wait for all that it loads.
+    The relay is made when the first visitor comes: no start should wait for all that it loads. Requests to the API
+    wait until that is loaded.
     """
 
-    def __init__(self, api: Any, ports: Ports, make_relay: Callable[[], PortRelay]) -> None:
+    def __init__(self, api: Lazy[Any], ports: Ports, make_relay: Callable[[], PortRelay]) -> None:
         self._api = api
         self.ports = ports
         self._make_relay = make_relay
@@ -31,4 +33,4 @@ class Dispatch:
         if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"]) is not None:
             await self.relay(scope, receive, send)
         else:
-            await self._api(scope, receive, send)
+            await (await self._api.get())(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The door of boxes: what a run may ask of Holdfast from inside its box, and nothing else of the server's surface.
+"""The guest API: what a run may ask of the server from inside its box, and nothing else.
 
 A connection is known by the box that it came from, and every request needs the token of a run in that box, also where
 the server itself asks nobody for a key. A runner appends to its thread in its own epoch, shows that it lives and renews
@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 import uvicorn
@@ -51,56 +51,77 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-TellTrouble = Callable[[str, str, str], Awaitable[None]]
-"""Of a thread and its run: why its model gives no answer."""
+T_co = TypeVar("T_co", covariant=True)
 
 
-class RunsAtTheDoor(Protocol):
-    """What the door has to know of runs."""
+class GuestRuns(Protocol):
+    """What runners and agents ask of the service of runs."""
 
     async def beat(self, run: str, epoch: int) -> str | None:
-        """It lives: write that down. Says how it is to end, if so. Raises where the run is over, or another's."""
+        """Record that the runner is alive. Returns how it is to end, if it is to end.
+
+        Raises if the run is over, or another runner has it.
+        """
         ...
 
     async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
-        """The error of a run whose agent was killed by a limit of its box; None where it was not. Raises as `beat`."""
+        """Returns the error of a run whose agent was killed by a limit of its box, or None. Raises as `beat` does."""
         ...
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         """Whether it is the thread's run now, in that epoch."""
         ...
 
+    async def report_model_error(self, thread: str, run: str, message: str) -> None:
+        """Write on the thread why the model of its run gives no answer."""
+        ...
+
+
+class Opening(Protocol[T_co]):
+    """A part of the server that may not be open yet."""
+
+    @property
+    def opened(self) -> T_co | None: ...
+
+    async def get(self) -> T_co: ...
+
 
 class ModelRelay(Protocol):
-    """Carries what an agent asks of its model, and adds the key."""
+    """Passes requests of an agent on to its model, and adds the key."""
 
     async def handle(
         self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: Callable[[str], Awaitable[None]] | None
     ) -> None:
-        """`tell` hears why a provider gave no answer."""
+        """`tell` is called with the reason when a provider gives no answer."""
         ...
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:
-        """An error as agents understand it."""
+        """Answer with an error in the form that agents understand."""
         ...
 
 
 class GuestApi:
-    """Given to the egress, which hands it connections; told of runs and models when those are open."""
+    """Serves the connections that the egress hands over. Until the runs are open, it answers "try again"."""
 
     def __init__(
-        self, surface: StreamSurface, access: Access, next_request_id: Callable[[], str], *, max_body: int
+        self,
+        surface: StreamSurface,
+        access: Access,
+        next_request_id: Callable[[], str],
+        runs: Opening[GuestRuns],
+        models: Opening[ModelRelay],
+        *,
+        max_body: int,
     ) -> None:
         self._surface = surface
         self._access = access
         self._next_request_id = next_request_id
         self._max_body = max_body
-        self._runs: RunsAtTheDoor | None = None
-        self._tell_trouble: TellTrouble | None = None
-        self._models: ModelRelay | None = None
+        self._runs = runs
+        self._models = models
         self._config = uvicorn.Config(
             self._answer,
-            http=_DoorWire,
+            http=_GuestProtocol,
             interface="asgi3",
             proxy_headers=False,
             loop="none",
@@ -114,15 +135,9 @@ class GuestApi:
         self._config.load()
         self._state = ServerState()
 
-    def serve(self, runs: RunsAtTheDoor, models: ModelRelay, tell_trouble: TellTrouble | None = None) -> None:
-        """From now on. Who came before was told to try again. `tell_trouble` hears of models that give no answer."""
-        self._runs = runs
-        self._tell_trouble = tell_trouble
-        self._models = models
-
     async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:
         loop = asyncio.get_running_loop()
-        wire = _DoorWire(self._config, self._state, {"box": box}, _loop=loop)
+        wire = _GuestProtocol(self._config, self._state, {"box": box}, _loop=loop)
         wire.ahead = ahead
         transport: asyncio.Transport | None = None
         try:
@@ -153,7 +168,7 @@ class GuestApi:
         except _Left:
             return
         except Exception:
-            log.exception("a request at the door of box %s failed", scope["state"]["box"])
+            log.exception("a request from box %s failed", scope["state"]["box"])
             message = "the server failed; the log says more under this request id"
             response = Response(500, [JSON_TYPE], error_body("internal", message, request_id))
         await _send(send, response)
@@ -210,28 +225,30 @@ class GuestApi:
         return _json({"token": issued.token, "expires_at": issued.expires_at})
 
     async def _model(self, scope: Any, receive: Receive, send: Send) -> None:
-        if self._models is None:
+        runs = self._runs.opened
+        if runs is None:
             await _send(send, Response(503, [JSON_TYPE, (b"retry-after", b"1")], b'{"error":{"message":"starting"}}'))
             return
+        models = await self._models.get()
         headers = dict(scope["headers"])
         credential = bearer(headers) or headers.get(b"x-api-key", b"").decode("latin-1") or None
         try:
             grant = self._access.grant_run(credential, scope["state"]["box"])
             if grant.scope is not RunScope.MODEL:
                 raise Forbidden("this token is not for a model")
-            if not await self._open_runs().lives(grant.thread, grant.run, grant.epoch):
+            if not await runs.lives(grant.thread, grant.run, grant.epoch):
                 raise Forbidden(f"run {grant.run} is over: its model is not asked any more")
         except StreamError as error:
-            await self._models.refuse(scope, send, error.status, error.message)
+            await models.refuse(scope, send, error.status, error.message)
             return
-        trouble = self._tell_trouble
-        tell = None if trouble is None else partial(trouble, grant.thread, grant.run)
-        await self._models.handle(scope, receive, send, grant, tell=tell)
+        tell = partial(runs.report_model_error, grant.thread, grant.run)
+        await models.handle(scope, receive, send, grant, tell=tell)
 
-    def _open_runs(self) -> RunsAtTheDoor:
-        if self._runs is None:
+    def _open_runs(self) -> GuestRuns:
+        runs = self._runs.opened
+        if runs is None:
             raise StoreUnavailable("the server is starting", hint="try again in a moment")
-        return self._runs
+        return runs
 
     async def _body(self, receive: Receive) -> bytes:
         pieces, size = [], 0
@@ -256,7 +273,7 @@ class _Left(Exception):
     """Nobody is there to be answered."""
 
 
-class _DoorWire(HttpToolsProtocol):
+class _GuestProtocol(HttpToolsProtocol):
     """A connection. Its head is bounded in size and time: whatever is at the other end is hostile."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -13,8 +13,10 @@ from typing import Any, Final
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection
-from holdfast.server.lazy.boxes import LazyBoxes
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
+from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.port_response import Answer, CutShort, Head
 from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Ports, Visit, for_the_client
 from holdfast.threads.errors import StreamError
@@ -49,7 +51,8 @@ class PortRelay:
     def __init__(
         self,
         ports: Ports,
-        boxes: LazyBoxes,
+        boxes: Lazy[Boxes],
+        shutdown: Shutdown,
         metrics: Metrics,
         next_request_id: Callable[[], str],
         *,
@@ -58,6 +61,7 @@ class PortRelay:
     ) -> None:
         self.ports = ports
         self.boxes = boxes
+        self._shutdown = shutdown
         self._metrics = metrics
         self._next_request_id = next_request_id
         self._connect_seconds = connect_seconds
@@ -134,7 +138,7 @@ class PortRelay:
             passing = answer_headers(visit, head)
             started.append(head)
             await send({"type": "http.response.start", "status": head.status, "headers": passing})
-            async for piece in self.boxes.until_stopping(answer.body(head)):
+            async for piece in self._shutdown.until_stopping(answer.body(head)):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from holdfast.boxes.process import Connection
-from holdfast.server.lazy.boxes import Stopping
+from holdfast.server.shutdown import Stopping
 from holdfast.server.wire.box_hosts import PortTarget
 from holdfast.server.wire.port_relay import PortRelay, SlowAnswer, answer_headers, refusal, request_head
 from holdfast.server.wire.port_response import Answer, CutShort, Head

@@ -1,1 +1,0 @@
-"""Services that are loaded and opened in the background, while the server already answers requests."""

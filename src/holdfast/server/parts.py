@@ -1,0 +1,247 @@
+"""The parts of a server that are opened in the background: egress, boxes, models, runs, interpreters.
+
+Each opener loads its modules in a thread, waits for the parts that it needs, and cleans up after itself. This module
+itself loads none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.server.lazy import Lazy, load_in_thread
+
+if TYPE_CHECKING:
+    from holdfast.boxes.box import Box
+    from holdfast.boxes.network_policy import Egress
+    from holdfast.boxes.provider import Provider
+    from holdfast.boxes.service.boxes import Boxes
+    from holdfast.egress import GuestApi
+    from holdfast.egress.models import ModelGateway, Models
+    from holdfast.harnesses.harness import Harness
+    from holdfast.runs.service import Runs
+    from holdfast.server.clocks import Clocks
+    from holdfast.server.egress import Outside, ServerEgress
+    from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.storage.sqlite.boxes import SqliteBoxes
+    from holdfast.threads.access import Access
+    from holdfast.threads.projection import Projection
+    from holdfast.threads.seals import Seals
+    from holdfast.threads.service import Threads
+    from holdfast.threads.store import StreamStore
+
+log = logging.getLogger(__name__)
+
+FindAgent = Callable[[str], "Harness"]
+"""Returns an agent by its name. Raises `UnknownAgent`."""
+
+OpenProviders = Callable[["Egress"], Awaitable["Mapping[str, Provider]"]]
+
+_KERNEL_START: Final = "holdfast.interpreter.kernel.start"
+
+
+async def _load(*modules: str) -> None:
+    """Import modules without holding up the event loop: some take long."""
+    wanted = [name for name in modules if name not in sys.modules]
+    if wanted:
+        await load_in_thread(lambda: [importlib.import_module(name) for name in wanted])
+
+
+@asynccontextmanager
+async def open_egress(
+    database: Path, make_outside: Callable[[], Outside], guest_api: GuestApi
+) -> AsyncIterator[ServerEgress]:
+    await _load("holdfast.server.egress")
+    from holdfast.server.egress import ServerEgress
+
+    egress = ServerEgress(database, await asyncio.to_thread(make_outside), door=guest_api)
+    try:
+        await egress.open()
+        yield egress
+    finally:
+        await egress.close()
+
+
+@asynccontextmanager
+async def open_boxes(
+    database: Path, egress: Lazy[ServerEgress], open_providers: OpenProviders, *, node: str, pool: int
+) -> AsyncIterator[Boxes]:
+    """`pool` boxes are kept ready at most. Boxes outlive the service."""
+    await _load(
+        "holdfast.boxes.service.boxes",
+        "holdfast.storage.sqlite.boxes",
+        # What WebSockets and ports need, so that the first visitor does not wait for it.
+        "holdfast.server.wire.websocket_protocol",
+        "holdfast.server.wire.tunnel",
+    )
+    from holdfast.boxes.service.boxes import Boxes
+    from holdfast.boxes.service.pool import PoolSettings
+    from holdfast.storage.sqlite.boxes import SqliteBoxes
+
+    async with SqliteBoxes(database) as rows, _providers(open_providers, await egress.get()) as providers:
+        await _release_leases(rows)
+        settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
+        boxes = Boxes(rows, providers, node=node, pool=settings)
+        # The first sweep may have much to clean up: nothing waits for it.
+        sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
+        sweep.add_done_callback(_log_sweep)
+        try:
+            yield boxes
+        finally:
+            sweep.cancel()
+            await asyncio.gather(sweep, return_exceptions=True)
+            await boxes.close()
+
+
+@asynccontextmanager
+async def _providers(open_providers: OpenProviders, egress: ServerEgress) -> AsyncIterator[Mapping[str, Provider]]:
+    providers = await open_providers(egress.proxy)
+    try:
+        yield providers
+    finally:
+        for name, provider in providers.items():
+            try:
+                await provider.close()
+            except Exception:
+                log.exception("provider %s did not close", name)
+
+
+async def _release_leases(rows: SqliteBoxes) -> None:
+    """A home has one server at a time: leases in it belong to one that was killed. Its work can be taken up at once."""
+    try:
+        await rows.release_all()
+    except Exception as error:  # a full disk, for example: then the leases expire by themselves
+        log.warning("the leases of the last server are left to expire: %s", error)
+
+
+def _log_sweep(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the first sweep of boxes failed", exc_info=error)
+
+
+async def _start_kernel(box: Box) -> None:
+    await _load(_KERNEL_START)
+    from holdfast.interpreter.kernel.start import furnish
+
+    await furnish(box)
+
+
+@asynccontextmanager
+async def open_models(database: Path, secret: bytes) -> AsyncIterator[Models]:
+    """`secret` seals their keys."""
+    await _load("holdfast.storage.sqlite.models")
+    from holdfast.egress.models import Models
+    from holdfast.storage.sqlite.database import Database
+    from holdfast.storage.sqlite.models import SqliteModels
+
+    async with Database(database) as opened, Models(SqliteModels(opened), secret) as models:
+        yield models
+
+
+@asynccontextmanager
+async def open_gateway(models: Lazy[Models], egress: Lazy[ServerEgress]) -> AsyncIterator[ModelGateway]:
+    opened = await models.get()
+    from holdfast.egress.models import ModelGateway
+
+    gateway = ModelGateway(opened, (await egress.get()).make_upstream)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
+@asynccontextmanager
+async def open_runs(
+    store: StreamStore,
+    threads: Threads,
+    projection: Projection,
+    access: Access,
+    seals: Seals,
+    boxes: Lazy[Boxes],
+    egress: Lazy[ServerEgress],
+    models: Lazy[Models],
+    find_agent: FindAgent,
+    home: Path,
+    clocks: Clocks,
+) -> AsyncIterator[Runs]:
+    """Runs outlive the service."""
+    opened = await boxes.get()
+    await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
+    from holdfast.harnesses.installation import Tools
+    from holdfast.runs.agents import InstalledAgents
+    from holdfast.runs.launch import Launcher
+    from holdfast.runs.reconcile import Thresholds
+    from holdfast.runs.run_log import RunLog
+    from holdfast.runs.service import Runs
+    from holdfast.runs.workspace_store import Workspaces
+
+    workspaces = Workspaces(home / "workspaces")
+    await asyncio.to_thread(workspaces.sweep)
+    run_log = RunLog(store, threads, seals, clocks.now)
+    launcher = Launcher(
+        log=run_log,
+        boxes=opened,
+        workspaces=workspaces,
+        agents=InstalledAgents(Tools(home), find_agent),
+        models=await models.get(),
+        access=access,
+        pack=lambda harness: harness.archive(),
+        ticks=clocks.ticks,
+        network_ready=(await egress.get()).ready,
+    )
+    runs = Runs(
+        store,
+        threads,
+        projection,
+        opened,
+        launcher,
+        run_log,
+        workspaces,
+        ticks=clocks.ticks,
+        thresholds=Thresholds(launch=0),  # a home has one server at a time: no other can be at a launch
+    )
+    try:
+        await runs.start()
+        yield runs
+    finally:
+        await runs.close()
+
+
+@asynccontextmanager
+async def open_interpreters(
+    store: StreamStore,
+    threads: Threads,
+    seals: Seals,
+    boxes: Lazy[Boxes],
+    egress: Lazy[ServerEgress],
+    models: Lazy[Models],
+    gateway: Lazy[ModelGateway],
+    home: Path,
+    environment: Mapping[str, str],
+) -> AsyncIterator[ServerInterpreters]:
+    """`environment`: the variables that the package tools of this machine use when a template is built.
+
+    The boxes of interpreters outlive the service.
+    """
+    await _load("holdfast.server.interpreters", "holdfast.server.template_builder")
+    from holdfast.server.interpreter_host import ServerHost
+    from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.server.template_builder import ServerTemplates
+
+    opened, network = await boxes.get(), await egress.get()
+    templates = ServerTemplates(opened, network.ready, home, environment)
+    new_host = partial(
+        ServerHost, opened, network.ready, store, threads, await models.get(), await gateway.get(), templates
+    )
+    interpreters = ServerInterpreters(opened, store, threads, seals, new_host)
+    try:
+        yield interpreters
+    finally:
+        await interpreters.close()

@@ -1,0 +1,54 @@
+"""Tells long-lived responses that the server stops, so that they do not hold it up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TypeVar
+
+from holdfast.threads.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+
+class Stopping(StoreUnavailable):
+    """The server stops. What it was doing in a box goes on there, or was ended."""
+
+
+class Shutdown:
+    """Begins once, and never ends."""
+
+    def __init__(self) -> None:
+        self._begun = asyncio.Event()
+
+    def begin(self) -> None:
+        """End every iteration of `until_stopping`."""
+        self._begun.set()
+
+    async def until_stopping(self, pieces: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Yields what may go on for ever, such as the output of a process. Raises `Stopping` when the server stops."""
+        stopping = asyncio.ensure_future(self._begun.wait())
+        following: asyncio.Future[T] | None = None
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(pieces))
+                await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    raise Stopping("the server stops", hint="ask again when it is back")
+                try:
+                    piece = following.result()
+                except StopAsyncIteration:
+                    return
+                yield piece
+        finally:
+            stopping.cancel()
+            if following is not None and not following.done():
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            await close_pieces(pieces)
+
+
+async def close_pieces(pieces: AsyncIterator[T]) -> None:
+    """Let an async generator clean up after itself now."""
+    if isinstance(pieces, AsyncGenerator):
+        await pieces.aclose()
