@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import BoxError, Unsupported
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.protocol import pack
@@ -23,6 +24,7 @@ from holdfast.interpreter.kernel.context import Context, ContextRefused
 from holdfast.interpreter.kernel.execution import Running
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider
+from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -522,3 +524,13 @@ async def test_a_start_takes_no_files_of_the_box_and_leaves_none(box: Box, tmp_p
     finally:
         await kernels.end()
         await box.files.delete("json.py")
+
+
+async def test_a_box_without_connections_is_refused_by_name(tmp_path: Path) -> None:
+    async with DummyProvider(tmp_path, capabilities=CAPABILITIES - {Capability.CONNECT}) as provider:
+        box = await provider.create(BoxSpec(), id="closed")
+        kernels = await Kernels.start(box)
+        with pytest.raises(Unsupported, match="provider dummy has no connect"):
+            await kernels.context()
+        await kernels.end()
+        await box.delete()

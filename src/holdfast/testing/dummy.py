@@ -558,6 +558,7 @@ class DummyBox(Box):
         return closed
 
     async def connect(self, port: int) -> Connection:
+        require(self._provider.name, self._provider.capabilities, Capability.CONNECT)
         await self._awake()
         await self._provider.point("connect")
         if not isinstance(port, int) or not 0 < port < 65536:

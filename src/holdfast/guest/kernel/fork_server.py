@@ -94,7 +94,6 @@ class ForkServer:
         _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
         _signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         self._tell = tell
-        self._broker: tuple[int, int] | None = None
         """Its process and its port."""
         self._alone: float | None = config.get("alone")
         """Seconds without a host after which it ends."""
@@ -189,9 +188,6 @@ class ForkServer:
             living = [{"id": each.id, "pid": each.pid} for each in self._living.values()]
             _say(connection, {"t": "contexts", "living": living, "ended": self._ended})
             return
-        if kind == "broker":
-            _say(connection, {"t": "broker", "port": self._find_broker(connection)})
-            return
         id = document["context"]
         if not isinstance(id, str) or not 0 < len(id) <= 128:
             raise ValueError("a context needs a name")
@@ -239,29 +235,6 @@ class ForkServer:
         os.kill(context.pid, _signal.SIGKILL)
         process_tree.send_to(doomed, process_tree.SIGKILL)
         self._bury(context.pid, 128 + _signal.SIGKILL)  # nobody is to be handed on to it any more
-
-    def _find_broker(self, connection: _socket.socket) -> int:
-        """The port of a process that keeps connections for a host that cannot. Started where there is none."""
-        if self._broker is None:
-            listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(128)
-            here = self._listener.getsockname()[1]
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    import socket
-
-                    from holdfast.guest.kernel import broker
-
-                    connection.close()
-                    self._let_go()
-                    broker.run(socket.socket(fileno=listener.detach()), here, self._config["token"])
-                finally:
-                    os._exit(1)
-            self._broker = (pid, listener.getsockname()[1])
-            listener.close()
-        return self._broker[1]
 
     # --- contexts ---
 
@@ -365,8 +338,6 @@ class ForkServer:
             self._bury(pid, os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
     def _bury(self, pid: int, code: int) -> None:
-        if self._broker is not None and self._broker[0] == pid:
-            self._broker = None
         for point in list(self._points.values()):
             if point.pid == pid:
                 self._points.pop(point.id).control.close()

@@ -26,7 +26,6 @@ from holdfast.boxes.process import Connection, Process, ProcessState
 from holdfast.guest.kernel.protocol import Garbage, Unpacker, pack
 from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.kernel.broker import Broker
 from holdfast.interpreter.kernel.context import CONNECT_SECONDS, Context
 from holdfast.time_limit import time_limit
 
@@ -63,8 +62,6 @@ class Kernels:
         self.alone = alone
         """Told with every attach: who started it may not have known."""
         self._contexts: dict[str, Context] = {}
-        self._broker: Broker | None = None
-        """For a box that can only be asked."""
 
     @classmethod
     async def start(
@@ -170,9 +167,7 @@ class Kernels:
             async with time_limit(CONNECT_SECONDS):
                 return await self.box.connect(self.port)
         except Unsupported:
-            if self._broker is None:
-                self._broker = Broker(self.box, self.port, self.token)
-            return self._broker.connect()
+            raise  # by its name: the box's provider cannot have interpreters
         except (ConnectRefused, BoxGone, BoxNotFound, BoxStopped) as error:
             raise KernelLost(f"the kernel of box {self.box.id} has ended: {error.message}") from None
         except (BoxError, TimeoutError) as error:

@@ -1,30 +1,27 @@
-"""The bridge through a real box: by a connection, and by a broker where a box can only be asked. One contract for both,
-then what is of the broker alone, then code in the box that attacks its host."""
+"""The bridge through a real box, on this machine and at the end of one byte stream: one contract for both. Then code in
+the box that attacks its host."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.egress.model_world import make_world
-from tests.interpreter.ways import AskedBox
+from tests.providers.stream.over_pipes import PipesProvider
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, BoxUnreachable, Refused
+from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ask
-from holdfast.guest.kernel.protocol import pack
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
-from holdfast.interpreter.errors import InterpreterError, KernelLost
+from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.host import Completion
-from holdfast.interpreter.kernel.broker import Broker
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import Execution
@@ -36,26 +33,19 @@ WAIT = 30.0
 names = (f"context-{number}" for number in itertools.count())
 
 
-@pytest.fixture(scope="module")
-async def local_box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
-    async with LocalProvider(tmp_path_factory.mktemp("bridged")) as provider:
-        box = await provider.create(BoxSpec(), id="bridged")
+@pytest.fixture(scope="module", params=["local", "stream"])
+async def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
+    folder = tmp_path_factory.mktemp("bridged")
+    spec = BoxSpec(network=NetworkPolicy(Network.OPEN if request.param == "stream" else Network.NONE))
+    async with PipesProvider(folder) if request.param == "stream" else LocalProvider(folder) as provider:
+        box = await provider.create(spec, id="bridged")
         yield box
         await box.delete()
 
 
-@pytest.fixture(scope="module", params=["connection", "broker"])
-async def kernels(request: pytest.FixtureRequest, local_box: Box) -> AsyncIterator[Kernels]:
-    kernels = await Kernels.start(AskedBox(local_box) if request.param == "broker" else local_box)
-    yield kernels
-    await kernels.end()
-
-
 @pytest.fixture(scope="module")
-async def asked(local_box: Box) -> AsyncIterator[Kernels]:
-    """By the broker alone, with short leases."""
-    kernels = await Kernels.start(AskedBox(local_box))
-    kernels._broker = Broker(kernels.box, kernels.port, kernels.token, lease=0.5)
+async def kernels(box: Box) -> AsyncIterator[Kernels]:
+    kernels = await Kernels.start(box)
     yield kernels
     await kernels.end()
 
@@ -388,211 +378,3 @@ async def test_an_answer_that_was_forged_ends_no_execution_of_another(kernels: K
                 await box.run("kernel.line.send({'t': 'done', 'id': 'x-other', 'error': None})")
             assert (await running).value == 1
         assert looked == []
-
-
-# --- the broker alone -----------------------------------------------------------------------------------------------
-
-
-async def test_answers_to_requests_that_are_lost_lose_and_repeat_nothing(asked: Kernels) -> None:
-    box = asked.box
-    assert isinstance(box, AskedBox)
-    went: list[int] = []
-
-    async def note(x: int) -> int:
-        went.append(x)
-        if x % 3 == 1:
-            box.fail_next = [BoxUnreachable("the network is away")] * 2
-        return x
-
-    async with bridged(asked, tools=[note]) as bridge:
-        made = await bridge.run("made = []\nfor n in range(8):\n    print('line', n)\n    made.append(note(n))\nmade")
-        box.fail_next = []
-        assert made.value == list(range(8))
-        assert went == list(range(8))
-        assert made.stdout == "".join(f"line {n}\n" for n in range(8))
-
-
-async def test_a_call_under_way_is_renewed_and_not_given_out_again(asked: Kernels) -> None:
-    began, go_on, went = asyncio.Event(), asyncio.Event(), []
-
-    async def slow() -> str:
-        went.append(1)
-        began.set()
-        await go_on.wait()
-        return "done"
-
-    async with bridged(asked, tools=[slow]) as bridge:
-        running = asyncio.create_task(bridge.run("slow()"))
-        await began.wait()
-        connection: Any = bridge.context._connection
-        claims = dict(connection._claims)
-        seen = asked.box.requests  # type: ignore[attr-defined]
-        await until(lambda: asked.box.requests > seen + 8)  # type: ignore[attr-defined]  # more than a lease
-        assert connection._claims == claims
-        go_on.set()
-        assert (await running).value == "done"
-        assert went == [1]
-
-
-async def test_a_host_that_is_gone_leaves_its_claims_to_the_next_and_can_answer_no_more(asked: Kernels) -> None:
-    broker = asked._broker
-    assert broker is not None
-    async with bridged(asked, tools={"look": lambda: 1}) as bridge:
-        assert (await bridge.run("1")).ok  # the tools are known there
-        id = bridge.context.id
-        await bridge.context.close()
-        first = await held(broker, id)
-        await put(broker, id, first, 1, {"t": "execute", "id": "x-1", "code": "look()"})
-        claim, call = await taken(broker, id, first, "call")
-        second = await held(broker, id)
-        with pytest.raises(Refused, match="another host holds this context"):
-            await put(broker, id, first, 2, {"t": "answer", "call": call["id"], "ok": True}, call["id"], claim)
-        another, again = await taken(broker, id, second, "call")
-        assert again["id"] == call["id"]
-        assert another != claim
-        answer = {"t": "answer", "call": call["id"], "ok": True}
-        assert await put(broker, id, second, 1, answer, call["id"], claim) == [call["id"]]  # stale
-        assert await put(broker, id, second, 2, answer, call["id"], another) == []
-        assert await put(broker, id, second, 2, {"t": "nonsense"}) == []  # it came before: not said again
-        with pytest.raises(Refused, match="number 9 is missing"):
-            await put(broker, id, second, 9, answer)
-        _, done = await taken(broker, id, second, "done")
-        assert done["id"] == "x-1"
-
-
-async def test_a_lease_that_runs_out_is_reissued(asked: Kernels) -> None:
-    broker = asked._broker
-    assert broker is not None
-    async with bridged(asked, tools={"look": lambda: 1}) as bridge:
-        assert (await bridge.run("1")).ok
-        id = bridge.context.id
-        await bridge.context.close()
-        holder = await held(broker, id, lease=0.5)
-        await put(broker, id, holder, 1, {"t": "execute", "id": "x-1", "code": "look()"})
-        claim, call = await taken(broker, id, holder, "call")
-        # Confirmed, and then neither renewed nor answered.
-        await broker.ask({"t": "take", "context": id, "holder": holder, "done": claim})
-        another, again = await taken(broker, id, holder, "call", wait=20)
-        assert again["id"] == call["id"]
-        assert another != claim
-
-
-async def test_a_broker_that_ends_is_started_again_and_nothing_is_lost(asked: Kernels, local_box: Box) -> None:
-    began, go_on, went = asyncio.Event(), asyncio.Event(), []
-
-    async def slow(x: int) -> int:
-        went.append(x)
-        began.set()
-        await go_on.wait()
-        return x
-
-    async with bridged(asked, tools={"slow": slow, "quick": lambda: 0}) as bridge:
-        running = asyncio.create_task(bridge.run("quick()\nslow(5)"))
-        await began.wait()
-        connection = bridge.context._connection
-        broker = asked._broker
-        assert broker is not None
-        port = broker._port
-        pid = await local_box.exec(["python3", "-c", LISTENER, str(port)])
-        assert pid.exit_code == 0, pid.stderr
-        await until(lambda: bridge.context._connection not in (None, connection))
-        go_on.set()
-        assert (await running).value == 5
-        assert went == [5]
-        assert broker._port != port
-
-
-LISTENER = """
-import os, signal, sys
-wanted = "%04X" % int(sys.argv[1])
-lines = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
-inode = next(line[9] for line in lines if line[1].endswith(":" + wanted) and line[3] == "0A")
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        links = [os.readlink("/proc/%s/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%s/fd" % pid)]
-    except OSError:
-        continue
-    if "socket:[%s]" % inode in links:
-        os.kill(int(pid), signal.SIGKILL)
-        sys.exit(0)
-sys.exit("nobody")
-"""
-
-
-async def test_requests_are_bounded_and_nobody_is_heard_without_the_token(asked: Kernels, local_box: Box) -> None:
-    broker = asked._broker
-    assert broker is not None
-    with pytest.raises(Refused):
-        await broker.ask({"t": "take", "context": "nobody", "holder": "x"})
-    with pytest.raises(Refused):
-        await broker.ask({"t": "anything"})
-    port = broker._port
-    assert port is not None
-    wrong = Broker(asked.box, asked.port, "not the token")
-    wrong._port = port
-    with pytest.raises(BoxError, match="hung up before it answered"):
-        await wrong.ask({"t": "take", "context": "nobody", "holder": "x"})
-    for request in (b"x" * 100, (1 << 31).to_bytes(4, "big") * 2, pack({"t": "take", "token": 5})):
-        with contextlib.suppress(BoxUnreachable):  # it may hang up before it was told all
-            assert await broker._exec(port, request, WAIT) == b""
-    flood = f"""
-import socket
-held = [socket.create_connection(("127.0.0.1", {port})) for _ in range(100)]
-for each in held:
-    each.settimeout(20)
-print(sum(each.recv(1) == b"" for each in held[64:]))
-"""
-    done = await local_box.exec(["python3", "-c", flood])
-    assert int(done.stdout) >= 36 - 2, done.stderr
-    async with bridged(asked, tools={"look": lambda: 1}) as bridge:
-        assert (await bridge.run("look()")).value == 1
-
-
-async def test_a_kernel_that_has_ended_is_lost_by_this_way_too(local_box: Box) -> None:
-    kernels = await Kernels.start(AskedBox(local_box))
-    context = await kernels.context()
-    assert (await context.execute("1 + 1")).value == 2
-    await kernels.end()
-    again = Kernels(kernels.box, kernels.process, kernels.port, kernels.token)
-    with pytest.raises(KernelLost):
-        await again.context()
-    with pytest.raises(KernelLost):
-        await again.contexts()
-
-
-async def held(broker: Broker, context: str, *, lease: float = 60.0) -> str:
-    answer, _ = await broker.ask({"t": "open", "context": context, "lease": lease})
-    return str(answer["holder"])
-
-
-async def taken(
-    broker: Broker, context: str, holder: str, wanted: str, *, wait: float = 5.0
-) -> tuple[str, dict[str, Any]]:
-    """The first message of that kind, and the claim under which it is out. Those before it are confirmed."""
-    claim = ""
-    async with asyncio.timeout(WAIT):
-        while True:
-            asking = {"t": "take", "context": context, "holder": holder, "done": claim, "wait": wait}
-            answer, body = await broker.ask(asking, wait=wait)
-            claim = str(answer.get("claim", ""))
-            for document in documents(body):
-                if document["t"] == wanted:
-                    return claim, document
-
-
-def documents(body: bytes) -> list[dict[str, Any]]:
-    found = []
-    while body:
-        told, length = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
-        found.append(json.loads(body[8 : 8 + told]))
-        body = body[8 + told + length :]
-    return found
-
-
-async def put(
-    broker: Broker, context: str, holder: str, number: int, document: dict[str, Any], call: str = "", claim: str = ""
-) -> list[str]:
-    message = pack(document)
-    asked = {"t": "put", "context": context, "holder": holder, "number": number}
-    answer, _ = await broker.ask({**asked, "parts": [[len(message), call, claim]]}, message)
-    return list(answer["stale"])
