@@ -19,9 +19,9 @@ from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import BoxSpec
 from holdfast.cli.errors import CommandError
+from holdfast.cli.options import Where
 from holdfast.cli.server import down, start
 from holdfast.cli.server.purge import check_home, remove_folder
-from holdfast.cli.session import Where
 from holdfast.local_server import RunningServer, find_running, is_alive, read_running
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from tests.images.kitchen import Steps, pieces
 from tests.providers.docker.engine import python_files
 from tests.providers.local.networking import networked
@@ -27,9 +26,8 @@ from tests.providers.local.networking import networked
 from holdfast import Interpreter
 from holdfast.boxes.images import Image
 from holdfast.boxes.spec import BoxSpec
+from holdfast.cli.app import run as run_command
 from holdfast.cli.errors import CommandError
-from holdfast.cli.interpreter import commands as interpreter_command
-from holdfast.cli.interpreter import template as template_command
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop, Workshop
 from holdfast.images.errors import InvalidRecipe, StepFailed
@@ -399,10 +397,7 @@ def test_the_command_that_needs_a_template_shows_how_it_is_built(
     code.write_text("import m; m.version")
     for expected in (True, False):
         capfd.readouterr()
-        root = typer.Typer(rich_markup_mode=None)
-        root.add_typer(interpreter_command.group)
-        arguments = ["interpreter", "run", str(code), "--template", small, "--home", str(home)]
-        assert root(args=arguments, standalone_mode=False) == 0
+        assert run_command(["interpreter", "run", str(code), "--template", small, "--home", str(home)]) == 0
         said = capfd.readouterr()
         assert said.out == "5\n"
         assert said.err.count("is missing: it is built now") == expected
@@ -411,13 +406,9 @@ def test_the_command_that_needs_a_template_shows_how_it_is_built(
 
 @pytest.fixture
 def command(home: Path, capfd: pytest.CaptureFixture[str]) -> Any:
-    root = typer.Typer(rich_markup_mode=None)
-    root.callback()(lambda: None)
-    root.add_typer(template_command.app)
-
     def run(*arguments: str) -> str:
         capfd.readouterr()
-        root(args=["template", *arguments, "--home", str(home)], standalone_mode=False)
+        run_command(["interpreter", "template", *arguments, "--home", str(home)])
         return capfd.readouterr().out
 
     return run

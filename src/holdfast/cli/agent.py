@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.model import model_state
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, write_field, write_json, write_line, write_table
 
 if TYPE_CHECKING:
     from holdfast.client import AgentRecord, Client
 
-group = typer.Typer(name="agent", help="Agents: which there are, and with which models.", no_args_is_help=True)
 
-
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.add_typer(group)
-
-
-@group.command("list")
-def list_(
-    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def list_(*, where: Where, as_json: JsonOption = False) -> None:
     """List the agents, each with the models that it can use now."""
 
     async def work(client: Client) -> list[AgentRecord]:
         return await client.agents.list()
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json({"agents": [each.to_json() for each in found]})
         return
@@ -47,12 +37,10 @@ def list_(
     write_table(("name", "agent", "version", "apis", "models"), rows)
 
 
-@group.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.", show_default=False)],
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the agent.", show_default=False)],
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show an agent, and every model that it can be used with.
@@ -63,7 +51,7 @@ def show(
     async def work(client: Client) -> AgentRecord:
         return await client.agents.get(name)
 
-    agent = ask(Where(server, api_key, home), work)
+    agent = ask(where, work)
     if as_json:
         write_json(agent.to_json())
         return

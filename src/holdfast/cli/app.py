@@ -1,110 +1,97 @@
-"""The root of the command line: finds the command's module, runs it, and turns whatever goes wrong into a message."""
+"""The root of the command line: finds the command, runs it, and turns whatever goes wrong into a message."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
-from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from holdfast import __version__
 from holdfast.cli.command_name import as_called, command_name, forget_target
+from holdfast.cli.commands import find, load
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.parameters import Signature, signature_of
+from holdfast.cli.parser import parse
 
-COMMANDS: Final = {
-    "demo": "holdfast.cli.demo",
-    "run": "holdfast.cli.run.launch",
-    "runs": "holdfast.cli.run.list",
-    "resume": "holdfast.cli.run.resume",
-    "attach": "holdfast.cli.run.attach",
-    "steer": "holdfast.cli.run.steer",
-    "cancel": "holdfast.cli.run.cancel",
-    "diff": "holdfast.cli.run.diff",
-    "up": "holdfast.cli.server.up",
-    "down": "holdfast.cli.server.down",
-    "thread": "holdfast.cli.thread.commands",
-    "box": "holdfast.cli.box.commands",
-    "interpreter": "holdfast.cli.interpreter.commands",
-    "volume": "holdfast.cli.volume",
-    "image": "holdfast.cli.image.commands",
-    "egress": "holdfast.cli.egress",
-    "agent": "holdfast.cli.agent",
-    "model": "holdfast.cli.model",
-    "key": "holdfast.cli.key",
-    "backup": "holdfast.cli.server.backup",
-    "check": "holdfast.cli.server.check",
-    "compact": "holdfast.cli.server.compact",
-    "doctor": "holdfast.cli.server.doctor",
-    "purge": "holdfast.cli.server.purge",
-}
-"""In the order of the help. Each is in a module with a function `register(app, wanted)`.
-
-`wanted` is the word after the command's name: a group may register that command only.
-"""
+if TYPE_CHECKING:
+    import typer
 
 _COMPLETION: Final = "_HOLDFAST_COMPLETE"
 """By this a shell asks for completions."""
 _THEIRS: Final = re.compile(r": (?:Value error|Assertion failed), ")
 """What is put before the reason why a value is refused, and says nothing to people."""
-_ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
-
-
-def build(arguments: list[str]) -> typer.Typer:
-    """The application, with all commands; or with one only, where the arguments name it."""
-    app = typer.Typer(
-        name="holdfast",
-        help=_ABOUT,
-        no_args_is_help=True,
-        rich_markup_mode=None,  # plain help reads as well in a pipe, and costs no import of rich
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    )
-    app.callback()(_root)
-    named = arguments[0] if arguments and arguments[0] in COMMANDS else None
-    for name, module in COMMANDS.items():
-        if named in (None, name):
-            import_module(module).register(app, arguments[1] if named and arguments[1:] else None)
-    return app
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line, and return its exit code."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours
-    command: Any = None
     try:
-        command = typer.main.get_command(build(arguments))
-        _name_as_called(command)
-        result: Any = command.main(
-            args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
-        )
+        result = _run(arguments, as_json=as_json)
     except CommandError as error:
         if error.exit is Exit.USAGE and error.next_step is None:
-            error.next_step = " ".join(["holdfast", *_words_of(command, arguments), "--help"])
+            error.next_step = " ".join(["holdfast", *find(arguments)[1], "--help"])
         print_error(error, as_json=as_json)
         return error.exit
-    except typer.TyperException as error:
-        return _explain_usage(error, as_json=as_json)
-    except typer.Abort:
+    except EOFError:
+        sys.stderr.write("\n")
         return Exit.INTERRUPTED
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        _stop_writing()
+        return Exit.FAILURE
     finally:
         forget_target()
     return result if isinstance(result, int) else Exit.OK
 
 
-def _words_of(command: Any, arguments: list[str]) -> list[str]:
-    """The words that name the command: `box create`."""
-    words: list[str] = []
-    for word in arguments:
-        command = getattr(command, "commands", {}).get(word)
-        if command is None:
-            break
-        words.append(word)
-    return words
+def _run(arguments: list[str], *, as_json: bool) -> Any:
+    found, words = find(arguments)
+    if isinstance(found, str) and _COMPLETION not in os.environ:
+        command = load(found)
+        signature = signature_of(command)
+        values = parse(signature, arguments[len(words) :], os.environ)
+        if values is not None:
+            _call_back(signature, values)
+            return command(**signature.arguments(values))
+    return _run_typer(arguments, as_json=as_json)
+
+
+def _call_back(signature: Signature, values: dict[str, Any]) -> None:
+    """Tell the options that want to know what became of them."""
+    for each in signature.parameters:
+        if each.declaration is not None and (callback := each.declaration.settings.get("callback")):
+            callback(values.get(each.name))
+
+
+def _stop_writing() -> None:
+    """Whoever reads our output has gone: Python must not complain of that while it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _run_typer(arguments: list[str], *, as_json: bool) -> Any:
+    """Help, completion and mistakes; and correct lines that are written in an unusual way."""
+    import typer
+
+    from holdfast.cli.typer_app import build
+
+    command: Any = typer.main.get_command(build(arguments))
+    _name_as_called(command)
+    try:
+        return command.main(
+            args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
+        )
+    except typer.TyperException as error:
+        return _explain_usage(error, as_json=as_json)
+    except typer.Abort:
+        return Exit.INTERRUPTED
 
 
 def _program_name(arguments: list[str]) -> str:
@@ -129,17 +116,3 @@ def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
     command = context.command_path if context is not None else command_name()
     print_error(CommandError(message, next_step=f"{command} --help", exit=Exit.USAGE), as_json=as_json)
     return Exit.USAGE
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"holdfast {__version__}\n")
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    pass

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
-
-from typer.core import TyperCommand
 
 
 def arrange(arguments: Sequence[str], with_value: Collection[str]) -> list[str]:
@@ -28,16 +25,3 @@ def arrange(arguments: Sequence[str], with_value: Collection[str]) -> list[str]:
         if word in with_value and rest:
             options.append(rest.pop(0))
     return [*options, "--", *words, *rest]
-
-
-class BoxCommand(TyperCommand):
-    """A command with the form `[OPTIONS] BOX [--] COMMAND...`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with_value = {
-            name
-            for parameter in self.params
-            if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
-            for name in parameter.opts
-        }
-        return super().parse_args(ctx, arrange(args, with_value))

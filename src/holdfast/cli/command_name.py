@@ -17,16 +17,8 @@ from typing import Final, TypeVar
 
 _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
-GROUPS: Final = ("thread", "box", "interpreter", "volume", "image", "egress", "agent", "model", "key")
-"""Commands that have commands of their own."""
 _OF_A_HOME: Final = ("up", "down", "demo", "backup", "check", "compact", "doctor", "purge")
 """These work on a home of this machine: they take no `--server`."""
-SINGLE: Final = ("run", "runs", "resume", "attach", "steer", "cancel", "diff", *_OF_A_HOME)
-_COMMAND: Final = re.compile(
-    rf"(?<![\w./-]){_NAME} (?:interpreter template [a-z]+|interpreter jupyter install"
-    rf"|(?:{'|'.join(GROUPS)}) (?!template|jupyter)[a-z]+|(?P<single>{'|'.join(SINGLE)}))\b"
-    r"(?! --(?:home|server|help)\b)"
-)
 T = TypeVar("T")
 
 
@@ -68,7 +60,20 @@ def with_target(hint: str, target: Target) -> str:
             return "" if found["single"] in _OF_A_HOME else f" --server {shlex.quote(target.server)}"
         return "" if target.home is None else f" --home {shlex.quote(target.home)}"
 
-    return _COMMAND.sub(lambda found: found[0] + option(found), hint)
+    return _command_in_a_hint().sub(lambda found: found[0] + option(found), hint)
+
+
+@cache
+def _command_in_a_hint() -> re.Pattern[str]:
+    from holdfast.cli.commands import COMMANDS, Group
+
+    groups = [name for name, found in COMMANDS.items() if isinstance(found, Group)]
+    single = [name for name, found in COMMANDS.items() if not isinstance(found, Group)]
+    return re.compile(
+        rf"(?<![\w./-]){_NAME} (?:interpreter template [a-z]+|interpreter jupyter install"
+        rf"|(?:{'|'.join(groups)}) (?!template|jupyter)[a-z]+|(?P<single>{'|'.join(single)}))\b"
+        r"(?! --(?:home|server|help)\b)"
+    )
 
 
 def for_target(hint: str) -> str:

@@ -19,15 +19,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.options import HomeOption, JsonOption, Where
 from holdfast.cli.server.start import ensure_server
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     LABEL_WIDTH,
     Cell,
@@ -55,18 +53,14 @@ _LOOK_SECONDS: Final = 0.7
 _PAUSE: Final = 0.05
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("demo")(demo)
-
-
-def demo(home: HomeOption = None, as_json: JsonOption = False) -> None:
+def demo(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
     """See a real agent at work, its box killed half-way, and the work go on elsewhere. Needs no key and no model.
 
     The agent is pi, in a box on this machine; its model follows a script. The first time it fetches the agent.
     """
     folder = the_home(home)
     with one_at_a_time(folder):
-        raise typer.Exit(_run_demo(folder, as_json=as_json))
+        return _run_demo(folder, as_json=as_json)
 
 
 def _run_demo(folder: Path, *, as_json: bool) -> Exit:

@@ -16,6 +16,7 @@ from holdfast.cli.terminal.console import note
 from holdfast.local_server import NoServer, choose_server, default_home
 
 if TYPE_CHECKING:
+    from holdfast.cli.options import Where
     from holdfast.client import RetryNotice, SyncClient
     from holdfast.client.connection import FindAgain
 
@@ -62,7 +63,7 @@ def find_server(
     return FoundServer(found.url, found.api_key, start)
 
 
-def again(server: str | None, api_key: str | None, home: Path | None) -> FindAgain:
+def again(where: Where) -> FindAgain:
     """The same search once more, for a client whose server was restarted: what was found in a home may have changed.
 
     What was given stays as it was given.
@@ -70,7 +71,7 @@ def again(server: str | None, api_key: str | None, home: Path | None) -> FindAga
 
     async def search() -> tuple[str, str | None] | None:
         try:
-            found = find_server(server, api_key, home, os.environ, the_home(None))
+            found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
         except CommandError:
             return None
         return found.url, found.api_key
@@ -79,11 +80,9 @@ def again(server: str | None, api_key: str | None, home: Path | None) -> FindAga
 
 
 @contextmanager
-def connect(
-    server: str | None, api_key: str | None, home: Path | None, *, retry_seconds: float = 0.0
-) -> Iterator[SyncClient]:
+def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]:
     """A client of the server that was asked for. Its errors become the command's."""
-    found = find_server(server, api_key, home, os.environ, the_home(None))
+    found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
     leave_out_what_httpx_brings()
     # Late: this import takes longer than all others together.
     from holdfast.client import HoldfastError, SyncClient
@@ -94,7 +93,7 @@ def connect(
             api_key=found.api_key,
             retry_seconds=retry_seconds,
             on_retry=RetryNotes().tell,
-            find_again=again(server, api_key, home),
+            find_again=again(where),
         )
     except ValueError as error:
         raise CommandError(str(error), exit=Exit.USAGE) from None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.network_options import (
     AllowOption,
     BandwidthOption,
@@ -14,37 +12,28 @@ from holdfast.cli.network_options import (
     describe_policy,
     parse_policy,
 )
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.client.egress import DefaultList, EnvironmentPolicy
 
-group = typer.Typer(
-    name="egress", help="Egress: what boxes may reach, by the environment that they serve.", no_args_is_help=True
-)
-
 EnvironmentArgument = Annotated[
-    str, typer.Argument(metavar="ENVIRONMENT", help="Name of the environment.", show_default=False)
+    str, Argument(metavar="ENVIRONMENT", help="Name of the environment.", show_default=False)
 ]
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.add_typer(group)
-
-
-@group.command("set")
 def set_(
     environment: EnvironmentArgument,
-    mode: Annotated[NetworkName | None, typer.Option("--mode", help="What its boxes may reach.")] = None,
+    mode: Annotated[NetworkName | None, Option("--mode", help="What its boxes may reach.")] = None,
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Say what the boxes of an environment may reach, from now on: also those that run.
@@ -60,20 +49,17 @@ def set_(
     async def work(client: Client) -> EnvironmentPolicy:
         return await client.egress.set(environment, policy)
 
-    made = ask(Where(server, api_key, home), work)
+    made = ask(where, work)
     _print(made, as_json=as_json)
 
 
-@group.command("list")
-def list_(
-    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def list_(*, where: Where, as_json: JsonOption = False) -> None:
     """List the environments that have a policy."""
 
     async def work(client: Client) -> list[EnvironmentPolicy]:
         return await client.egress.policies()
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json({"policies": [each.to_json() for each in found]})
     elif not found:
@@ -85,12 +71,10 @@ def list_(
         )
 
 
-@group.command("show")
 def show(
     environment: EnvironmentArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show what the boxes of an environment may reach."""
@@ -98,15 +82,13 @@ def show(
     async def work(client: Client) -> EnvironmentPolicy:
         return await client.egress.get(environment)
 
-    _print(ask(Where(server, api_key, home), work), as_json=as_json)
+    _print(ask(where, work), as_json=as_json)
 
 
-@group.command("remove")
 def remove(
     environment: EnvironmentArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Forget the policy of an environment: its boxes fall back to the default list, at once."""
@@ -114,17 +96,14 @@ def remove(
     async def work(client: Client) -> None:
         await client.egress.remove(environment)
 
-    ask(Where(server, api_key, home), work)
+    ask(where, work)
     if as_json:
         write_json({"environment": environment, "removed": True})
     else:
         write_field("removed", environment)
 
 
-@group.command("default")
-def default(
-    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def default(*, where: Where, as_json: JsonOption = False) -> None:
     """Show what default stands for in a list of rules.
 
     These are the package registries that pip, npm, apt and cargo use on the server's machine, and git hosts.
@@ -133,7 +112,7 @@ def default(
     async def work(client: Client) -> DefaultList:
         return await client.egress.default()
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json(found.to_json())
     else:

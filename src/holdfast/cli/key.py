@@ -5,33 +5,24 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
 
-group = typer.Typer(name="key", help="API keys: create, list and revoke them.", no_args_is_help=True)
 
-
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.add_typer(group)
-
-
-@group.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.", show_default=False)],
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    name: Annotated[str, Argument(metavar="NAME", help="What the key is for.", show_default=False)],
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make an API key. It is shown this once; in a pipe it is all that is printed."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         key = client.keys.create(name)
     if as_json:
         write_json(key.to_json())
@@ -43,12 +34,9 @@ def create(
         write_line(key.secret or "")
 
 
-@group.command("list")
-def list_(
-    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def list_(*, where: Where, as_json: JsonOption = False) -> None:
     """List the API keys, revoked ones too."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         keys = client.keys.list()
     if as_json:
         write_json({"keys": [key.to_json() for key in keys]})
@@ -69,17 +57,15 @@ def list_(
     write_table(("id", "state", "created", "name"), rows)
 
 
-@group.command("revoke")
 def revoke(
-    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key (not the key itself).", show_default=False)],
+    id: Annotated[str, Argument(metavar="ID", help="Id of the key (not the key itself).", show_default=False)],
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key stop working, at once and for good."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         if not yes and id not in [key.id for key in client.keys.list() if key.revoked_at is None]:
             raise CommandError(
                 f"there is no API key {id} that could be revoked",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
 from holdfast.model_apis import Api
@@ -19,46 +18,36 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.client.models import ModelRecord, ModelTrial
 
-group = typer.Typer(
-    name="model", help="Models: those that agents use, and their keys, which stay on the server.", no_args_is_help=True
-)
-
 _MAX_KEY: Final = 8192
 _BY_STATUS: Final = {401: Exit.NOT_AUTHORISED, 403: Exit.NOT_AUTHORISED, 404: Exit.NOT_FOUND, 0: Exit.UNREACHABLE}
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.", show_default=False)]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the model.", show_default=False)]
 ApiOption = Annotated[
     list[Api] | None,
-    typer.Option("--api", help="How it is spoken to; give it again where it speaks several.", show_default=False),
+    Option("--api", help="How it is spoken to; give it again where it speaks several.", show_default=False),
 ]
-KeyOption = Annotated[bool, typer.Option("--key-stdin", help="Read its key from standard input.")]
+KeyOption = Annotated[bool, Option("--key-stdin", help="Read its key from standard input.")]
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.add_typer(group)
-
-
-@group.command("add")
 def add(
     name: NameArgument,
     api: ApiOption = None,
     base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="As clients take it.", show_default=False)
+        str | None, Option("--base-url", metavar="URL", help="As clients take it.", show_default=False)
     ] = None,
     key_stdin: KeyOption = False,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="ID", help="Which of its models, unless a run says.", show_default=False),
+        Option("--model", metavar="ID", help="Which of its models, unless a run says.", show_default=False),
     ] = None,
     context: Annotated[
-        int | None, typer.Option("--context", metavar="N", help="Tokens that it takes in all.", show_default=False)
+        int | None, Option("--context", metavar="N", help="Tokens that it takes in all.", show_default=False)
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", metavar="N", help="Tokens of one answer.", show_default=False)
+        int | None, Option("--max-tokens", metavar="N", help="Tokens of one answer.", show_default=False)
     ] = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Add a model, or change one: what is left out stays.
@@ -83,7 +72,7 @@ def add(
             max_tokens=max_tokens,
         )
 
-    made = ask(Where(server, api_key, home), work)
+    made = ask(where, work)
     if as_json:
         write_json(made.to_json())
         return
@@ -97,16 +86,13 @@ def add(
         write_field("next", hint(f"holdfast model add {made.name} --key-stdin < FILE"))
 
 
-@group.command("list")
-def list_(
-    server: ServerOption = None, api_key: ApiKeyOption = None, home: HomeOption = None, as_json: JsonOption = False
-) -> None:
+def list_(*, where: Where, as_json: JsonOption = False) -> None:
     """List the models, those that can be used first; the others are built in and want a key."""
 
     async def work(client: Client) -> list[ModelRecord]:
         return await client.models.list()
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json({"models": [each.to_json() for each in found]})
         return
@@ -124,13 +110,11 @@ def list_(
     write_table(("name", "state", "model", "context", "apis", "url"), rows)
 
 
-@group.command("test")
 def try_(
-    name: Annotated[str, typer.Argument(metavar="NAME[/MODEL]", help="The model to try.", show_default=False)],
-    api: Annotated[Api | None, typer.Option("--api", help="The best that it speaks, unless said.")] = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    name: Annotated[str, Argument(metavar="NAME[/MODEL]", help="The model to try.", show_default=False)],
+    api: Annotated[Api | None, Option("--api", help="The best that it speaks, unless said.")] = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a model one small question, from the server, by the way that agents go."""
@@ -139,7 +123,7 @@ def try_(
     async def work(client: Client) -> ModelTrial:
         return await client.models.test(short, model=id or None, api=api)
 
-    trial = ask(Where(server, api_key, home), work)
+    trial = ask(where, work)
     if as_json:
         write_json(trial.to_json())
     elif trial.ok:
@@ -155,17 +139,14 @@ def try_(
         )
 
 
-@group.command("remove")
 def remove(
     name: NameArgument,
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Forget a model and its key. Runs that use it are refused from now on."""
-    where = Where(server, api_key, home)
 
     async def look(client: Client) -> None:
         if name not in [each.name for each in await client.models.list()]:
@@ -199,7 +180,12 @@ def _read_key(*, key_stdin: bool, wanted: bool) -> str | None:
             )
         return key
     if wanted and sys.stdin.isatty() and is_terminal():
-        answer: str = typer.prompt("  key          ", hide_input=True, default="", show_default=False)
+        import typer  # here: it takes long to import
+
+        try:
+            answer: str = typer.prompt("  key          ", hide_input=True, default="", show_default=False)
+        except typer.Abort:
+            raise KeyboardInterrupt from None
         return answer.strip() or None
     return None
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from holdfast.cli.box.spec import read_value, wrong
+from holdfast.cli.parameters import Option
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
@@ -16,17 +15,17 @@ NetworkName = Literal["none", "allow", "open"]
 
 AllowOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--allow",
         metavar="RULE",
         help="What it may reach: example.com, *.example.com:443, 'GET example.com', or default. Means mode allow.",
     ),
 ]
 BandwidthOption = Annotated[
-    str | None, typer.Option("--bandwidth", metavar="SIZE", help="Bytes per second to and from the network: 1M.")
+    str | None, Option("--bandwidth", metavar="SIZE", help="Bytes per second to and from the network: 1M.")
 ]
 ConnectionsOption = Annotated[
-    int | None, typer.Option("--connections", metavar="COUNT", help="Connections to the network at once.")
+    int | None, Option("--connections", metavar="COUNT", help="Connections to the network at once.")
 ]
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from holdfast.cli.command_name import remember_home, remember_server
 from holdfast.cli.completion import complete_thread
+from holdfast.cli.parameters import Argument, Option, OptionGroup
 
 HomeOption = Annotated[
-    Path | None,
-    typer.Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]", callback=remember_home),
+    Path | None, Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]", callback=remember_home)
 ]
 ServerOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--server",
         metavar="URL",
         help="Server to use; else the home's.  [env: HOLDFAST_URL]",
@@ -24,13 +23,21 @@ ServerOption = Annotated[
     ),
 ]
 ApiKeyOption = Annotated[
-    str | None,
-    typer.Option("--api-key", metavar="KEY", help="API key or thread token.  [env: HOLDFAST_API_KEY]"),
+    str | None, Option("--api-key", metavar="KEY", help="API key or thread token.  [env: HOLDFAST_API_KEY]")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 ThreadArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="ID", help="Id of the thread, or its beginning.", show_default=False, autocompletion=complete_thread
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Where(OptionGroup):
+    """Which server, as the command line names it."""
+
+    server: ServerOption = None
+    api_key: ApiKeyOption = None
+    home: HomeOption = None

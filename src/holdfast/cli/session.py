@@ -7,16 +7,14 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
-
-import typer
 
 from holdfast.cli.completion import complete_box
 from holdfast.cli.discovery import RetryNotes, again, find_server, leave_out_what_httpx_brings, the_home
 from holdfast.cli.errors import CommandError, box_error, command_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.options import Where
+from holdfast.cli.parameters import Argument
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -28,7 +26,7 @@ T = TypeVar("T")
 
 BoxArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="BOX",
         help="Id of the box, its beginning or end, or its key.",
         show_default=False,
@@ -39,15 +37,6 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _KIND: Final = re.compile(r"[a-z]-")
 _LEAST: Final = 3
 _SHOWN: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Which server, as the command line says it."""
-
-    server: str | None
-    api_key: str | None
-    home: Path | None
 
 
 def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
@@ -78,7 +67,7 @@ async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Cl
             api_key=found.api_key,
             retry_seconds=retry_seconds,
             on_retry=RetryNotes().tell,
-            find_again=again(where.server, where.api_key, where.home),
+            find_again=again(where),
         )
     except ValueError as error:
         raise CommandError(str(error), exit=Exit.USAGE) from None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -18,25 +17,15 @@ if TYPE_CHECKING:
     from holdfast.boxes import Volume
     from holdfast.client import Client
 
-group = typer.Typer(
-    name="volume", help="Volumes: files that outlive boxes and are shared by them.", no_args_is_help=True
-)
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the volume.", show_default=False)]
-ProviderOption = Annotated[str, typer.Option("--provider", metavar="NAME", help="Whose volume.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the volume.", show_default=False)]
+ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Whose volume.")]
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.add_typer(group)
-
-
-@group.command("create")
 def create(
     name: NameArgument,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make a volume. Boxes mount it by its name.
@@ -49,7 +38,7 @@ def create(
     async def work(client: Client) -> Volume:
         return await client.boxes.volumes.create(name, provider=provider)
 
-    volume = ask(Where(server, api_key, home), work)
+    volume = ask(where, work)
     if as_json:
         write_json(_document(volume))
     elif is_terminal():
@@ -59,13 +48,11 @@ def create(
         write_line(volume.name)
 
 
-@group.command("list")
 def list_(
     provider: ProviderOption = "local",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only names.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List the volumes."""
@@ -73,7 +60,7 @@ def list_(
     async def work(client: Client) -> list[Volume]:
         return list(await client.boxes.volumes.list(provider=provider))
 
-    volumes = ask(Where(server, api_key, home), work)
+    volumes = ask(where, work)
     if as_json:
         write_json({"volumes": [_document(volume) for volume in volumes]})
     elif quiet:
@@ -96,18 +83,15 @@ def list_(
         )
 
 
-@group.command("delete")
 def delete(
     name: NameArgument,
     provider: ProviderOption = "local",
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a volume and all that is in it, for good. One that a box mounts is not deleted."""
-    where = Where(server, api_key, home)
 
     async def look(client: Client) -> None:
         if name not in [each.name for each in await client.boxes.volumes.list(provider=provider)]:

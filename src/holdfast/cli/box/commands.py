@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
-
-import typer
 
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.cli.box.spec import (
@@ -21,7 +18,6 @@ from holdfast.cli.box.spec import (
     read_value,
     wrong,
 )
-from holdfast.cli.command_line import BoxCommand
 from holdfast.cli.network_options import (
     AllowOption,
     BandwidthOption,
@@ -30,8 +26,9 @@ from holdfast.cli.network_options import (
     describe_policy,
     parse_policy,
 )
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import BoxArgument, Where, ask, find_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Option
+from holdfast.cli.session import BoxArgument, ask, find_box
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -64,7 +61,7 @@ STYLES: Final = {
 }
 _BETWEEN: Final = "yellow"
 
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids.")]
+QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only ids.")]
 
 
 COMMANDS: Final = {
@@ -93,75 +90,58 @@ COMMANDS: Final = {
 """In the order of the help, from making a box to ending it, with the function behind each."""
 
 
-def register(app: typer.Typer, wanted: str | None = None) -> None:
-    """All commands; or one only, where that is all that is wanted: building the others takes longer than running it."""
-    group = typer.Typer(
-        name="box", help="Boxes: make isolated machines, work in them, keep and copy them.", no_args_is_help=True
-    )
-    for name in [wanted] if wanted in COMMANDS else COMMANDS:
-        module, _, function = COMMANDS[name].rpartition(".")
-        ends_in_command = name in ("exec", "shell")
-        group.command(name, cls=BoxCommand if ends_in_command else None)(getattr(import_module(module), function))
-    app.add_typer(group)
-
-
 def create(
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Take the box of this key if there is one: resume, restore, or create."),
+        Option(metavar="KEY", help="Take the box of this key if there is one: resume, restore, or create."),
     ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="Image to start from; else the provider's.")
-    ] = None,
-    cpu: Annotated[float | None, typer.Option(metavar="CORES", help="Cores, say 0.5 or 2.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory: 512M, 2G.")] = None,
-    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="What it may have on disk: 10G.")] = None,
-    pids: Annotated[int | None, typer.Option(metavar="COUNT", help="Processes and threads at once.")] = None,
+    image: Annotated[str | None, Option(metavar="IMAGE", help="Image to start from; else the provider's.")] = None,
+    cpu: Annotated[float | None, Option(metavar="CORES", help="Cores, say 0.5 or 2.")] = None,
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory: 512M, 2G.")] = None,
+    disk: Annotated[str | None, Option(metavar="SIZE", help="What it may have on disk: 10G.")] = None,
+    pids: Annotated[int | None, Option(metavar="COUNT", help="Processes and threads at once.")] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; NAME alone takes your own value."),
+        Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; NAME alone takes your own value."),
     ] = None,
     env_file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Variables from a file, one NAME=VALUE per line.")
+        list[Path] | None, Option(metavar="FILE", help="Variables from a file, one NAME=VALUE per line.")
     ] = None,
-    workdir: Annotated[str | None, typer.Option(metavar="PATH", help="Where commands begin; else /workspace.")] = None,
+    workdir: Annotated[str | None, Option(metavar="PATH", help="Where commands begin; else /workspace.")] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option("--volume", "-v", metavar="NAME[/SUB]:PATH[:ro]", help="Mount a volume, or a folder of it."),
+        Option("--volume", "-v", metavar="NAME[/SUB]:PATH[:ro]", help="Mount a volume, or a folder of it."),
     ] = None,
     mount: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path of the server's machine, read-only unless :rw."),
+        Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path of the server's machine, read-only unless :rw."),
     ] = None,
-    network: Annotated[NetworkName | None, typer.Option(help="What it may reach; else none, only itself.")] = None,
+    network: Annotated[NetworkName | None, Option(help="What it may reach; else none, only itself.")] = None,
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
-    lifetime: Annotated[LifetimeName | None, typer.Option(help="When it ends by itself; shared never does.")] = None,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Ends once idle: --lifetime ephemeral.")] = False,
-    one_shot: Annotated[
-        bool, typer.Option("--one-shot", help="Ends after its first work: --lifetime one-shot.")
-    ] = False,
+    lifetime: Annotated[LifetimeName | None, Option(help="When it ends by itself; shared never does.")] = None,
+    ephemeral: Annotated[bool, Option("--ephemeral", help="Ends once idle: --lifetime ephemeral.")] = False,
+    one_shot: Annotated[bool, Option("--one-shot", help="Ends after its first work: --lifetime one-shot.")] = False,
     idle: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="DURATION", help="How long idle before --on-idle happens: 90s, 10m. Alone it means --ephemeral."
         ),
     ] = None,
     on_idle: Annotated[
         OnIdleName | None,
-        typer.Option(help="What happens when it is idle. Asleep, it wakes with the next request."),
+        Option(help="What happens when it is idle. Asleep, it wakes with the next request."),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
+        list[str] | None, Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
     ] = None,
-    provider: Annotated[str, typer.Option(metavar="NAME", help="What kind of box.")] = "local",
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread that it serves.")] = None,
-    environment: Annotated[str | None, typer.Option(metavar="NAME", help="The environment that it serves.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    provider: Annotated[str, Option(metavar="NAME", help="What kind of box.")] = "local",
+    thread: Annotated[str | None, Option(metavar="ID", help="The thread that it serves.")] = None,
+    environment: Annotated[str | None, Option(metavar="NAME", help="The environment that it serves.")] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the id.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make a box, and start it. In a pipe, only its id is printed.
@@ -212,7 +192,7 @@ def create(
         made = await client.boxes.create(spec, key=key, owner=owner)
         return made, (time.monotonic() - began) * 1000
 
-    made, milliseconds = ask(Where(server, api_key, home), work)
+    made, milliseconds = ask(where, work)
     if as_json:
         write_json(made.to_json())
     elif quiet:
@@ -281,21 +261,18 @@ def describe_how(made: MadeBox) -> tuple[str, str]:
 
 
 def list_(
-    all: Annotated[bool, typer.Option("--all", "-a", help="Those that have ended, too.")] = False,
-    state: Annotated[list[BoxState] | None, typer.Option(help="Only boxes in this state.")] = None,
+    all: Annotated[bool, Option("--all", "-a", help="Those that have ended, too.")] = False,
+    state: Annotated[list[BoxState] | None, Option(help="Only boxes in this state.")] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="Only boxes with this label.")
+        list[str] | None, Option("--label", metavar="NAME:VALUE", help="Only boxes with this label.")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only boxes of this key.")] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only boxes that serve this thread.")] = None,
-    environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only boxes that serve this environment.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 200,
+    key: Annotated[str | None, Option(metavar="KEY", help="Only boxes of this key.")] = None,
+    thread: Annotated[str | None, Option(metavar="ID", help="Only boxes that serve this thread.")] = None,
+    environment: Annotated[str | None, Option(metavar="NAME", help="Only boxes that serve this environment.")] = None,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 200,
     quiet: QuietOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List boxes, the newest first."""
@@ -311,7 +288,7 @@ def list_(
         found = client.boxes.list(states=state or (), labels=labels, key=key, all=all, limit=limit)
         return [row async for row in found]
 
-    rows = ask(Where(server, api_key, home), work)
+    rows = ask(where, work)
     if as_json:
         write_json({"boxes": [row.to_json() for row in rows]})
     elif quiet:
@@ -358,9 +335,8 @@ def own_labels(row: BoxRecord) -> dict[str, str]:
 
 def show(
     box: BoxArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is known of a box. Of its variables only the names: their values may be secrets."""
@@ -372,7 +348,7 @@ def show(
         async with await client.boxes.open(row.id) as handle:
             return row, await handle.metrics()
 
-    row, metrics = ask(Where(server, api_key, home), work)
+    row, metrics = ask(where, work)
     if as_json:
         write_json(row.to_json())
         return

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from holdfast.cli.box.spec import wrong
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask, open_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument
+from holdfast.cli.session import ask, open_box
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, printable, write_field, write_json
 from holdfast.cli.terminal.pipes import Inlet, Outlet
 from holdfast.cli.terminal.sizes import describe_size
@@ -58,11 +57,10 @@ Place = InBox | Here | Piped
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="BOX:PATH, a path here, or -.", show_default=False)],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="BOX:PATH, a path here, or -.", show_default=False)],
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    source: Annotated[str, Argument(metavar="SOURCE", help="BOX:PATH, a path here, or -.", show_default=False)],
+    target: Annotated[str, Argument(metavar="TARGET", help="BOX:PATH, a path here, or -.", show_default=False)],
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Copy files and folders between this machine and a box. One of SOURCE and TARGET is BOX:PATH.
@@ -77,7 +75,6 @@ def copy(
     holdfast box cp b-1:/var/log - | tar tf -
     """
     here, there = parse_place(source), parse_place(target)
-    where = Where(server, api_key, home)
     match here, there:
         case InBox(box, path), Here() | Piped():
             copied = ask(where, lambda client: _out(client, box, path, there))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import BoxArgument, Where, ask, find_box, open_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import BoxArgument, ask, find_box, open_box
 from holdfast.cli.terminal.console import Cell, hint, write_json, write_line
 
 if TYPE_CHECKING:
@@ -23,11 +22,10 @@ _TRIES: Final = 3
 
 def ping(
     box: BoxArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Time each step of the way to a box and back. Exits with 1 where a step failed."""
 
     async def work(client: Client) -> list[Step]:
@@ -37,8 +35,8 @@ def ping(
         server = Step("server", True, await _way_to_server(client), f"there and back, {client.url}")
         return [server, *await handle.ping()]
 
-    steps = ask(Where(server, api_key, home), work)
-    _tell(steps, as_json=as_json)
+    steps = ask(where, work)
+    return _tell(steps, as_json=as_json)
 
 
 async def _way_to_server(client: Client) -> float:
@@ -54,14 +52,13 @@ async def _way_to_server(client: Client) -> float:
 def diagnose(
     box: Annotated[
         str | None,
-        typer.Argument(metavar="BOX", help="A box; without one, its provider.", show_default=False),
+        Argument(metavar="BOX", help="A box; without one, its provider.", show_default=False),
     ] = None,
-    provider: Annotated[str, typer.Option(metavar="NAME", help="Without a box: which provider.")] = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    provider: Annotated[str, Option(metavar="NAME", help="Without a box: which provider.")] = "local",
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Say what works and what does not. What fails has its next step, and makes this exit with 1."""
 
     async def work(client: Client) -> list[Step]:
@@ -69,18 +66,17 @@ def diagnose(
             return await client.boxes.diagnose(provider=provider)
         return await client.boxes.diagnose((await find_box(client, box)).id)
 
-    _tell(ask(Where(server, api_key, home), work), as_json=as_json)
+    return _tell(ask(where, work), as_json=as_json)
 
 
-def _tell(steps: Sequence[Step], *, as_json: bool) -> None:
+def _tell(steps: Sequence[Step], *, as_json: bool) -> Exit:
     works = all(step.ok for step in steps)
     if as_json:
         write_json({"ok": works, "steps": [_document(step) for step in steps]})
     else:
         for line in step_lines(steps):
             write_line(*line)
-    if not works:
-        raise typer.Exit(Exit.FAILURE)
+    return Exit.OK if works else Exit.FAILURE
 
 
 def step_lines(steps: Sequence[Step]) -> list[tuple[Cell | str, ...]]:

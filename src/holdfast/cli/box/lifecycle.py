@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from holdfast.cli.completion import complete_box
 from holdfast.cli.errors import CommandError, box_error, print_error
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask, find_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask, find_box
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 BoxesArgument = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="BOX",
         help="Ids of boxes, their beginnings or ends, or keys.",
         show_default=False,
@@ -34,9 +33,8 @@ BoxesArgument = Annotated[
 
 def stop(
     boxes: BoxesArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """End every process in a box. Its files stay: start goes on with them."""
@@ -44,14 +42,13 @@ def stop(
     async def work(client: Client, row: BoxRecord) -> dict[str, Any]:
         return (await client.boxes.stop(row.id)).to_json()
 
-    _each("stopped", boxes, Where(server, api_key, home), work, as_json=as_json)
+    _each("stopped", boxes, where, work, as_json=as_json)
 
 
 def start(
     boxes: BoxesArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Start a stopped box on its files. One that runs goes on running."""
@@ -59,24 +56,23 @@ def start(
     async def work(client: Client, row: BoxRecord) -> dict[str, Any]:
         return (await client.boxes.start(row.id)).to_json()
 
-    _each("started", boxes, Where(server, api_key, home), work, as_json=as_json)
+    _each("started", boxes, where, work, as_json=as_json)
 
 
 def delete(
     boxes: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="BOX...",
             help="Ids of boxes, their beginnings or ends, or keys.",
             show_default=False,
             autocompletion=complete_box,
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every box there is.")] = False,
+    everything: Annotated[bool, Option("--all", help="Every box there is.")] = False,
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Delete boxes with their processes and files, for good. Snapshots and volumes stay.
@@ -86,7 +82,6 @@ def delete(
     holdfast box list -q --label ci:42 | xargs holdfast box delete --yes
     holdfast box delete --all
     """
-    where = Where(server, api_key, home)
     if bool(boxes) == everything:
         raise CommandError(
             "say which boxes, or --all", next_step="holdfast box list shows the boxes there are", exit=Exit.USAGE
@@ -106,11 +101,10 @@ def delete(
 
 def prune(
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Delete the boxes that nobody needs, now.
 
     These are ephemeral ones that are idle or stopped, and whatever something that died halfway left behind. Shared
@@ -127,10 +121,10 @@ def prune(
     async def work(client: Client) -> Pruned:
         return await client.boxes.prune()
 
-    pruned = ask(Where(server, api_key, home), work)
+    pruned = ask(where, work)
     if as_json:
         write_json(pruned.to_json())
-        return
+        return Exit.OK
     for id in pruned.boxes:
         write_field("deleted", id)
     for id in pruned.gone:
@@ -143,8 +137,7 @@ def prune(
         write_field("freed", describe_size(pruned.freed))
     elif not pruned.failed:
         write_field("nothing", Cell("no idle ephemeral box, and no leftovers", "dim"))
-    if pruned.failed:
-        raise typer.Exit(Exit.FAILURE)
+    return Exit.FAILURE if pruned.failed else Exit.OK
 
 
 def _all_boxes(where: Where) -> list[str]:

@@ -6,11 +6,10 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
-
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import BoxArgument, Where, ask, find_process, open_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import BoxArgument, ask, find_process, open_box
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.pipes import Outlet
@@ -27,16 +26,15 @@ def logs(
     box: BoxArgument,
     process: Annotated[
         str | None,
-        typer.Argument(metavar="PROCESS", help="Id of the process; without one, all are listed.", show_default=False),
+        Argument(metavar="PROCESS", help="Id of the process; without one, all are listed.", show_default=False),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it prints, until it ends.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What it printed there, instead of its output.")] = False,
-    offset: Annotated[int, typer.Option(metavar="BYTES", min=0, help="Where to begin.")] = 0,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on as it prints, until it ends.")] = False,
+    stderr: Annotated[bool, Option("--stderr", help="What it printed there, instead of its output.")] = False,
+    offset: Annotated[int, Option(metavar="BYTES", min=0, help="Where to begin.")] = 0,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Print what a process in a box printed, byte for byte. Without PROCESS, list the processes.
 
     These are the processes of box exec --detach and box shell. Ctrl-C ends the reading, never the process.
@@ -45,10 +43,9 @@ def logs(
     holdfast box logs b-1
     holdfast box logs b-1 p-1 --follow
     """
-    where = Where(server, api_key, home)
     if process is None:
         _list(where, box, as_json=as_json)
-        return
+        return Exit.OK
     stream: Literal["stdout", "stderr"] = "stderr" if stderr else "stdout"
     seen = offset
 
@@ -72,9 +69,10 @@ def logs(
         if not as_json:
             note("stopped", f"process {process} goes on without you")
             note("next", hint(f"holdfast box logs {box} {process} --follow --offset {seen}"))
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        return Exit.INTERRUPTED
     if follow and not as_json and info.exit_code != 0:
         note("ended", _state(info).text)
+    return Exit.OK
 
 
 async def _print_there(process: Process, stream: Literal["stdout", "stderr"], offset: int, out: Outlet) -> int:

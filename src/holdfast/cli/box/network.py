@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.network_options import (
     AllowOption,
     BandwidthOption,
@@ -15,8 +13,9 @@ from holdfast.cli.network_options import (
     describe_policy,
     parse_policy,
 )
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import BoxArgument, Where, ask, find_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Option
+from holdfast.cli.session import BoxArgument, ask, find_box
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.sizes import describe_size
 
@@ -28,13 +27,12 @@ if TYPE_CHECKING:
 
 def network(
     box: BoxArgument,
-    mode: Annotated[NetworkName | None, typer.Option("--mode", help="What it may reach from now on.")] = None,
+    mode: Annotated[NetworkName | None, Option("--mode", help="What it may reach from now on.")] = None,
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a box may reach, or change it while it runs.
@@ -53,7 +51,7 @@ def network(
         row = await find_box(client, box)
         return row if policy is None else await client.boxes.set_network(row.id, policy)
 
-    row = ask(Where(server, api_key, home), work)
+    row = ask(where, work)
     if as_json:
         write_json({"box": row.id, "network": row.spec.network.to_json()})
         return
@@ -63,11 +61,10 @@ def network(
 
 def egress(
     box: BoxArgument,
-    denied: Annotated[bool, typer.Option("--denied", help="Only what was refused.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    denied: Annotated[bool, Option("--denied", help="Only what was refused.")] = False,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List what a box asked the network for, and what was decided, the newest first.
@@ -81,7 +78,7 @@ def egress(
         found = client.egress.decisions(row.id, denied_only=denied, limit=limit)
         return row.id, [each async for each in found]
 
-    id, decisions = ask(Where(server, api_key, home), work)
+    id, decisions = ask(where, work)
     if as_json:
         write_json({"decisions": [each.to_json() for each in decisions]})
     elif not decisions:

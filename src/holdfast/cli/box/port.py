@@ -8,13 +8,12 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from holdfast.cli.box.spec import wrong
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import BoxArgument, Where, ask, open_box
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import BoxArgument, ask, open_box
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ _AT_ONCE: Final = 256
 
 def port(
     box: BoxArgument,
-    port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="Port in the box.", show_default=False)],
+    port: Annotated[int, Argument(metavar="PORT", min=1, max=65535, help="Port in the box.", show_default=False)],
     local: Annotated[
         int | None,
-        typer.Argument(
+        Argument(
             metavar="LOCALPORT",
             min=0,
             max=65535,
@@ -43,13 +42,12 @@ def port(
         ),
     ] = None,
     forward: Annotated[
-        bool, typer.Option("--forward", "-f", help="Listen on this machine and pass connections on, until Ctrl-C.")
+        bool, Option("--forward", "-f", help="Listen on this machine and pass connections on, until Ctrl-C.")
     ] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Print the URL of a port in a box, or forward it to here.
 
     The URL is for HTTP, through the server. --forward passes on any TCP, on loopback only: databases, debuggers.
@@ -59,7 +57,6 @@ def port(
     holdfast box port b-1 5432 --forward
     holdfast box port b-1 5432 --forward 15432
     """
-    where = Where(server, api_key, home)
     if local is not None and not forward:
         raise wrong(f"what is {local} for?", f"holdfast box port {box} {port} --forward {local}")
     if forward:
@@ -68,7 +65,7 @@ def port(
         except KeyboardInterrupt:
             if not as_json:
                 note("stopped", f"port {port} of the box is not forwarded any more; the box goes on")
-            raise typer.Exit(Exit.INTERRUPTED) from None
+            return Exit.INTERRUPTED
 
     async def work(client: Client) -> Preview:
         async with await open_box(client, box) as handle:
@@ -86,6 +83,7 @@ def port(
         write_field("next", hint(f"holdfast box port {box} {port} --forward"), Cell("   brings it here", "dim"))
     else:
         write_line(preview.url)
+    return Exit.OK
 
 
 async def _forward(client: Client, name: str, port: int, local: int | None, *, as_json: bool) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from holdfast.cli.box.spec import parse_box_labels
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import BoxArgument, Where, ask, find_box, find_snapshot
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import BoxArgument, ask, find_box, find_snapshot
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -20,18 +19,17 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.client.box.types import BoxRecord
 
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")]
+QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only the id.")]
 
 
 def snapshot(
     box: BoxArgument,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
+        list[str] | None, Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
     ] = None,
     quiet: QuietOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Keep the files of a box as they are now. What runs goes on. In a pipe, only the snapshot's id is printed."""
@@ -42,7 +40,7 @@ def snapshot(
         return await client.boxes.snapshot(row.id, labels=labels)
 
     began = time.monotonic()
-    made = ask(Where(server, api_key, home), work)
+    made = ask(where, work)
     if as_json:
         write_json(snapshot_document(made))
     elif quiet or not is_terminal():
@@ -56,18 +54,15 @@ def snapshot(
 
 
 def snapshots(
-    box: Annotated[
-        str | None, typer.Argument(metavar="BOX", help="Only snapshots of this box.", show_default=False)
-    ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only snapshots of boxes of this key.")] = None,
+    box: Annotated[str | None, Argument(metavar="BOX", help="Only snapshots of this box.", show_default=False)] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Only snapshots of boxes of this key.")] = None,
     delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="SNAPSHOT", help="Forget this snapshot instead.")
+        list[str] | None, Option("--delete", metavar="SNAPSHOT", help="Forget this snapshot instead.")
     ] = None,
     yes: YesOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only ids.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List snapshots, the oldest first; or forget some.
@@ -76,7 +71,6 @@ def snapshots(
     holdfast box snapshots --key build
     holdfast box snapshots --delete s-1
     """
-    where = Where(server, api_key, home)
     if delete:
         what = f"snapshot{'' if len(delete) == 1 else 's'} {', '.join(delete)}"
         flags = " ".join(f"--delete {each}" for each in delete)
@@ -116,11 +110,10 @@ def snapshots(
 
 
 def restore(
-    snapshot: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Id of the snapshot.", show_default=False)],
+    snapshot: Annotated[str, Argument(metavar="SNAPSHOT", help="Id of the snapshot.", show_default=False)],
     quiet: QuietOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make a box that begins with a snapshot's files. In a pipe, only its id is printed."""
@@ -128,15 +121,14 @@ def restore(
     async def work(client: Client) -> BoxRecord:
         return await client.boxes.restore(await find_snapshot(client, snapshot))
 
-    _made(ask(Where(server, api_key, home), work), quiet=quiet, as_json=as_json)
+    _made(ask(where, work), quiet=quiet, as_json=as_json)
 
 
 def fork(
     box: BoxArgument,
     quiet: QuietOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make another box with the same files and limits. In a pipe, only its id is printed."""
@@ -145,7 +137,7 @@ def fork(
         row = await find_box(client, box)
         return await client.boxes.fork(row.id)
 
-    _made(ask(Where(server, api_key, home), work), quiet=quiet, as_json=as_json)
+    _made(ask(where, work), quiet=quiet, as_json=as_json)
 
 
 def snapshot_document(made: Snapshot) -> dict[str, Any]:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
-
 from holdfast.cli.box.commands import state_cell
 from holdfast.cli.command_name import as_called
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     ACCENT,
     Cell,
@@ -192,12 +191,11 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def top(
-    sort: Annotated[SortName, typer.Option(help="What comes first.")] = "cpu",
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="How often to look.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    sort: Annotated[SortName, Option(help="What comes first.")] = "cpu",
+    every: Annotated[float, Option(metavar="SECONDS", min=1.0, max=3600.0, help="How often to look.")] = 2.0,
+    once: Annotated[bool, Option("--once", help="Print one table, and end.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Watch what boxes use: processor, memory, disk and network. Looking wakes none of them.
@@ -209,7 +207,6 @@ def top(
     holdfast box top --sort memory
     holdfast box top --json | jq '.boxes[] | select(.cpuCores > 0.5).id'
     """
-    where = Where(server, api_key, home)
     if as_json or once or not is_terminal():
         _print_once(where, sort, as_json=as_json)
     else:

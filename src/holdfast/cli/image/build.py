@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from holdfast.cli.box.spec import wrong
 from holdfast.cli.discovery import the_home
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, printable, write_field, write_json, write_line
 from holdfast.cli.terminal.sizes import describe_size
 
@@ -31,7 +30,7 @@ _LINES: Final = 40
 
 RecipeArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="RECIPE",
         help=f"A recipe, a folder with one ({_RECIPE}), or base for holdfast/base.",
         show_default=False,
@@ -39,41 +38,34 @@ RecipeArgument = Annotated[
 ]
 
 
-def register(group: typer.Typer) -> None:
-    """Into the group of images, once: it outlives one command line where several are run in a process."""
-    if all(known.name != "build" for known in group.registered_commands):
-        group.command("build")(build)
-
-
 def build(
     recipe: RecipeArgument,
     name: Annotated[
-        str | None, typer.Option("--name", "-n", metavar="IMAGE", help="Name of the image; else the recipe's.")
+        str | None, Option("--name", "-n", metavar="IMAGE", help="Name of the image; else the recipe's.")
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    no_cache: Annotated[bool, Option("--no-cache", help="Do every step again.")] = False,
     package: Annotated[
-        list[str] | None, typer.Option("--package", metavar="NAME", help="base: one more package; may be repeated.")
+        list[str] | None, Option("--package", metavar="NAME", help="base: one more package; may be repeated.")
     ] = None,
     mirror: Annotated[
-        str | None, typer.Option(metavar="URL", help="base: where packages come from; else as apt on this machine.")
+        str | None, Option(metavar="URL", help="base: where packages come from; else as apt on this machine.")
     ] = None,
     suite: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="base: the release, say bookworm; else this machine's.")
+        list[str] | None, Option(metavar="NAME", help="base: the release, say bookworm; else this machine's.")
     ] = None,
     component: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="base: parts of the mirror.  [default: main]")
+        list[str] | None, Option(metavar="NAME", help="base: parts of the mirror.  [default: main]")
     ] = None,
     keyring: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="base: keys that the release is signed by.")
+        list[Path] | None, Option(metavar="FILE", help="base: keys that the release is signed by.")
     ] = None,
     arch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="base: Debian's name of the processor; else this machine's.")
+        str | None, Option(metavar="NAME", help="base: Debian's name of the processor; else this machine's.")
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="base: believe a mirror without a signature.")] = False,
-    provider: Annotated[str, typer.Option(metavar="NAME", help="Whose image.")] = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    insecure: Annotated[bool, Option("--insecure", help="base: believe a mirror without a signature.")] = False,
+    provider: Annotated[str, Option(metavar="NAME", help="Whose image.")] = "local",
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Build an image. In a pipe, only its name is printed.
@@ -91,7 +83,6 @@ def build(
     """
     from holdfast.cli.image.build_progress import BuildProgress
 
-    where = Where(server, api_key, home)
     options = (package, mirror, suite, component, keyring, arch)
     is_base = recipe in ("base", "holdfast/base")
     if not is_base and (insecure or any(options)):
@@ -108,7 +99,7 @@ def build(
                 if not is_base:
                     return await _from_recipe(workshop, recipe, name, progress, cache=not no_cache)
                 choice = _Choice(mirror, suite or [], component or [], keyring or [], arch, insecure)
-                cache = the_home(home) / "cache" / "packages"
+                cache = the_home(where.home) / "cache" / "packages"
                 return await _base(workshop, choice, name, package or [], cache, progress, again=no_cache)
         except StepFailed as error:
             show_output(error.output)

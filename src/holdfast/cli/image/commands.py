@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -25,34 +24,22 @@ if TYPE_CHECKING:
     from holdfast.boxes.images import Image
     from holdfast.client import Client
 
-group = typer.Typer(name="image", help="Images: root filesystems that boxes begin with.", no_args_is_help=True)
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the image, or digest.", show_default=False)]
-ProviderOption = Annotated[str, typer.Option("--provider", metavar="NAME", help="Whose image.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the image, or digest.", show_default=False)]
+ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Whose image.")]
 _PIECE: Final = 1 << 18
 
 
-def register(app: typer.Typer, wanted: str | None = None) -> None:
-    if wanted in (None, "build", "--help", "-h"):
-        from holdfast.cli.image import build
-
-        build.register(group)
-    app.add_typer(group)
-
-
-@group.command("import")
 def import_(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="A directory, an archive, or - for standard input.", show_default=False),
+        Argument(metavar="SOURCE", help="A directory, an archive, or - for standard input.", show_default=False),
     ],
     name: Annotated[
-        str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name; that of the file if none is given.")
+        str | None, Option("--name", "-n", metavar="NAME", help="Its name; that of the file if none is given.")
     ] = None,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Take in an image: a directory, a root filesystem tarball, an OCI layout, or what docker save writes.
@@ -68,7 +55,7 @@ def import_(
         return await client.images.import_archive(wanted, _pieces(source), provider=provider)
 
     began = time.monotonic()
-    image = ask(Where(server, api_key, home), work)
+    image = ask(where, work)
     if as_json:
         _write_document(image)
     elif is_terminal():
@@ -79,13 +66,11 @@ def import_(
         write_line(image.name)
 
 
-@group.command("list")
 def list_(
     provider: ProviderOption = "local",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only names.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List the images."""
@@ -93,7 +78,7 @@ def list_(
     async def work(client: Client) -> list[Image]:
         return list(await client.images.list(provider=provider))
 
-    images = ask(Where(server, api_key, home), work)
+    images = ask(where, work)
     if as_json:
         from holdfast.client.images import document_of
 
@@ -120,13 +105,11 @@ def list_(
         )
 
 
-@group.command("show")
 def show(
     name: NameArgument,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show one image: what it consists of, and what it asks for its processes."""
@@ -134,7 +117,7 @@ def show(
     async def work(client: Client) -> Image:
         return await client.images.get(name, provider=provider)
 
-    image = ask(Where(server, api_key, home), work)
+    image = ask(where, work)
     if as_json:
         _write_document(image)
         return
@@ -152,14 +135,12 @@ def show(
         write_field("layer", Cell(layer, "dim"))
 
 
-@group.command("remove")
 def remove(
     name: NameArgument,
     provider: ProviderOption = "local",
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Forget an image. Boxes that began with it go on; what nothing needs any more is removed from disk."""
@@ -168,7 +149,7 @@ def remove(
     async def work(client: Client) -> int:
         return await client.images.remove(name, provider=provider)
 
-    freed = ask(Where(server, api_key, home), work)
+    freed = ask(where, work)
     if as_json:
         write_json({"name": name, "removed": True, "freed": freed})
     else:

@@ -10,15 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from holdfast.cli.discovery import find_server, leave_out_what_httpx_brings, the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, describe_box
-from holdfast.cli.session import Where, ask, only
+from holdfast.cli.session import ask, only
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, note, printable, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -28,62 +27,44 @@ if TYPE_CHECKING:
     from holdfast.interpreter.host import Host
     from holdfast.interpreter.smoke_report import Phase, Report
 
-group = typer.Typer(name="interpreter", help="Interpreters: a persistent Python in a box.", no_args_is_help=True)
-
 InterpreterArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="Id of the interpreter, or its end.", show_default=False)
+    str, Argument(metavar="ID", help="Id of the interpreter, or its end.", show_default=False)
 ]
 TemplateOption = Annotated[
-    str | None, typer.Option("--template", metavar="NAME", help="What its box is made of; else the provider's own.")
+    str | None, Option("--template", metavar="NAME", help="What its box is made of; else the provider's own.")
 ]
-ProviderOption = Annotated[str | None, typer.Option(metavar="NAME", help="What kind of box; else local.")]
-ImageOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Image to start from; else the provider's.")]
-CpuOption = Annotated[float | None, typer.Option(metavar="CORES", help="Cores, say 0.5 or 2.")]
-MemoryOption = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory: 512M, 2G.")]
-NetworkOption = Annotated[NetworkName | None, typer.Option(help="What the box may reach; else none.")]
+ProviderOption = Annotated[str | None, Option(metavar="NAME", help="What kind of box; else local.")]
+ImageOption = Annotated[str | None, Option(metavar="IMAGE", help="Image to start from; else the provider's.")]
+CpuOption = Annotated[float | None, Option(metavar="CORES", help="Cores, say 0.5 or 2.")]
+MemoryOption = Annotated[str | None, Option(metavar="SIZE", help="Memory: 512M, 2G.")]
+NetworkOption = Annotated[NetworkName | None, Option(help="What the box may reach; else none.")]
 _LONGEST: Final = 8_000_000
-
-
-def register(app: typer.Typer, wanted: str | None = None) -> None:
-    # Late, and only what is asked for: each has a module of its own.
-    if wanted in (None, "template", "--help", "-h"):
-        from holdfast.cli.interpreter.template import app as template
-
-        group.add_typer(template)
-    if wanted in (None, "jupyter", "--help", "-h"):
-        from holdfast.cli.interpreter.jupyter import group as jupyter
-
-        group.add_typer(jupyter)
-    app.add_typer(group)
 
 
 # --- running code ---
 
 
-@group.command("run")
 def run(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="Python to run; - or none reads it from standard input."),
+        Argument(metavar="FILE", help="Python to run; - or none reads it from standard input."),
     ] = None,
     code: Annotated[
-        str | None, typer.Option("--code", "-c", metavar="CODE", help="Python to run, in the place of FILE.")
+        str | None, Option("--code", "-c", metavar="CODE", help="Python to run, in the place of FILE.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="An interpreter to go on with, with all it has in memory.")
+        str | None, Option("--id", metavar="ID", help="An interpreter to go on with, with all it has in memory.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", "-k", help="Leave it, and print its id on standard error.")] = False,
+    keep: Annotated[bool, Option("--keep", "-k", help="Leave it, and print its id on standard error.")] = False,
     template: TemplateOption = None,
     model: ModelOption = None,
     repo: Annotated[
-        str | None, typer.Option("--repo", metavar="URL", help="A repository to clone into its workspace.")
+        str | None, Option("--repo", metavar="URL", help="A repository to clone into its workspace.")
     ] = None,
-    ref: Annotated[str | None, typer.Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
-    volume: Annotated[
-        str | None, typer.Option("--volume", metavar="NAME", help="A volume, at /home/box/memory.")
-    ] = None,
+    ref: Annotated[str | None, Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
+    volume: Annotated[str | None, Option("--volume", metavar="NAME", help="A volume, at /home/box/memory.")] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="That the code may compute; else 900.")
+        float | None, Option("--timeout", metavar="SECONDS", help="That the code may compute; else 900.")
     ] = None,
     provider: ProviderOption = None,
     image: ImageOption = None,
@@ -91,11 +72,10 @@ def run(
     memory: MemoryOption = None,
     network: NetworkOption = None,
     allow: AllowOption = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Run Python in a box. What it prints comes as it prints it; exits with 1 if the code raised.
 
     Without --id an interpreter is made for it, and deleted in the end unless --keep. With --json all of it comes as one
@@ -122,7 +102,6 @@ def run(
             next_step="leave out --id to make another, or the other options",
             exit=Exit.USAGE,
         )
-    where = Where(server, api_key, home)
     ensure_server(where)
     if template is not None and _is_ours(where):
         from holdfast.cli.interpreter.template import ensure_template
@@ -144,7 +123,7 @@ def run(
         write_json(done.to_json())
     else:
         _show(done)
-    raise typer.Exit(Exit.OK if done.ok else Exit.FAILURE)
+    return Exit.OK if done.ok else Exit.FAILURE
 
 
 def _read_code(file: str) -> str:
@@ -196,14 +175,12 @@ def _show(done: RemoteExecution) -> None:
 # --- which there are ---
 
 
-@group.command("list")
 def list_(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Those that have no box any more, too.")] = False,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Those that were deleted instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Ids only.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    every: Annotated[bool, Option("--all", "-a", help="Those that have no box any more, too.")] = False,
+    deleted: Annotated[bool, Option("--deleted", help="Those that were deleted instead.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Ids only.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List interpreters, those of scripts and notebooks too, the latest active first."""
@@ -212,7 +189,7 @@ def list_(
         found = [each async for each in client.interpreters.list(deleted=deleted)]
         return [each for each in found if every or deleted or each.box is not None or each.is_live]
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json({"interpreters": [each.to_json() for each in found]})
     elif quiet:
@@ -240,12 +217,10 @@ def _state(interpreter: InterpreterInfo) -> Cell:
     return Cell("at rest" if interpreter.box is not None else "ended", "dim")
 
 
-@group.command("show")
 def show(
     id: InterpreterArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show an interpreter: where it runs, and what its thread tells."""
@@ -253,7 +228,7 @@ def show(
     async def work(client: Client) -> InterpreterInfo:
         return await client.interpreters.get(await _find(client, id))
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json(found.to_json())
         return
@@ -270,13 +245,11 @@ def show(
     write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
 
 
-@group.command("delete")
 def delete(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of interpreters, or their ends.")],
+    ids: Annotated[list[str], Argument(metavar="ID...", help="Ids of interpreters, or their ends.")],
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Delete interpreters: their boxes, and all that they have in memory. Threads and volumes stay."""
@@ -289,7 +262,7 @@ def delete(
             await client.interpreters.delete(each)
         return found
 
-    gone = ask(Where(server, api_key, home), work)
+    gone = ask(where, work)
     if as_json:
         write_json({"deleted": gone})
     else:
@@ -314,17 +287,16 @@ async def _find(client: Client, name: str) -> str:
 # --- does it work here? ---
 
 
-@group.command("smoke")
 def smoke(
     repo: Annotated[
         str | None,
-        typer.Option("--repo", metavar="URL|DIR", help="A repository to clone: a URL, or a folder of this machine."),
+        Option("--repo", metavar="URL|DIR", help="A repository to clone: a URL, or a folder of this machine."),
     ] = None,
-    ref: Annotated[str | None, typer.Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
+    ref: Annotated[str | None, Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME[/MODEL]", help="Ask this model something, too.")
+        str | None, Option("--model", metavar="NAME[/MODEL]", help="Ask this model something, too.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="For all of it.")] = 300.0,
+    timeout: Annotated[float, Option("--timeout", metavar="SECONDS", help="For all of it.")] = 300.0,
     provider: ProviderOption = None,
     image: ImageOption = None,
     cpu: CpuOption = None,
@@ -333,11 +305,10 @@ def smoke(
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Go all the way once: a box, a clone, a kernel, two executions that share state, clean up. Each phase is timed.
 
     What fails is said with its category: whose turn it is to do something. A repository at a URL is all that the box
@@ -350,7 +321,6 @@ def smoke(
     leave_out_what_httpx_brings()
     from holdfast.cli.server.start import ensure_server
 
-    where = Where(server, api_key, home)
     ensure_server(where)
     box = describe_box(
         provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
@@ -362,7 +332,7 @@ def smoke(
     else:
         for phase in report.phases:
             _show_phase(phase)
-    raise typer.Exit(Exit.OK if report.ok else Exit.FAILURE)
+    return Exit.OK if report.ok else Exit.FAILURE
 
 
 async def _smoke(

@@ -8,31 +8,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
-import typer
-
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, ServerOption
+from holdfast.cli.parameters import Option
 from holdfast.cli.terminal.console import Cell, is_terminal, write_field, write_json, write_line
 
-group = typer.Typer(name="jupyter", help="Notebooks that run in boxes.", no_args_is_help=True)
-
-NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="What Jupyter calls the kernel.")]
+NameOption = Annotated[str, Option("--name", metavar="NAME", help="What Jupyter calls the kernel.")]
 
 
-@group.command("install")
 def install(
     name: NameOption = "holdfast",
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="What people see of it.")] = None,
-    template: Annotated[
-        str | None, typer.Option("--template", metavar="NAME", help="What its boxes are made of.")
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="What llm_query asks.")] = None,
+    title: Annotated[str | None, Option("--title", metavar="TEXT", help="What people see of it.")] = None,
+    template: Annotated[str | None, Option("--template", metavar="NAME", help="What its boxes are made of.")] = None,
+    model: Annotated[str | None, Option("--model", metavar="NAME", help="What llm_query asks.")] = None,
     prefix: Annotated[
-        Path | None, typer.Option("--prefix", metavar="DIR", help="Install below this folder, not for the user.")
+        Path | None, Option("--prefix", metavar="DIR", help="Install below this folder, not for the user.")
     ] = None,
     in_environment: Annotated[
-        bool, typer.Option("--sys-prefix", help="Install into the Python environment that runs this.")
+        bool, Option("--sys-prefix", help="Install into the Python environment that runs this.")
     ] = False,
     server: ServerOption = None,
     home: HomeOption = None,
@@ -66,7 +60,6 @@ def install(
         write_line(str(made))
 
 
-@group.command("remove")
 def remove(name: NameOption = "holdfast") -> None:
     """Make Jupyter forget the kernel."""
     kernelspec = _kernelspec()

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -35,30 +34,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    name="template", help="Templates: the Python packages that interpreters begin with.", no_args_is_help=True
-)
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the template.", show_default=False)]
-ProviderOption = Annotated[str, typer.Option("--provider", metavar="NAME", help="Whose boxes it is for.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the template.", show_default=False)]
+ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Whose boxes it is for.")]
 PackageOption = Annotated[
     list[str] | None,
-    typer.Option("--package", "-p", metavar="PACKAGE", help="A Python package, say 'polars>=1'; may be repeated."),
+    Option("--package", "-p", metavar="PACKAGE", help="A Python package, say 'polars>=1'; may be repeated."),
 ]
 RecipeOption = Annotated[
-    Path | None, typer.Option("--recipe", metavar="FILE", help="A recipe of an image, in the place of packages.")
+    Path | None, Option("--recipe", metavar="FILE", help="A recipe of an image, in the place of packages.")
 ]
 
 
-@app.command("build")
 def build(
     name: NameArgument,
     package: PackageOption = None,
     recipe: RecipeOption = None,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Build a template, unless it is ready. In a pipe, only its image's name is printed.
@@ -72,28 +65,24 @@ def build(
     holdfast interpreter template build tools --package polars --package 'httpx>=0.27'
     holdfast interpreter template build tools --recipe image.toml
     """
-    _build(name, package, recipe, provider, Where(server, api_key, home), as_json=as_json, again=False)
+    _build(name, package, recipe, provider, where, as_json=as_json, again=False)
 
 
-@app.command("refresh")
 def refresh(
     name: NameArgument,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Build a template again, with the latest packages. Boxes that are there keep what they began with."""
-    _build(name, None, None, provider, Where(server, api_key, home), as_json=as_json, again=True)
+    _build(name, None, None, provider, where, as_json=as_json, again=True)
 
 
-@app.command("list")
 def list_(
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List the templates, and whether they are built."""
@@ -101,7 +90,7 @@ def list_(
     async def work(templates: Templates) -> tuple[Known, ...]:
         return await templates.list()
 
-    known = _with_templates(Where(server, api_key, home), provider, work)
+    known = _with_templates(where, provider, work)
     if as_json:
         write_json({"templates": [_document(each) for each in known]})
         return
@@ -120,13 +109,11 @@ def list_(
     )
 
 
-@app.command("show")
 def show(
     name: NameArgument,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show one template."""
@@ -134,7 +121,7 @@ def show(
     async def work(templates: Templates) -> Known:
         return await templates.look(templates.declared.get(name))
 
-    known = _with_templates(Where(server, api_key, home), provider, work)
+    known = _with_templates(where, provider, work)
     if as_json:
         write_json(_document(known))
         return
@@ -150,13 +137,11 @@ def show(
         write_field("next", hint(f"holdfast interpreter template build {name}"))
 
 
-@app.command("remove")
 def remove(
     name: NameArgument,
     provider: ProviderOption = "local",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Forget a template and its image. Boxes that began with it go on; a built-in one can be built again."""
@@ -164,7 +149,7 @@ def remove(
     async def work(templates: Templates) -> None:
         await templates.remove(templates.declared.get(name))
 
-    _with_templates(Where(server, api_key, home), provider, work)
+    _with_templates(where, provider, work)
     if as_json:
         write_json({"name": name, "removed": True})
     else:

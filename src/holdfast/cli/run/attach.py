@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.run.options import RunThreadArgument
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import write_json
 from holdfast.cli.thread.names import find_thread
 
@@ -17,17 +15,12 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("attach")(attach)
-
-
 def attach(
     thread: RunThreadArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Show what happened on a thread, and follow it while a run goes on. Exits with 0 only if that was completed."""
     from holdfast.cli.run.follow import (
         Following,
@@ -40,8 +33,6 @@ def attach(
         show_history,
         showing,
     )
-
-    where = Where(server, api_key, home)
 
     async def work(client: Client) -> Exit:
         id = await find_thread(client, thread)
@@ -63,4 +54,4 @@ def attach(
                 return Exit.OK if latest is None or latest.status == "completed" else Exit.FAILURE
             return conclude(id, latest)
 
-    raise typer.Exit(ask(where, work))
+    return ask(where, work)

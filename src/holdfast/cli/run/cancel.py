@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.run.options import RunThreadArgument
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, note, write_field, write_json
 from holdfast.cli.thread.names import find_thread
 from holdfast.time_limit import time_limit
@@ -22,15 +20,10 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 60.0
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("cancel")(cancel)
-
-
 def cancel(
     thread: RunThreadArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """End the run of a thread, and wait until it has ended. Its box and its files stay."""
@@ -61,7 +54,7 @@ def cancel(
                 exit=Exit.TIMED_OUT,
             ) from None
 
-    run, was_live = ask(Where(server, api_key, home), work)
+    run, was_live = ask(where, work)
     if as_json:
         write_json({**run.to_json(), "run": run.id})
     elif not was_live:

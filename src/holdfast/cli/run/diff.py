@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Option
 from holdfast.cli.run.options import RunThreadArgument
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_bytes, write_json, write_line
 from holdfast.cli.thread.names import find_thread
@@ -22,16 +21,11 @@ if TYPE_CHECKING:
     from holdfast.client.runs import Changes
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("diff")(diff)
-
-
 def diff(
     thread: RunThreadArgument,
-    stat: Annotated[bool, typer.Option("--stat", help="Only which files, and how much of them.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    stat: Annotated[bool, Option("--stat", help="Only which files, and how much of them.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show what changed in a thread's workspace since it began. In a pipe, a patch that git apply takes.
@@ -55,7 +49,7 @@ def diff(
                 write_bytes(piece)
         return changes
 
-    changes = ask(Where(server, api_key, home), work)
+    changes = ask(where, work)
     if as_json:
         write_json(changes.to_json())
         return

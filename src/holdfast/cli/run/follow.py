@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from holdfast.cli.command_name import as_called
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.session import Where, reach
+from holdfast.cli.options import Where
+from holdfast.cli.session import reach
 from holdfast.cli.terminal.console import Cell, assemble, hint, is_terminal, note, write_field, write_json, write_line
 from holdfast.cli.terminal.run_lines import RunLines, RunSeen
 from holdfast.time_limit import time_limit

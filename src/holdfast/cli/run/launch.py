@@ -9,15 +9,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from holdfast.cli.completion import complete_agent, complete_thread
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, TimeoutOption, describe_box, read_timeout
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.sizes import describe_size
 from holdfast.cli.thread.names import find_thread
@@ -31,17 +30,13 @@ _PIECE: Final = 1 << 18
 _IN_MEMORY: Final = 32 << 20
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("run")(run)
-
-
 def run(
     prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="What to do; - reads it from standard input.", show_default=False)
+        str, Argument(metavar="PROMPT", help="What to do; - reads it from standard input.", show_default=False)
     ],
     agent: Annotated[
         str,
-        typer.Option(
+        Option(
             "--agent",
             metavar="NAME",
             help="Who does it: pi, codex, claude, opencode.",
@@ -49,43 +44,34 @@ def run(
         ),
     ],
     model: ModelOption = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave it running, and print the id of its thread.")
-    ] = False,
+    detach: Annotated[bool, Option("--detach", "-d", help="Leave it running, and print the id of its thread.")] = False,
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--dir", metavar="PATH", help="Files to work on; else the git repository around you, or this folder."
-        ),
+        Option("--dir", metavar="PATH", help="Files to work on; else the git repository around you, or this folder."),
     ] = None,
-    empty: Annotated[bool, typer.Option("--empty", help="Begin with no files.")] = False,
+    empty: Annotated[bool, Option("--empty", help="Begin with no files.")] = False,
     thread: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ID", help="A thread to go on with, in its box; else a new one.", autocompletion=complete_thread
         ),
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of a new thread; else its prompt.")] = None,
-    provider: Annotated[str | None, typer.Option(metavar="NAME", help="What kind of box; else local.")] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="Image to start from; else the provider's.")
-    ] = None,
-    cpu: Annotated[float | None, typer.Option(metavar="CORES", help="Cores, say 0.5 or 2.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory: 512M, 2G.")] = None,
-    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="What it may have on disk: 10G.")] = None,
-    pids: Annotated[int | None, typer.Option(metavar="COUNT", help="Processes and threads at once.")] = None,
-    network: Annotated[
-        NetworkName | None, typer.Option(help="What the box may reach beside the model; else none.")
-    ] = None,
+    title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread; else its prompt.")] = None,
+    provider: Annotated[str | None, Option(metavar="NAME", help="What kind of box; else local.")] = None,
+    image: Annotated[str | None, Option(metavar="IMAGE", help="Image to start from; else the provider's.")] = None,
+    cpu: Annotated[float | None, Option(metavar="CORES", help="Cores, say 0.5 or 2.")] = None,
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory: 512M, 2G.")] = None,
+    disk: Annotated[str | None, Option(metavar="SIZE", help="What it may have on disk: 10G.")] = None,
+    pids: Annotated[int | None, Option(metavar="COUNT", help="Processes and threads at once.")] = None,
+    network: Annotated[NetworkName | None, Option(help="What the box may reach beside the model; else none.")] = None,
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
     timeout: TimeoutOption = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Let a coding agent do something, in a box, and follow it live. Exits with 0 only if it was completed.
 
     The box gets a copy of your files (the git repository around you, else this folder, or --dir), and no way out but to
@@ -115,7 +101,6 @@ def run(
         network=network, allow=allow, bandwidth=bandwidth, connections=connections,
     )  # fmt: skip
     seconds = read_timeout(timeout)
-    where = Where(server, api_key, home)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
@@ -147,7 +132,7 @@ def run(
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 
-    raise typer.Exit(ask(where, work))
+    return ask(where, work)
 
 
 def _read_prompt(prompt: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import typer
-
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Option
 from holdfast.cli.run.status import describe_status
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import describe_time
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -23,23 +22,18 @@ RunStatusName = Literal["running", "completed", "failed", "cancelled", "orphaned
 _STYLES: Final = {"running": "green", "failed": "red", "orphaned": "red", "cancelled": "yellow"}
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("runs")(runs)
-
-
 def runs(
     thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only runs of this thread.", autocompletion=complete_thread)
+        str | None, Option(metavar="ID", help="Only runs of this thread.", autocompletion=complete_thread)
     ] = None,
-    status: Annotated[RunStatusName | None, typer.Option(help="Only runs in this status.")] = None,
+    status: Annotated[RunStatusName | None, Option(help="Only runs in this status.")] = None,
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this agent.", autocompletion=complete_agent)
+        str | None, Option(metavar="NAME", help="Only runs of this agent.", autocompletion=complete_agent)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the ids of their threads.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids of their threads.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List runs, the newest first.
@@ -53,7 +47,7 @@ def runs(
         known = None if thread is None else await find_thread(client, thread)
         return [each async for each in client.runs.list(thread=known, status=status, agent=agent, limit=limit)]
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json({"runs": [each.to_json() for each in found]})
     elif quiet:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.completion import complete_model, complete_thread
 from holdfast.cli.network_options import NetworkName, parse_policy
+from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import parse_size
 
 RunThreadArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="THREAD",
         help="Id of the thread, or its beginning.",
         show_default=False,
@@ -23,7 +22,7 @@ RunThreadArgument = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--model",
         metavar="NAME[/MODEL]",
         help="Which model, as holdfast model list shows; else the only one.",
@@ -33,9 +32,7 @@ ModelOption = Annotated[
 
 TimeoutOption = Annotated[
     str | None,
-    typer.Option(
-        "--timeout", metavar="TIME", help="End the run after this long, whoever is gone: 90s, 30m, 2h; 0 is never."
-    ),
+    Option("--timeout", metavar="TIME", help="End the run after this long, whoever is gone: 90s, 30m, 2h; 0 is never."),
 ]
 
 

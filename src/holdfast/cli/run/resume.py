@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.sizes import parse_size
 from holdfast.cli.thread.names import find_thread
 
@@ -20,37 +19,30 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("resume")(resume)
-
-
 def resume(
     thread: RunThreadArgument,
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do next; else to go on.")] = None,
+    prompt: Annotated[str | None, Argument(metavar="PROMPT", help="What to do next; else to go on.")] = None,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="Another agent, which is handed the transcript.")
+        str | None, Option("--agent", metavar="NAME", help="Another agent, which is handed the transcript.")
     ] = None,
     model: ModelOption = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="In a new box, with the files of the old one where they can be had.")
+        bool, Option("--fresh", help="In a new box, with the files of the old one where they can be had.")
     ] = False,
-    network: Annotated[
-        NetworkName | None, typer.Option(help="What the box may reach from now on; else as before.")
-    ] = None,
+    network: Annotated[NetworkName | None, Option(help="What the box may reach from now on; else as before.")] = None,
     allow: AllowOption = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of the box, from now on: 512M, 4G; else as before.")
+        str | None, Option(metavar="SIZE", help="Of the box, from now on: 512M, 4G; else as before.")
     ] = None,
     disk: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What the box may write, from now on; else as before.")
+        str | None, Option(metavar="SIZE", help="What the box may write, from now on; else as before.")
     ] = None,
     timeout: TimeoutOption = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    detach: Annotated[bool, Option("--detach", "-d", help="Leave it running.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Go on with a thread: after its run was completed, failed or cancelled, or its box was lost.
 
     The agent goes on with its own session; where that is gone with its box, the session is rebuilt from the thread.
@@ -68,7 +60,6 @@ def resume(
     memory_bytes = None if memory is None else read_value(parse_size, memory)
     disk_bytes = None if disk is None else read_value(parse_size, disk)
     seconds = read_timeout(timeout)
-    where = Where(server, api_key, home)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
@@ -92,4 +83,4 @@ def resume(
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 
-    raise typer.Exit(ask(where, work))
+    return ask(where, work)

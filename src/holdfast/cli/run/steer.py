@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.run.options import RunThreadArgument
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, note, write_field, write_json
 from holdfast.cli.thread.names import find_thread
 
@@ -23,17 +22,12 @@ _HOW: Final = {
 }
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("steer")(steer)
-
-
 def steer(
     thread: RunThreadArgument,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to say.", show_default=False)],
-    interrupt: Annotated[bool, typer.Option("--interrupt", help="Now, and not when the agent is done.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    prompt: Annotated[str, Argument(metavar="PROMPT", help="What to say.", show_default=False)],
+    interrupt: Annotated[bool, Option("--interrupt", help="Now, and not when the agent is done.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Say something to the agent of a thread while it works: it hears it next, or at once with --interrupt."""
@@ -41,7 +35,7 @@ def steer(
     async def work(client: Client) -> Launched:
         return await client.runs.steer(await find_thread(client, thread), prompt, interrupt=interrupt)
 
-    steered = ask(Where(server, api_key, home), work)
+    steered = ask(where, work)
     if as_json:
         write_json(steered.to_json())
         return

@@ -8,12 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.parameters import Argument
 from holdfast.cli.server.check import explaining
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
@@ -22,13 +21,9 @@ _BESIDE: Final = ("secret", "node")
 """Files of a home that belong to its database: tokens and sealed keys are good with this secret only."""
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("backup")(backup)
-
-
 def backup(
     target: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or is empty.", show_default=False)
+        Path, Argument(metavar="DIR", help="A folder that is not there yet, or is empty.", show_default=False)
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -17,11 +15,7 @@ from holdfast.cli.terminal.console import Cell, write_field, write_json, write_l
 from holdfast.cli.terminal.sizes import describe_size
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("check")(check)
-
-
-def check(home: HomeOption = None, as_json: JsonOption = False) -> None:
+def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
     """Read all threads and compare them with their checksums. Exits with 1 where something is damaged.
 
     The server may run meanwhile, and goes on: damage of one thread does not stop the others.
@@ -54,13 +48,12 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> None:
             write_line("  ", Cell(f"✗ {each.what}", "red"), f" {each.detail}")
         if not health.damage:
             write_field("damage", "none")
-    if health.damage:
-        if as_json:
-            raise typer.Exit(Exit.FAILURE)
+    if health.damage and not as_json:
         raise CommandError(
             f"{database} is damaged in {len(health.damage)} places",
             next_step="holdfast down, then put a backup in its place; or delete the threads named above",
         )
+    return Exit.FAILURE if health.damage else Exit.OK
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -11,10 +9,6 @@ from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.server.check import explaining
 from holdfast.cli.terminal.console import write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
-
-
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("compact")(compact)
 
 
 def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:

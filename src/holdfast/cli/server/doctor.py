@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
@@ -14,11 +12,7 @@ _SIGNS = {Word.OK: "✓", Word.LIMITED: "–", Word.MISSING: "✗"}
 _STYLES = {Word.OK: "green", Word.LIMITED: "yellow", Word.MISSING: "red"}
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("doctor")(doctor)
-
-
-def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
+def doctor(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
     """Say what this machine can and cannot do. Exits with 1 where the server itself would not run."""
     findings = []
     for finding in examine(the_home(home).absolute()):
@@ -32,8 +26,7 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
         write_line("\n  ", Cell(f"The server cannot run here: {', '.join(broken)}.", "red"))
     else:
         write_line("\n  The server can run here. What is not ok is needed only for what it is for.")
-    if broken:
-        raise typer.Exit(Exit.FAILURE)
+    return Exit.FAILURE if broken else Exit.OK
 
 
 def _write(finding: Finding) -> None:

@@ -9,14 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.options import HomeOption, JsonOption, Where
+from holdfast.cli.parameters import Option
 from holdfast.cli.server.start import ensure_server
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.local_server import RunningServer, find_running, is_alive
 
@@ -27,12 +26,8 @@ _PATIENCE: Final = 30.0
 _PAUSE: Final = 0.05
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("down")(down)
-
-
 def down(
-    everything: Annotated[bool, typer.Option("--all", help="Stop its boxes too, and the runs in them.")] = False,
+    everything: Annotated[bool, Option("--all", help="Stop its boxes too, and the runs in them.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.options import HomeOption, JsonOption, Where
 from holdfast.cli.server.down import stop_server
 from holdfast.cli.server.start import find_or_start_server
-from holdfast.cli.session import Where, ask
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
@@ -62,10 +60,6 @@ class Left:
     behind: tuple[str, ...]
     """At a provider that was not reached: nobody can remove it from here."""
     failed: tuple[str, ...]
-
-
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("purge")(purge)
 
 
 def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:

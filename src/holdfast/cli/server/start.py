@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.session import Where
+from holdfast.cli.options import Where
 from holdfast.cli.terminal.console import hint, note
 from holdfast.local_server import RunningServer, ServerNotStarted, find_or_start
 

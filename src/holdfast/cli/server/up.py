@@ -9,13 +9,12 @@ from enum import StrEnum
 from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.parameters import Given, Option
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 from holdfast.cli.terminal.sizes import parse_size
 from holdfast.local_server import find_answering
@@ -31,46 +30,42 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-_OF_THIS_COMMAND: Final = frozenset({"home", "as_json", "log_level"})
+_OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level"})
 """Options that say nothing of how a server is to be."""
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.command("up")(up)
-
-
 def up(
-    context: typer.Context,
+    given: Given,
     home: HomeOption = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8484,
+    host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8484,
     long_poll_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
+        float, Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
     ] = 30.0,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
+    no_auth: Annotated[bool, Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
     allow_process_provider: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--allow-process-provider",
             help="Offer boxes of the process provider: on this machine, without isolation. For development only.",
         ),
     ] = False,
     pool: Annotated[
         int,
-        typer.Option(
+        Option(
             metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
         ),
     ] = 8,
     box_disk: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="SIZE",
             help="Disk of a local box that asks for no limit; else a quarter of the disk, 32 GB at most.",
         ),
     ] = None,
     allow_private: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="HOST",
             envvar="HOLDFAST_ALLOW_PRIVATE",
             help="A host, address or network at private addresses that boxes may reach; may be given several times.",
@@ -78,7 +73,7 @@ def up(
     ] = None,
     egress_proxy: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="PROXY",
             envvar="HOLDFAST_EGRESS_PROXY",
             help="Proxy of this network, for boxes: http://host:port, or env:NAME or file:PATH that has its URL.",
@@ -86,23 +81,23 @@ def up(
     ] = None,
     docker_host: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ADDRESS",
             envvar="DOCKER_HOST",
             help="Docker daemon for boxes: unix:///path, tcp://host:port or https://host:port.",
         ),
     ] = None,
     docker_tls: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Certificates for it: ca.pem, cert.pem, key.pem.")
+        Path | None, Option(metavar="DIR", help="Certificates for it: ca.pem, cert.pem, key.pem.")
     ] = None,
     docker_runtime: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its runtime for boxes: runc, runsc, kata.")
+        str | None, Option(metavar="NAME", help="Its runtime for boxes: runc, runsc, kata.")
     ] = None,
     docker_image: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Image of boxes at Docker that ask for none.")
+        str | None, Option(metavar="NAME", help="Image of boxes at Docker that ask for none.")
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="What the log on standard error has.")] = LogLevel.INFO,
-    first_key: Annotated[bool, typer.Option("--first-key/--no-first-key", hidden=True)] = True,
+    log_level: Annotated[LogLevel, Option(help="What the log on standard error has.")] = LogLevel.INFO,
+    first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Start the server on this machine, until Ctrl-C. Where one runs already, says where, and leaves it as it is."""
@@ -143,7 +138,7 @@ def up(
         serve(settings, started)
     except HomeInUse as error:
         running = find_answering(folder)
-        asked = _asked_for(context)
+        asked = [name for name in given if name not in _OF_THIS_COMMAND]
         if running is None or asked:
             why = f"; it was started without {', '.join(asked)}, or with other values" if running else ""
             raise CommandError(
@@ -184,17 +179,6 @@ def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> No
             next_step="holdfast up --help says what --allow-private and --egress-proxy take",
             exit=Exit.USAGE,
         ) from None
-
-
-def _asked_for(context: typer.Context) -> list[str]:
-    """The options that a server which runs already may not have been started with."""
-    return [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _OF_THIS_COMMAND
-        and (source := context.get_parameter_source(parameter.name or "")) is not None
-        and source.name == "COMMANDLINE"
-    ]
 
 
 def _document(running: RunningServer, first_key: str | None, home: Path) -> dict[str, Any]:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.parameters import Option
 from holdfast.cli.terminal.console import is_terminal
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str, *, refusal: str, command: str, unchanged: str) -> None:
     """Ask a person; refuse where there is none."""
     if not (sys.stdin.isatty() and is_terminal()):
         raise CommandError(refusal, next_step=command, exit=Exit.USAGE)
-    if not typer.confirm(f"  {question}"):
+    import typer  # here: it takes long to import, and most commands ask nothing
+
+    try:
+        agreed = typer.confirm(f"  {question}")
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    if not agreed:
         raise CommandError(unchanged)
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
-
 from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
+from holdfast.cli.options import JsonOption, ThreadArgument, Where
+from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import (
@@ -26,16 +25,11 @@ from holdfast.cli.terminal.console import (
     write_table,
 )
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
-from holdfast.cli.thread.diagnose import diagnose
 from holdfast.cli.thread.names import find_thread_now
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal.entry_lines import EntryLog
     from holdfast.client import Entry, ThreadInfo, Unreachable
-
-group = typer.Typer(
-    name="thread", help="Threads: make them, write to them, read and follow them.", no_args_is_help=True
-)
 
 StatusName = Literal["idle", "running", "completed", "failed", "cancelled"]
 ScopeName = Literal["read", "write"]
@@ -45,31 +39,25 @@ _PAGE: Final = 200
 
 TypesOption = Annotated[
     list[str] | None,
-    typer.Option("--type", metavar="TYPE", help="Only this type (chat) or family (pi.*); may be given several times."),
+    Option("--type", metavar="TYPE", help="Only this type (chat) or family (pi.*); may be given several times."),
 ]
 LabelsOption = Annotated[
-    list[str] | None, typer.Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
+    list[str] | None, Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
 ]
 
 
-def register(app: typer.Typer, _wanted: str | None = None) -> None:
-    app.add_typer(group)
-
-
-@group.command("new")
 def new(
-    title: Annotated[str | None, typer.Argument(metavar="TITLE", help="What the thread is about.")] = None,
-    parent: Annotated[str | None, typer.Option(metavar="ID", help="The thread that this one belongs to.")] = None,
+    title: Annotated[str | None, Argument(metavar="TITLE", help="What the thread is about.")] = None,
+    parent: Annotated[str | None, Option(metavar="ID", help="The thread that this one belongs to.")] = None,
     label: LabelsOption = None,
-    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of your own choice.")] = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    id: Annotated[str | None, Option("--id", metavar="ID", help="Id of your own choice.")] = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make a thread. In a pipe, only its id is printed."""
     labels = {name: value or "" for name, value in parse_labels(label or []).items()}
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         thread = client.threads.create(title=title, parent=parent, labels=labels, id=id)
         if as_json:
             write_json(thread.info().to_json())
@@ -82,27 +70,25 @@ def new(
         write_line(thread.id)
 
 
-@group.command("list")
 def list_(
-    parent: Annotated[str | None, typer.Option(metavar="ID", help="Only the children of this thread.")] = None,
-    status: Annotated[StatusName | None, typer.Option(help="Only threads in this status.")] = None,
+    parent: Annotated[str | None, Option(metavar="ID", help="Only the children of this thread.")] = None,
+    status: Annotated[StatusName | None, Option(help="Only threads in this status.")] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and that)."),
+        Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and that)."),
     ] = None,
-    archived: Annotated[Literal["no", "only", "too"], typer.Option(help="What to do with archived threads.")] = "no",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where an earlier list ended.")] = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    archived: Annotated[Literal["no", "only", "too"], Option(help="What to do with archived threads.")] = "no",
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, Option(metavar="CURSOR", help="Go on where an earlier list ended.")] = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """List threads, those with the newest activity first."""
     choices: dict[str, bool | Literal["any"]] = {"no": False, "only": True, "too": "any"}
     labels = parse_labels(label or [])
     threads: list[ThreadInfo] = []
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         while True:
             page = client.threads.page(
                 parent=parent,
@@ -128,16 +114,14 @@ def list_(
         note("more", hint(f"holdfast thread list --cursor {cursor}"))
 
 
-@group.command("show")
 def show(
     id: ThreadArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is known of one thread."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         thread = client.threads.get(find_thread_now(client, id))
         url = client.url
     if as_json:
@@ -146,26 +130,24 @@ def show(
     _show(thread, url)
 
 
-@group.command("tail")
 def tail(
     id: ThreadArgument,
     since: Annotated[
-        str | None, typer.Option(metavar="OFFSET", help="Where to begin; now for what is new only. Else the beginning.")
+        str | None, Option(metavar="OFFSET", help="Where to begin; now for what is new only. Else the beginning.")
     ] = None,
     type: TypesOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many entries.")] = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    limit: Annotated[int | None, Option("--limit", "-n", min=1, help="End after so many entries.")] = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Follow a thread: print its entries as they come. Survives restarts of the server; Ctrl-C ends it.
 
     With --json every line is an entry, with the offset after it: --since that offset goes on there.
     """
     check_since(since)
     log = None if as_json else _entry_log()
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         from holdfast.threads.entries import type_matches
 
         id = find_thread_now(client, id)
@@ -179,57 +161,54 @@ def tail(
                     _write_entry(entry, log, {"offset": following.offset})
                     printed += 1
                     if printed == limit:
-                        return
+                        return Exit.OK
         except KeyboardInterrupt:
             if not as_json:
                 note("stopped", f"thread {id} goes on without you")
                 note("next", hint(f"holdfast thread tail {id} --since {following.offset}"))
-            raise typer.Exit(Exit.INTERRUPTED) from None
+            return Exit.INTERRUPTED
     if not as_json:
         note("ended", f"the stream of thread {id} is closed: nothing more can come")
+    return Exit.OK
 
 
-@group.command("entries")
 def entries(
     id: ThreadArgument,
     type: TypesOption = None,
-    since: Annotated[str | None, typer.Option(metavar="OFFSET", help="Where to begin. Else the beginning.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    since: Annotated[str | None, Option(metavar="OFFSET", help="Where to begin. Else the beginning.")] = None,
+    limit: Annotated[int | None, Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Print the entries that a thread has, oldest first."""
     check_since(since)
     log = None if as_json else _entry_log()
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         for entry in client.thread(find_thread_now(client, id)).entries(types=type or (), since=since, limit=limit):
             _write_entry(entry, log, {})
 
 
-@group.command("append")
 def append(
     id: ThreadArgument,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT", help="What to say; - reads lines of JSON from standard input."),
+        Argument(metavar="TEXT", help="What to say; - reads lines of JSON from standard input."),
     ] = None,
-    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Type of the payload; else chat.")] = None,
+    type: Annotated[str | None, Option("--type", metavar="TYPE", help="Type of the payload; else chat.")] = None,
     payload: Annotated[
-        str | None, typer.Option("--payload", metavar="JSON", help="The payload, an object, instead of a text.")
+        str | None, Option("--payload", metavar="JSON", help="The payload, an object, instead of a text.")
     ] = None,
-    author: Annotated[str | None, typer.Option("--author", metavar="ID", help="Who says it.")] = None,
+    author: Annotated[str | None, Option("--author", metavar="ID", help="Who says it.")] = None,
     entry_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="Id of the entry; one that the thread has is not written again."),
+        Option("--id", metavar="ID", help="Id of the entry; one that the thread has is not written again."),
     ] = None,
     retry_for: Annotated[
-        str, typer.Option("--retry-for", metavar="DURATION", help="How long to try again while the server is away.")
+        str, Option("--retry-for", metavar="DURATION", help="How long to try again while the server is away.")
     ] = "30s",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Append an entry, or many from standard input. Each is written once, however often the network fails.
@@ -242,7 +221,7 @@ def append(
     batches = read_batches(text, type, payload, author, entry_id)
     ids: list[str] = []
     next_offset = None
-    with connect(server, api_key, home, retry_seconds=_duration(retry_for)) as client:
+    with connect(where, retry_seconds=_duration(retry_for)) as client:
         from holdfast.client import NotFound, Unreachable
 
         thread = client.thread(id)
@@ -265,17 +244,15 @@ def append(
         write_field("appended", f"{len(ids)} entries")
 
 
-@group.command("rename")
 def rename(
     id: ThreadArgument,
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="The new title.", show_default=False)],
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    title: Annotated[str, Argument(metavar="TITLE", help="The new title.", show_default=False)],
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Give a thread another title."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         thread = client.threads.rename(find_thread_now(client, id), title)
     if as_json:
         write_json(thread.to_json())
@@ -283,17 +260,15 @@ def rename(
         write_field("renamed", f"{thread.id}  {thread.title}")
 
 
-@group.command("archive")
 def archive(
     id: ThreadArgument,
-    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    undo: Annotated[bool, Option("--undo", help="Bring it back.")] = False,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Take a thread out of the list. It keeps all its entries and can be brought back."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         thread = client.threads.update(find_thread_now(client, id), archived=not undo)
     if as_json:
         write_json(thread.to_json())
@@ -304,17 +279,15 @@ def archive(
         write_field("undo", hint(f"holdfast thread archive {thread.id} --undo"))
 
 
-@group.command("delete")
 def delete(
     id: ThreadArgument,
     yes: YesOption = False,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a thread and all its entries, for good."""
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         id = find_thread_now(client, id)
         thread = client.thread(id)
         if not yes:
@@ -326,19 +299,17 @@ def delete(
         write_field("deleted", id)
 
 
-@group.command("token")
 def token(
     id: ThreadArgument,
-    scope: Annotated[ScopeName, typer.Option(help="What it allows; write includes read.")] = "read",
-    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long it holds: 90s, 30m, 2h, 1d.")] = "2h",
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    scope: Annotated[ScopeName, Option(help="What it allows; write includes read.")] = "read",
+    ttl: Annotated[str, Option(metavar="DURATION", help="How long it holds: 90s, 30m, 2h, 1d.")] = "2h",
+    *,
+    where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Make a token for this thread alone. In a pipe, only the token is printed."""
     seconds = _duration(ttl)
-    with connect(server, api_key, home) as client:
+    with connect(where) as client:
         made = client.threads.token(find_thread_now(client, id), scope, ttl_seconds=seconds)
     if as_json:
         write_json(made.to_json())
@@ -347,9 +318,6 @@ def token(
         write_field("allows", f"{made.scope} on thread {made.thread}, for {describe_duration(seconds)}")
     else:
         write_line(made.token)
-
-
-group.command("diagnose")(diagnose)
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import ApiKeyOption, HomeOption, JsonOption, ServerOption, ThreadArgument
-from holdfast.cli.session import Where, ask
+from holdfast.cli.options import JsonOption, ThreadArgument, Where
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line
 from holdfast.cli.thread.names import find_thread
@@ -22,17 +20,16 @@ _MARKS: Final = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "di
 
 def diagnose(
     id: ThreadArgument,
-    server: ServerOption = None,
-    api_key: ApiKeyOption = None,
-    home: HomeOption = None,
+    *,
+    where: Where,
     as_json: JsonOption = False,
-) -> None:
+) -> Exit:
     """Say how far the run of a thread came, what is wrong with it, and what to do. Exits with 1 if something is."""
 
     async def work(client: Client) -> Diagnosis:
         return await client.runs.diagnose(await find_thread(client, id))
 
-    found = ask(Where(server, api_key, home), work)
+    found = ask(where, work)
     if as_json:
         write_json(found.to_json())
     else:
@@ -45,4 +42,4 @@ def diagnose(
             write_field("wrong", Cell(plain(found.wrong), "red"))
         if found.next_step is not None:
             note("next", hint(plain(found.next_step)))
-    raise typer.Exit(Exit.OK if found.wrong is None else Exit.FAILURE)
+    return Exit.OK if found.wrong is None else Exit.FAILURE

@@ -1,0 +1,155 @@
+"""All commands: their names, in the order of the help, and where the function behind each is. No module is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+
+class Group(NamedTuple):
+    """A command that has commands of its own."""
+
+    help: str
+    commands: Mapping[str, Group | str]
+
+
+COMMANDS: Final[Mapping[str, Group | str]] = {
+    "demo": "demo:demo",
+    "run": "run.launch:run",
+    "runs": "run.list:runs",
+    "resume": "run.resume:resume",
+    "attach": "run.attach:attach",
+    "steer": "run.steer:steer",
+    "cancel": "run.cancel:cancel",
+    "diff": "run.diff:diff",
+    "up": "server.up:up",
+    "down": "server.down:down",
+    "thread": Group(
+        "Threads: make them, write to them, read and follow them.",
+        {
+            "new": "thread.commands:new",
+            "list": "thread.commands:list_",
+            "show": "thread.commands:show",
+            "tail": "thread.commands:tail",
+            "entries": "thread.commands:entries",
+            "append": "thread.commands:append",
+            "rename": "thread.commands:rename",
+            "archive": "thread.commands:archive",
+            "delete": "thread.commands:delete",
+            "token": "thread.commands:token",
+            "diagnose": "thread.diagnose:diagnose",
+        },
+    ),
+    "box": Group(
+        "Boxes: make isolated machines, work in them, keep and copy them.",
+        {
+            "create": "box.commands:create",
+            "list": "box.commands:list_",
+            "show": "box.commands:show",
+            "exec": "box.exec:exec_",
+            "shell": "box.shell:shell",
+            "cp": "box.files:copy",
+            "logs": "box.logs:logs",
+            "port": "box.port:port",
+            "top": "box.top:top",
+            "network": "box.network:network",
+            "egress": "box.network:egress",
+            "stop": "box.lifecycle:stop",
+            "start": "box.lifecycle:start",
+            "snapshot": "box.snapshots:snapshot",
+            "snapshots": "box.snapshots:snapshots",
+            "restore": "box.snapshots:restore",
+            "fork": "box.snapshots:fork",
+            "delete": "box.lifecycle:delete",
+            "ping": "box.health:ping",
+            "diagnose": "box.health:diagnose",
+            "prune": "box.lifecycle:prune",
+        },
+    ),
+    "interpreter": Group(
+        "Interpreters: a persistent Python in a box.",
+        {
+            "run": "interpreter.commands:run",
+            "list": "interpreter.commands:list_",
+            "show": "interpreter.commands:show",
+            "delete": "interpreter.commands:delete",
+            "smoke": "interpreter.commands:smoke",
+            "template": Group(
+                "Templates: the Python packages that interpreters begin with.",
+                {
+                    "build": "interpreter.template:build",
+                    "refresh": "interpreter.template:refresh",
+                    "list": "interpreter.template:list_",
+                    "show": "interpreter.template:show",
+                    "remove": "interpreter.template:remove",
+                },
+            ),
+            "jupyter": Group(
+                "Notebooks that run in boxes.",
+                {"install": "interpreter.jupyter:install", "remove": "interpreter.jupyter:remove"},
+            ),
+        },
+    ),
+    "volume": Group(
+        "Volumes: files that outlive boxes and are shared by them.",
+        {"create": "volume:create", "list": "volume:list_", "delete": "volume:delete"},
+    ),
+    "image": Group(
+        "Images: root filesystems that boxes begin with.",
+        {
+            "import": "image.commands:import_",
+            "list": "image.commands:list_",
+            "show": "image.commands:show",
+            "remove": "image.commands:remove",
+            "build": "image.build:build",
+        },
+    ),
+    "egress": Group(
+        "Egress: what boxes may reach, by the environment that they serve.",
+        {
+            "set": "egress:set_",
+            "list": "egress:list_",
+            "show": "egress:show",
+            "remove": "egress:remove",
+            "default": "egress:default",
+        },
+    ),
+    "agent": Group("Agents: which there are, and with which models.", {"list": "agent:list_", "show": "agent:show"}),
+    "model": Group(
+        "Models: those that agents use, and their keys, which stay on the server.",
+        {"add": "model:add", "list": "model:list_", "test": "model:try_", "remove": "model:remove"},
+    ),
+    "key": Group(
+        "API keys: create, list and revoke them.",
+        {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
+    ),
+    "backup": "server.backup:backup",
+    "check": "server.check:check",
+    "compact": "server.compact:compact",
+    "doctor": "server.doctor:doctor",
+    "purge": "server.purge:purge",
+}
+"""`module:function`, below this package."""
+
+
+def find(words: Sequence[str]) -> tuple[Group | str | None, list[str]]:
+    """The command or group that the first words name, and those words."""
+    found: Group | str | None = None
+    among, named = COMMANDS, []
+    for word in words:
+        if word not in among:
+            break
+        found = among[word]
+        named.append(word)
+        if isinstance(found, str):
+            break
+        among = found.commands
+    return found, named
+
+
+def load(place: str) -> Callable[..., Any]:
+    """Import the function of a command."""
+    module, _, function = place.partition(":")
+    command: Callable[..., Any] = getattr(import_module(f"holdfast.cli.{module}"), function)
+    return command
