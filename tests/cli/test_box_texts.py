@@ -15,7 +15,7 @@ from holdfast.cli.box.files import Here, InBox, Piped, Place, merge, parse_place
 from holdfast.cli.box.health import step_lines
 from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
 from holdfast.cli.command_line import arrange
-from holdfast.cli.errors import CommandError, box_error
+from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.terminal.pipes import Inlet, Outlet
 from holdfast.cli.terminal.raw_mode import EscapeKeys, Modes, without_questions
 from holdfast.cli.terminal.sizes import describe_size, parse_size
@@ -262,6 +262,8 @@ async def test_input_is_read_as_it_comes_until_its_end() -> None:
 
 
 def test_what_to_do_next_about_a_box_names_it() -> None:
-    assert box_error(BoxStopped("box b-1abc is stopped")).next_step == "holdfast box start b-1abc"
-    assert box_error(BoxUnreachable("a box is away")).next_step == "holdfast box diagnose BOX says where the path ends"
-    assert box_error(BoxStopped("box b-1 is stopped", hint="wait")).next_step == "wait"
+    assert command_error(BoxStopped("box b-1abc is stopped")).next_step == "holdfast box start b-1abc"
+    assert (
+        command_error(BoxUnreachable("a box is away")).next_step == "holdfast box diagnose BOX says where the path ends"
+    )
+    assert command_error(BoxStopped("box b-1 is stopped", hint="wait")).next_step == "wait"

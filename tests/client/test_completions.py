@@ -16,9 +16,9 @@ from tests.client.proxy import Proxy
 from tests.serving import with_model
 from websockets.asyncio.client import ClientConnection
 
+from holdfast.api.errors import Conflict, Forbidden, HoldfastError, Unauthorized
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.completions import AT_ONCE, Completions
-from holdfast.client.errors import Conflict, Forbidden, HoldfastError, Unauthorized
 from holdfast.client.websockets import open_once
 from holdfast.local_server import read_running
 from holdfast.model_apis import Api

@@ -6,30 +6,36 @@ import json
 
 import pytest
 
-from holdfast.client import errors
+from holdfast.api import errors
+from holdfast.api.errors import agents, boxes, error_of, interpreters, models, runs, threads
 from holdfast.client.backoff import Backoff
 from holdfast.client.connection import is_temporary, retry_after
-from holdfast.client.errors import error_of
 
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
         (400, "invalid_request", errors.InvalidRequest),
-        (400, "invalid_entry", errors.InvalidRequest),
+        (400, "invalid_entry", threads.InvalidEntry),
         (401, "unauthorized", errors.Unauthorized),
         (403, "forbidden", errors.Forbidden),
-        (403, "stale_epoch", errors.StaleEpoch),
+        (403, "stale_epoch", threads.StaleEpoch),
         (404, "not_found", errors.NotFound),
         (409, "conflict", errors.Conflict),
-        (409, "closed", errors.Closed),
-        (409, "producer_gap", errors.ProducerGap),
+        (409, "closed", threads.Closed),
+        (409, "producer_gap", threads.ProducerGap),
         (410, "gone", errors.Gone),
         (413, "too_large", errors.TooLarge),
         (418, "teapot", errors.Refused),
         (429, "slow_down", errors.TooManyRequests),
         (500, "internal", errors.ServerFailed),
         (507, "disk_full", errors.DiskFull),
+        (410, "box_gone", boxes.BoxGone),
+        (507, "no_space", boxes.NoSpace),
+        (409, "thread_busy", runs.ThreadBusy),
+        (404, "model_not_found", models.ModelNotFound),
+        (422, "unknown_agent", agents.UnknownAgent),
+        (410, "kernel_lost", interpreters.KernelLost),
     ],
 )
 def test_each_code_has_its_class(status: int, code: str, kind: type[errors.HoldfastError]) -> None:
@@ -43,9 +49,9 @@ def test_each_code_has_its_class(status: int, code: str, kind: type[errors.Holdf
 @pytest.mark.parametrize(
     ("status", "headers", "kind"),
     [
-        (409, {"stream-closed": "true"}, errors.Closed),
-        (409, {"producer-expected-seq": "1"}, errors.ProducerGap),
-        (403, {"producer-epoch": "1"}, errors.StaleEpoch),
+        (409, {"stream-closed": "true"}, threads.Closed),
+        (409, {"producer-expected-seq": "1"}, threads.ProducerGap),
+        (403, {"producer-epoch": "1"}, threads.StaleEpoch),
         (404, {}, errors.NotFound),
         (302, {}, errors.NotUnderstood),
     ],

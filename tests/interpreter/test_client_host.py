@@ -21,9 +21,8 @@ from holdfast.client import RemoteBox, Unreachable
 from holdfast.client.box.local_box import NearBox
 from holdfast.interpreter import record
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import CompletionFailed, WorkspaceConflict
+from holdfast.interpreter.errors import CompletionFailed, RecordUnwritten, WorkspaceConflict
 from holdfast.interpreter.host import Host, Record
-from holdfast.interpreter.record import RecordUnwritten
 from holdfast.interpreter.workspace.workspace import FORCED
 from holdfast.local_server import HomeAddress, is_alive, read_running
 from holdfast.model_apis import Api

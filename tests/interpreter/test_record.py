@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.interpreter.record import Noted, QueuedRecord, RecordUnwritten, encode_entry, replay
+from holdfast.interpreter.errors import RecordUnwritten
+from holdfast.interpreter.record import Noted, QueuedRecord, encode_entry, replay
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 import httpx
 from tests.agents import InstalledAgents
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.errors import BoxError
 from holdfast.client import Client
-from holdfast.client.errors import HoldfastError
 from holdfast.client.runs import RunInfo
 from holdfast.model_apis import Api
 from holdfast.testing.clock import ShiftedClocks

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.server.conftest import api_of
 
+from holdfast.api.errors import Conflict
 from holdfast.client import Client, InvalidRequest, NotFound, SyncClient
-from holdfast.client.errors import Conflict
 from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, error
 from holdfast.testing.server import ServerProcess

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from holdfast.threads.errors import (
+    Closed,
     ContentTypeMismatch,
     InvalidRequest,
     ProducerGap,
     SequenceConflict,
     StaleEpoch,
-    StreamClosed,
     StreamConflict,
     StreamError,
 )
@@ -66,17 +66,17 @@ DATA = b"1,\n"
             Duplicate(P("p", 0, 4), False),
         ),
         # closed comes before everything
-        (State(closed=True), None, AppendRequest(DATA, "text/plain"), StreamClosed),
+        (State(closed=True), None, AppendRequest(DATA, "text/plain"), Closed),
         (State(closed=True), None, AppendRequest(close=True), Duplicate(None, closed=True)),
-        (State(closed=True), None, AppendRequest(DATA, close=True), StreamClosed),
+        (State(closed=True), None, AppendRequest(DATA, close=True), Closed),
         (
             State(closed=True, closed_by=P("p", 0, 4)),
             (0, 4),
             AppendRequest(DATA, producer=P("p", 0, 4)),
             Duplicate(P("p", 0, 4), closed=True),
         ),
-        (State(closed=True, closed_by=P("p", 0, 4)), (0, 4), AppendRequest(DATA, producer=P("p", 0, 3)), StreamClosed),
-        (State(closed=True), None, AppendRequest(close=True, producer=P("p", 0, 0)), StreamClosed),
+        (State(closed=True, closed_by=P("p", 0, 4)), (0, 4), AppendRequest(DATA, producer=P("p", 0, 3)), Closed),
+        (State(closed=True), None, AppendRequest(close=True, producer=P("p", 0, 0)), Closed),
     ],
 )
 def test_an_append_is_judged(

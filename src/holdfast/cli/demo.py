@@ -245,9 +245,9 @@ def _parent_of(pid: int) -> int:
 
 
 async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watched) -> None:
+    from holdfast.api.errors import Refused
     from holdfast.cli.run.diff import patch_lines
     from holdfast.cli.run.follow import write_next
-    from holdfast.client.errors import Refused
 
     try:
         changes = await client.runs.changes(thread)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.errors import BoxError
-    from holdfast.client.errors import HoldfastError
+    from holdfast.api.errors import HoldfastError
 
 
 class CommandError(Exception):
@@ -39,23 +38,8 @@ _EXITS: Final[Mapping[int, Exit]] = {
     422: Exit.USAGE,
     507: Exit.DISK_FULL,
 }
-
-_NEXT_STEPS: Final[Mapping[Exit, str]] = {
-    Exit.NOT_FOUND: "holdfast thread list shows the threads there are",
-    Exit.NOT_AUTHORISED: "give an API key with --api-key or HOLDFAST_API_KEY; holdfast key create makes one",
-    Exit.DISK_FULL: "free some space on the server's disk, then run the command again; reading goes on meanwhile",
-}
-
-
-def command_error(error: HoldfastError, *, when_away: str) -> CommandError:
-    """A client's error as the end of a command."""
-    if error.code == "unreachable":
-        return CommandError(error.message, next_step=when_away, exit=Exit.UNREACHABLE, code=error.code)
-    exit = _EXITS.get(error.status or 0, Exit.FAILURE)
-    return CommandError(error.message, next_step=error.hint or _NEXT_STEPS.get(exit), exit=exit, code=error.code)
-
-
-_BOX_EXITS: Final[Mapping[str, Exit]] = {
+_EXITS_BY_CODE: Final[Mapping[str, Exit]] = {
+    "unreachable": Exit.UNREACHABLE,
     "refused": Exit.FAILURE,
     "file_denied": Exit.FAILURE,
     "process_lost": Exit.FAILURE,
@@ -64,9 +48,13 @@ _BOX_EXITS: Final[Mapping[str, Exit]] = {
     "box_unreachable": Exit.UNREACHABLE,
     "exec_timeout": Exit.TIMED_OUT,
 }
-"""Where the cause says more than the status."""
+"""Where the cause tells more than the status."""
 
-_BOX_ID: Final = re.compile(r"\bbox (b-[0-9a-z-]{1,64})")
+_NEXT_STEPS: Final[Mapping[Exit, str]] = {
+    Exit.NOT_FOUND: "holdfast thread list shows the threads there are",
+    Exit.NOT_AUTHORISED: "give an API key with --api-key or HOLDFAST_API_KEY; holdfast key create makes one",
+    Exit.DISK_FULL: "free some space on the server's disk, then run the command again; reading goes on meanwhile",
+}
 _BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
     "box_not_found": "holdfast box list shows the boxes there are",
     "box_gone": "holdfast box create makes another; holdfast box snapshots shows what can be restored",
@@ -79,16 +67,27 @@ _BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
     "volume_in_use": "holdfast box list shows the boxes; delete those that mount it first",
     "no_space": "free some space in the box, or give it more with --disk",
 }
+_BOX_ID: Final = re.compile(r"\bbox (b-[0-9a-z-]{1,64})")
 
 
-def box_error(error: BoxError) -> CommandError:
-    """What went wrong with a box, as the end of a command."""
-    exit = _BOX_EXITS.get(error.code) or _EXITS.get(error.status, Exit.FAILURE)
-    return CommandError(error.message, next_step=error.hint or _box_next_step(error), exit=exit, code=error.code)
+def command_error(error: HoldfastError, *, when_away: str | None = None) -> CommandError:
+    """The error that ends a command. `when_away` is what to do if the server cannot be reached."""
+    exit = _EXITS_BY_CODE.get(error.code) or _EXITS.get(error.status or 0, Exit.FAILURE)
+    if error.code == "unreachable":
+        next_step = when_away
+    else:
+        next_step = error.hint or _box_next_step(error) or (None if _is_of_box(error) else _NEXT_STEPS.get(exit))
+    return CommandError(error.message, next_step=next_step, exit=exit, code=error.code)
 
 
-def _box_next_step(error: BoxError) -> str | None:
-    """Of what is known by its code alone. The message names the box, where there is one."""
+def _is_of_box(error: HoldfastError) -> bool:
+    from holdfast.api.errors.boxes import BoxError
+
+    return isinstance(error, BoxError)
+
+
+def _box_next_step(error: HoldfastError) -> str | None:
+    """What to do about an error of a box, by its code. Names the box if the message does."""
     step = _BOX_NEXT_STEPS.get(error.code)
     named = _BOX_ID.search(error.message)
     return step if step is None or named is None else step.replace("BOX", named[1])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from holdfast.cli.completion import complete_box
 from holdfast.cli.discovery import RetryNotes, again, find_server, leave_out_what_httpx_brings, the_home
-from holdfast.cli.errors import CommandError, box_error, command_error
+from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
 from holdfast.cli.parameters import Argument
@@ -58,8 +58,8 @@ async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Cl
     found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
     leave_out_what_httpx_brings()
     # Late: this import takes longer than all others together.
-    from holdfast.boxes.errors import BoxError
-    from holdfast.client import Client, HoldfastError
+    from holdfast.api.errors import HoldfastError
+    from holdfast.client import Client
 
     try:
         client = Client(
@@ -74,8 +74,6 @@ async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Cl
     async with client:
         try:
             yield client
-        except BoxError as error:
-            raise box_error(error) from error
         except HoldfastError as error:
             raise command_error(error, when_away=found.when_away) from error
 

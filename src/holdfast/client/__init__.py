@@ -1,15 +1,6 @@
 """The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
 
-from holdfast.client.agents import AgentRecord, AgentStore, OfferedModel
-from holdfast.client.backoff import RetryNotice
-from holdfast.client.box.box import RemoteBox
-from holdfast.client.box.boxes import Boxes, Volumes
-from holdfast.client.box.process import RemoteProcess, Terminal
-from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
-from holdfast.client.client import Client
-from holdfast.client.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
-from holdfast.client.errors import (
-    Closed,
+from holdfast.api.errors import (
     Conflict,
     DiskFull,
     Forbidden,
@@ -18,15 +9,22 @@ from holdfast.client.errors import (
     InvalidRequest,
     NotFound,
     NotUnderstood,
-    ProducerGap,
     Refused,
     ServerFailed,
-    StaleEpoch,
     TooLarge,
     TooManyRequests,
     Unauthorized,
     Unreachable,
 )
+from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
+from holdfast.client.agents import AgentRecord, AgentStore, OfferedModel
+from holdfast.client.backoff import RetryNotice
+from holdfast.client.box.box import RemoteBox
+from holdfast.client.box.boxes import Boxes, Volumes
+from holdfast.client.box.process import RemoteProcess, Terminal
+from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
+from holdfast.client.client import Client
+from holdfast.client.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
 from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
 from holdfast.client.models import ModelAnswer, ModelRecord, ModelStore, ModelTrial
 from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs

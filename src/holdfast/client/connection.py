@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import httpx
 
-from holdfast.client.backoff import Backoff, RetryNotice
-from holdfast.client.errors import (
+from holdfast.api.errors import (
     HoldfastError,
     NotUnderstood,
     Refused,
@@ -24,6 +23,7 @@ from holdfast.client.errors import (
     Unreachable,
     error_of,
 )
+from holdfast.client.backoff import Backoff, RetryNotice
 
 DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_RETRY_SECONDS: Final = 60.0
@@ -76,10 +76,10 @@ def is_temporary(status: int) -> bool:
 
 
 def is_final(error: HoldfastError) -> bool:
-    """Whether the refusal says something about a box: its status may be that of a failing server, but it is none."""
-    from holdfast.boxes.errors import error_codes  # here: only failures need it, and it loads much
+    """Whether the refusal is about a box. Its status may be that of a failing server, but a retry would not help."""
+    from holdfast.api.errors.boxes import BoxError  # here: only failures need it
 
-    return error.code in error_codes()
+    return isinstance(error, BoxError)
 
 
 class ServerConnection:
@@ -323,4 +323,4 @@ def _reason(error: httpx.TransportError) -> str:
 
 
 def not_understood(message: str) -> NotUnderstood:
-    return NotUnderstood(message, code="not_understood", hint="is this the URL of a Holdfast server?")
+    return NotUnderstood(message, hint="is this the URL of a Holdfast server?")

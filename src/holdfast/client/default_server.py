@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.client.errors import Unauthorized, Unreachable
+from holdfast.api.errors import Unauthorized, Unreachable
 from holdfast.local_server import NoServer, ServerAddress, choose_server, default_home
 
 

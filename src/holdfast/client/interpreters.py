@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from holdfast.api.errors import Unauthorized, Unreachable, told_error
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.errors import Unauthorized, Unreachable, error_of
-from holdfast.client.resource import LONG_SECONDS, BoxConnection, box_error_of
+from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.threads.ids import new_id
 
 _PAGE: Final = 200
@@ -312,10 +312,9 @@ class _Following:
                 raise not_understood(f"the result of an execution cannot be read: {error}") from None
         if kind == "error":
             problem = told.get("error") or {}
-            code, message, hint = str(problem.get("code")), str(problem.get("message")), problem.get("hint")
-            if code == "unavailable":
-                raise Unreachable(message, code=code, hint=hint)
-            raise box_error_of(code, message, hint) or error_of(409, {}, json.dumps(told).encode(), "an execution")
+            if problem.get("code") == "unavailable":
+                raise Unreachable(str(problem.get("message")), code="unavailable", hint=problem.get("hint"))
+            raise told_error(problem)
         if kind == "missed":
             self._at += int(told.get("chunks", 0))
             self._seen = max(self._seen, self._at)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from holdfast.api.errors import NotFound
 from holdfast.client.connection import ServerConnection, encode_json
-from holdfast.client.errors import NotFound
 from holdfast.client.types import Key
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from holdfast.api.errors import NotFound
 from holdfast.client.completions import Completions
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.errors import NotFound
 from holdfast.model_apis import Api
 
 _TRY_SECONDS: Final = 90.0

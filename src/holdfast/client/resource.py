@@ -1,18 +1,17 @@
-"""How boxes are asked for over HTTP and WebSockets. What the server says about a box arrives as a `BoxError`."""
+"""How the parts of a client ask: requests and WebSockets below one path of the server."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import httpx
 
-from holdfast.boxes.errors import BoxError, error_codes
+from holdfast.api.errors import told_error
 from holdfast.client.connection import Answer, Parameters, ServerConnection, encode_json, not_understood
-from holdfast.client.errors import HoldfastError, error_of
 from holdfast.client.websockets import open_socket, unreachable, words_of
 
 if TYPE_CHECKING:
@@ -26,23 +25,6 @@ STDIN: Final = 0
 STDOUT: Final = 1
 STDERR: Final = 2
 END: Final = 4
-
-
-def box_error_of(code: str, message: str, hint: str | None) -> BoxError | None:
-    kind = error_codes().get(code)
-    return None if kind is None else kind(message, hint=hint)
-
-
-@contextlib.contextmanager
-def box_errors() -> Iterator[None]:
-    """Refusals that are about a box, as themselves."""
-    try:
-        yield
-    except HoldfastError as error:
-        told = box_error_of(error.code, error.message, error.hint)
-        if told is None:
-            raise
-        raise told from error
 
 
 class BoxConnection:
@@ -70,18 +52,16 @@ class BoxConnection:
         repeatable: bool = True,
         timeout: float | None = None,
     ) -> Answer:
-        with box_errors():
-            return await self._connection.ask(
-                method,
-                self.path + path,
-                parameters=parameters,
-                body=encode_json(document) if document is not None else body,
-                repeatable=repeatable,
-                timeout=timeout,
-            )
+        return await self._connection.ask(
+            method,
+            self.path + path,
+            parameters=parameters,
+            body=encode_json(document) if document is not None else body,
+            repeatable=repeatable,
+            timeout=timeout,
+        )
 
-    @contextlib.asynccontextmanager
-    async def exchange(
+    def exchange(
         self,
         method: str,
         path: str,
@@ -89,18 +69,13 @@ class BoxConnection:
         parameters: Parameters = (),
         body: AsyncIterable[bytes] | bytes | None = None,
         silence: float | None = None,
-    ) -> AsyncIterator[httpx.Response]:
-        with box_errors():
-            async with self._connection.exchange(
-                method, self.path + path, parameters=parameters, body=body, silence=silence
-            ) as response:
-                yield response
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        return self._connection.exchange(method, self.path + path, parameters=parameters, body=body, silence=silence)
 
     async def open_socket(self, path: str, parameters: Parameters = ()) -> Socket:
         """Tried again where the server was not there; the caller closes it."""
         place = self.path + path
-        with box_errors():
-            opened = await open_socket(self._connection, place, parameters)
+        opened = await open_socket(self._connection, place, parameters)
         return Socket(opened, self._connection.url, words_of(place))
 
 
@@ -129,12 +104,7 @@ class Socket:
         if not isinstance(told, dict):
             raise not_understood(f"a frame of {self._asked} cannot be read: {frame[:80]!r}")
         if isinstance(problem := told.get("error"), dict):
-            code, message = str(problem.get("code")), str(problem.get("message"))
-            hint = str(problem["hint"]) if problem.get("hint") else None
-            known = box_error_of(code, message, hint)
-            if known is not None:
-                raise known
-            raise error_of(500 if code == "internal" else 400, {}, json.dumps(told).encode(), self._asked)
+            raise told_error(problem)
         return told
 
     async def send(self, data: bytes | str) -> None:

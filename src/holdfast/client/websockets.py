@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+from holdfast.api.errors import Unauthorized, Unreachable, error_of
 from holdfast.client.connection import Parameters, ServerConnection, not_understood
-from holdfast.client.errors import Unauthorized, Unreachable, error_of
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

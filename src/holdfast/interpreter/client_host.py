@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.service.acquire_rules import How
@@ -23,7 +24,6 @@ from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, 
 from holdfast.client.box.local_box import folder_of
 from holdfast.client.box.types import BoxRecord
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
-from holdfast.client.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord

@@ -26,13 +26,12 @@ from dspy.utils.callback import with_callbacks
 from dspy.utils.usage_tracker import UsageTracker
 from pydantic import BaseModel
 
-from holdfast.boxes.errors import BoxError
 from holdfast.client import HoldfastError
 from holdfast.interpreter.bridge.bridge import Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
 from holdfast.interpreter.bridge.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import CallRefused, InterpreterError, InvalidInterpreter
+from holdfast.interpreter.errors import CallRefused, InvalidInterpreter
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.results import CodeError, Execution
@@ -155,7 +154,7 @@ class BoxInterpreter:
             try:
                 self._interpreter = self._left.interpreter = self._loop.run(self._start())
                 self._left.host = self._host
-            except (InterpreterError, BoxError, HoldfastError) as error:
+            except HoldfastError as error:
                 self._end()
                 raise CodeInterpreterError(_told(error)) from error
 
@@ -224,7 +223,7 @@ class BoxInterpreter:
             done = self._loop.run(interpreter.execute(code, variables=given, timeout=self._timeout))
         except InvalidInterpreter as error:  # nothing of it ran
             raise CodeInterpreterError(_told(error)) from error
-        except (InterpreterError, BoxError, HoldfastError) as error:
+        except HoldfastError as error:
             self._end()
             raise CodeInterpreterError(_told(error)) from error
         if done.error is None or not done.error.syntax:

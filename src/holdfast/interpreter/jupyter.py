@@ -90,7 +90,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
             done = await self._work(self._run(code, publish))
         except asyncio.CancelledError:
             done = Execution("", error=CodeError("KeyboardInterrupt", "", "KeyboardInterrupt"))
-        except (InterpreterError, BoxError, HoldfastError) as error:
+        except HoldfastError as error:
             hint = getattr(error, "hint", None)
             said = f"{error}\n{hint}" if hint else str(error)
             done = Execution("", error=CodeError(type(error).__name__, str(error), f"{type(error).__name__}: {said}"))
@@ -215,7 +215,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         printed = bytearray()
         # By statements alone: code may have given `exec` or `globals` another meaning. The name is gone after it.
         code = f"import holdfast.guest.kernel.notebook as {_MODULE}\n{_MODULE}.{call}\ndel {_MODULE}"
-        with contextlib.suppress(InterpreterError, BoxError, HoldfastError, ValueError):
+        with contextlib.suppress(HoldfastError, ValueError):
             work = interpreter.execute(code, timeout=_GRACE_SECONDS, on_output=lambda _, data: printed.extend(data))
             done = await self._work(work)
             told = json.loads(printed) if done.ok else None
@@ -247,7 +247,7 @@ class BoxKernel(Kernel):  # type: ignore[misc,unused-ignore]
         loop, interpreter = self._loop, self._interpreter
         self._interpreter = None
         if interpreter is not None and loop is not None:
-            with contextlib.suppress(InterpreterError, BoxError, HoldfastError):
+            with contextlib.suppress(HoldfastError):
                 work = asyncio.run_coroutine_threadsafe(interpreter.shutdown(), loop)
                 await asyncio.wrap_future(work)
         return {"status": "ok", "restart": restart}

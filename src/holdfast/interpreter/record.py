@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.interpreter.errors import InterpreterError
+from holdfast.interpreter.errors import RecordUnwritten
 from holdfast.threads.ids import new_entry_id, now_ms
 from holdfast.time_limit import time_limit
 
@@ -54,12 +54,6 @@ _PATIENCE: Final = 60.0
 _LONGEST_PAUSE: Final = 5.0
 _DEPTH: Final = 100
 _BITS: Final = 8192
-
-
-class RecordUnwritten(InterpreterError):
-    """What was noted is not on the thread: it is gone, or the server is away."""
-
-    code = "record_unwritten"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotIsolate, ImageNotFound, InvalidSpec, Unsupported
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.spec import BoxSpec, Lifetime
-from holdfast.client.errors import HoldfastError
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel.kernel import Kernels
@@ -64,13 +64,13 @@ def _category(error: BaseException, phase: str) -> Category:
         return Category.CONFIG
     if isinstance(error, CompletionFailed):
         return Category.MODEL
-    if isinstance(error, HoldfastError) or getattr(error, "code", "") == "no_server":
+    if getattr(error, "code", "") == "no_server":
         return Category.SERVER
     if isinstance(error, BoxError) and phase not in _OF_PHASE:
         return Category.BOX
     if isinstance(error, InterpreterError | BoxError):
         return _OF_PHASE.get(phase, Category.EXECUTION)
-    return Category.INTERNAL
+    return Category.SERVER if isinstance(error, HoldfastError) else Category.INTERNAL
 
 
 @dataclass(slots=True)

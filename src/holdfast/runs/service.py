@@ -29,6 +29,7 @@ from holdfast.runs.errors import (
     RunOver,
     ThreadBusy,
     TooManyWaiting,
+    thread_busy,
 )
 from holdfast.runs.launch import Launch, Launcher, key_of
 from holdfast.runs.model_errors import ModelTrouble
@@ -336,7 +337,7 @@ class Runs:
             nonlocal before
             before = runs
             if runs.live is not None:
-                raise ThreadBusy(thread, runs.live.run)
+                raise thread_busy(thread, runs.live.run)
             if chat is None and not runs.waiting:
                 raise _NotDue
             prompts = tuple(each.chat for each in runs.waiting)
@@ -449,7 +450,7 @@ class Runs:
                 hint=f"name the agent: holdfast resume {thread} --agent NAME",
             )
         if row.runs.live is not None:
-            raise ThreadBusy(thread, row.runs.live.run)
+            raise thread_busy(thread, row.runs.live.run)
         options = change(_next_options(row.runs, agent, model))
         harness, choice, _ = self._launching.resolve(options)
         options = self._fitting(replace(options, agent=harness.agent, model=str(choice)))

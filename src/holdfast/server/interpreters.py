@@ -16,14 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.boxes.process import Stream
 from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.bridge.budget import Limits
-from holdfast.interpreter.errors import InterpreterError
+from holdfast.interpreter.errors import (
+    ExecutionKnown,
+    InterpreterDeleted,
+    InterpreterElsewhere,
+    InterpreterNotFound,
+    RecordUnwritten,
+    TooManyInterpreters,
+)
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
 from holdfast.interpreter.record import (
     ALL,
     EXECUTION,
     SETTINGS,
     THREAD_LABEL,
-    RecordUnwritten,
     Replay,
     ReplayedExecution,
     replay,
@@ -58,30 +64,6 @@ _KEY: Final = "interpreter/"
 _MOST_KNOWN: Final = 10_000
 _MOST_RESUMED: Final = _KEPT_EXECUTIONS
 _LONGEST_SECONDS: Final = 86_400
-
-
-class InterpreterNotFound(InterpreterError):
-    code = "interpreter_not_found"
-
-
-class InterpreterElsewhere(InterpreterError):
-    """It lives in the process that made it."""
-
-    code = "interpreter_elsewhere"
-
-
-class InterpreterDeleted(InterpreterError):
-    code = "interpreter_deleted"
-
-
-class ExecutionKnown(InterpreterError):
-    """Nothing runs twice."""
-
-    code = "execution_known"
-
-
-class TooManyInterpreters(InterpreterError):
-    code = "too_many_interpreters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,12 @@ import pytest
 
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.errors import (
+    Closed,
     ContentTypeMismatch,
     InvalidRequest,
     ProducerGap,
     SequenceConflict,
     StaleEpoch,
-    StreamClosed,
     StreamConflict,
     StreamGone,
     StreamNotFound,
@@ -102,7 +102,7 @@ class StoreContract:
     async def test_a_stream_can_be_created_closed(self, store: StreamStore) -> None:
         created = await store.create("a", StreamConfig(content_type="text/plain", closed=True), b"all")
         assert created.info.closed
-        with pytest.raises(StreamClosed):
+        with pytest.raises(Closed):
             await store.append("a", AppendRequest(b"more"))
 
     async def test_what_does_not_exist_is_not_found(self, store: StreamStore) -> None:
@@ -213,7 +213,7 @@ class StoreContract:
         await store.create("a", TEXT)
         appended = await store.append("a", AppendRequest(b"last", close=True))
         assert (appended.tail, appended.closed) == (4, True)
-        with pytest.raises(StreamClosed):
+        with pytest.raises(Closed):
             await store.append("a", AppendRequest(b"x"))
         piece = await store.read("a", 0, 100)
         assert (piece.data, piece.closed) == (b"last", True)
@@ -273,7 +273,7 @@ class StoreContract:
         for _ in range(2):
             appended = await store.append("a", AppendRequest(b"x", producer=Producer("p", 0, 0), close=True))
             assert appended.closed
-        with pytest.raises(StreamClosed):
+        with pytest.raises(Closed):
             await store.append("a", AppendRequest(b"x", producer=Producer("p", 0, 1)))
 
     # Dedup keys

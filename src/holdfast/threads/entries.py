@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from holdfast.api.entries import Entry as Entry
 from holdfast.threads.errors import InvalidEntry
 from holdfast.threads.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.ids import new_entry_id
@@ -20,30 +20,6 @@ _is_type: Final = functools.lru_cache(1024)(re.compile(r"[a-z][a-z0-9_-]*(\.[a-z
 """A server sees few types, and the same ones again and again."""
 _MAX_ID: Final = 128
 _MAX_TS: Final = 2**53 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One record on a thread."""
-
-    id: str
-    ts: int
-    """UTC milliseconds."""
-    payload: dict[str, Any]
-    author_id: str | None = None
-
-    @property
-    def type(self) -> str:
-        """`chat`, `<harness>.<event>` or `signal.<scope>.<name>`."""
-        return str(self.payload.get("type", ""))
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Entry:
-        return cls(value["id"], value["ts"], value["payload"], value.get("authorId"))
-
-    def to_json(self) -> dict[str, Any]:
-        author = {} if self.author_id is None else {"authorId": self.author_id}
-        return {"id": self.id, "ts": self.ts, **author, "payload": self.payload}
 
 
 Admit = Callable[[dict[str, Any]], Keyed | None]

@@ -9,12 +9,13 @@ from typing import Protocol
 from holdfast.threads.errors import (
     ContentTypeMismatch,
     InvalidRequest,
-    ProducerGap,
     SequenceConflict,
-    StaleEpoch,
-    StreamClosed,
     StreamConflict,
+    producer_gap,
+    stale_epoch,
+    stream_closed,
 )
+from holdfast.threads.offsets import format_offset
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig, normalize_content_type
 
 
@@ -65,7 +66,7 @@ def decide_append(state: AppendState, request: AppendRequest, producer_of: Produ
         if known is not None and (duplicate := _decide_producer(producer, *known)):
             return duplicate
         if known is None and producer.seq != 0:
-            raise ProducerGap(0, producer.seq)
+            raise producer_gap(0, producer.seq)
     if request.seq is not None and state.last_seq is not None and request.seq.encode() <= state.last_seq.encode():
         raise SequenceConflict(f"Stream-Seq {request.seq!r} does not follow {state.last_seq!r}")
     return ACCEPT
@@ -77,12 +78,12 @@ def _decide_on_closed(state: AppendState, request: AppendRequest) -> Duplicate:
         return Duplicate(producer, closed=True)
     if producer is None and request.close and not request.data and not request.keyed:
         return Duplicate(None, closed=True)
-    raise StreamClosed(state.path, state.tail)
+    raise stream_closed(state.path, format_offset(state.tail))
 
 
 def _decide_producer(producer: Producer, epoch: int, last_seq: int) -> Duplicate | None:
     if producer.epoch < epoch:
-        raise StaleEpoch(epoch)
+        raise stale_epoch(epoch)
     if producer.epoch > epoch:
         if producer.seq != 0:
             raise InvalidRequest(f"a new producer epoch starts at sequence 0, not {producer.seq}")
@@ -90,7 +91,7 @@ def _decide_producer(producer: Producer, epoch: int, last_seq: int) -> Duplicate
     if producer.seq <= last_seq:
         return Duplicate(Producer(producer.id, epoch, last_seq), closed=False)
     if producer.seq != last_seq + 1:
-        raise ProducerGap(last_seq + 1, producer.seq)
+        raise producer_gap(last_seq + 1, producer.seq)
     return None
 
 

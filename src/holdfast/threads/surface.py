@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.authority import Author, Authority, check_producer
 from holdfast.threads.cursor import next_cursor
-from holdfast.threads.errors import InvalidRequest, MethodNotAllowed, StreamGone
+from holdfast.threads.errors import InvalidRequest, StreamGone, method_not_allowed
 from holdfast.threads.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
 from holdfast.threads.ids import now_ms
 from holdfast.threads.lines import Lines
@@ -170,7 +170,7 @@ class StreamSurface:
             case "DELETE":
                 await self._store.delete(request.path)
                 return Response(204, [])
-        raise MethodNotAllowed(request.method, "GET, HEAD, PUT, POST, DELETE, OPTIONS")
+        raise method_not_allowed(request.method, "GET, HEAD, PUT, POST, DELETE, OPTIONS")
 
     async def _put(self, request: Request, author: Author) -> Response:
         config = _config(request)

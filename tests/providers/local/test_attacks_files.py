@@ -14,7 +14,7 @@ import pytest
 from tests.providers.local.attacking import PATIENCE, Scene, open_descriptors
 
 from holdfast.boxes.box import Power
-from holdfast.boxes.errors import BoxError, FileProblem, HostileArchive, InvalidSpec, Refused, WrongFileKind
+from holdfast.boxes.errors import BoxError, FileProblem, HostileArchive, InvalidSpec, ProviderRefused, WrongFileKind
 from holdfast.boxes.files import MAX_READ
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount
@@ -236,7 +236,7 @@ async def test_the_way_to_a_mount_cannot_be_bent_by_a_link(scene: Scene) -> None
         done = await box.exec(["sh", "-c", "rmdir /srv/a/b; mv /srv/a /srv/x && ln -s /etc /srv/a"], cwd="/")
         assert done.exit_code == 0, done.stderr
         await box.stop()
-        with pytest.raises(Refused, match="/srv/a is a link"):
+        with pytest.raises(ProviderRefused, match="/srv/a is a link"):
             await box.start()
         assert await box.power() is Power.STOPPED
     await scene.provider.delete_volume(name)
@@ -281,9 +281,9 @@ async def test_a_mounted_folder_that_becomes_a_link_does_not_open_the_server_s_o
     async with scene.another(mounts=(whole,)) as planter, scene.another(mounts=(inner,)) as box:
         await box.stop()
         await sh(scene, f"cd /shared; mv inner away; ln -s {scene.home} inner", box=planter)
-        with pytest.raises(Refused):
+        with pytest.raises(ProviderRefused):
             await box.start()
-        with pytest.raises(Refused):
+        with pytest.raises(ProviderRefused):
             await scene.provider.create(BoxSpec(mounts=(inner,)), id=new_id("b"))
         await sh(scene, "cd /shared; rm inner; mv away inner", box=planter)
         await box.start()
@@ -294,7 +294,7 @@ async def test_the_server_s_own_folder_and_the_kernel_s_are_never_mounted(scene:
     link = tmp_path / "link"
     link.symlink_to(scene.home)
     for source in (scene.home, scene.home / "local", scene.home.parent, link, "/", "/proc", "/sys", "/dev/null"):
-        with pytest.raises(Refused):
+        with pytest.raises(ProviderRefused):
             await scene.provider.create(BoxSpec(mounts=(HostMount(str(source), "/data"),)), id=new_id("b"))
 
 
@@ -379,7 +379,7 @@ async def test_a_snapshot_from_elsewhere_cannot_put_links_where_a_box_is_mounted
     for name in ("usr", "etc", "proc", "dev", "run", ".holdfast", "bin", "lib64"):
         evil = archive((name, tarfile.SYMTYPE, "/oldroot/tmp"))
         imported = await scene.provider.import_snapshot(one_piece(header + evil))
-        with pytest.raises(Refused, match="is a link"):
+        with pytest.raises(ProviderRefused, match="is a link"):
             await scene.provider.restore(imported.id, BoxSpec(), id=new_id("b"))
         await scene.provider.delete_snapshot(imported.id)
     await scene.still_fine()

@@ -16,7 +16,7 @@ from tests.providers.local.rootfs import busybox, pieces
 from tests.providers.local.test_attacks import CONNECT, READ, SYSTEM_CALLS
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import Refused
+from holdfast.boxes.errors import ProviderRefused
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
@@ -209,7 +209,7 @@ tell(found)
         await box.stop()
         upper = scene.provider.ground.box(box.id) / "upper"
         (upper / ".python").symlink_to("/etc")  # as if it had found a way
-        with pytest.raises(Refused, match="is a link"):
+        with pytest.raises(ProviderRefused, match="is a link"):
             await box.start()
 
 

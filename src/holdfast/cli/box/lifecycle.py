@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.completion import complete_box
-from holdfast.cli.errors import CommandError, box_error, print_error
+from holdfast.cli.errors import CommandError, command_error, print_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parameters import Argument, Option
@@ -188,7 +188,7 @@ def _each(
             try:
                 document = await work(client, await find_box(client, name))
             except BoxError as error:
-                failures.append(box_error(error))
+                failures.append(command_error(error))
             except CommandError as error:
                 failures.append(error)
             else:

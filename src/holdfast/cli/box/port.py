@@ -140,13 +140,12 @@ async def _listen(accepted: Accepted, port: int, local: int | None) -> asyncio.S
 
 async def _serve_one(box: Box, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
     """Pass one connection on until both sides are done. What went wrong in words, where something did."""
-    from holdfast.boxes.errors import BoxError
     from holdfast.client import HoldfastError
 
     try:
         async with await box.connect(port) as far:
             await _both(_upstream(reader, far), _downstream(far, writer))
-    except (BoxError, HoldfastError) as error:
+    except HoldfastError as error:
         return error.message
     except OSError:
         return None  # the near side went away in the middle: its own affair

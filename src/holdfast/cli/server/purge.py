@@ -213,7 +213,6 @@ def _some(names: tuple[str, ...]) -> str:
 
 async def remove(client: Client, found: Holdings) -> Left:
     """What lives outside of the home, or as processes. Returns what could not be removed, and why."""
-    from holdfast.boxes.errors import BoxError
     from holdfast.client import HoldfastError
 
     failed: list[str] = []
@@ -222,7 +221,7 @@ async def remove(client: Client, found: Holdings) -> Left:
     async def attempt(what: str, provider: str | None, deletion: Awaitable[object]) -> None:
         try:
             await deletion
-        except (BoxError, HoldfastError) as error:
+        except HoldfastError as error:
             if provider in behind:
                 behind[provider].insert(-1, what)
             else:

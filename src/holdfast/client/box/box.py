@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final
 
+from holdfast.api.errors import Unreachable
 from holdfast.boxes.box import Box, Deleted, Metrics, Power, Preview, Step
 from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
 from holdfast.boxes.network_policy import NetworkPolicy
@@ -18,7 +19,6 @@ from holdfast.boxes.snapshots import Snapshot
 from holdfast.client.box.files import RemoteFiles
 from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
 from holdfast.client.box.types import BoxRecord, metrics_of, process_of, snapshot_of, steps_of
-from holdfast.client.errors import Unreachable
 from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
 
 _AT_ONCE: Final = 256 * 1024

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Final, Self
 
+from holdfast.api.errors import Unreachable
 from holdfast.boxes.process import Channel, Chunk, Connection, Process, ProcessInfo, Stream
 from holdfast.client.box.types import process_of
 from holdfast.client.connection import not_understood
-from holdfast.client.errors import Unreachable
 from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket
 
 _WAIT_SECONDS: Final = 20.0

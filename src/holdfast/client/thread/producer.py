@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from holdfast.client.errors import StaleEpoch
+from holdfast.api.errors.threads import StaleEpoch
 
 
 class Producer:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from holdfast.api.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.client.thread.batches import split_batches
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.producer import Producer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Literal
 
+from holdfast.api.errors import Conflict
 from holdfast.client.connection import ServerConnection, encode_json
-from holdfast.client.errors import Conflict
 from holdfast.client.thread.thread import Thread
 from holdfast.client.types import Scope, Status, ThreadInfo, ThreadPage, Token
 from holdfast.threads.ids import new_id

@@ -1,35 +1,3 @@
-"""What can be wrong with a model that somebody adds or asks for. None of these holds a key."""
+"""The errors of models. They are defined where server and client share them."""
 
-from __future__ import annotations
-
-from holdfast.threads.errors import StreamError
-
-
-class ModelError(StreamError):
-    """Base of all."""
-
-    status = 422
-    code = "invalid_model"
-
-
-class InvalidModel(ModelError):
-    """A name, URL, key or number that makes no sense."""
-
-
-class ModelNotFound(ModelError):
-    status = 404
-    code = "model_not_found"
-
-
-class ModelKeyMissing(ModelError):
-    """The provider wants a key, and none was given, or it cannot be read any more."""
-
-    status = 409
-    code = "model_key_missing"
-
-
-class ModelFailed(ModelError):
-    """It was asked, and gave no answer."""
-
-    status = 502
-    code = "model_failed"
+from holdfast.api.errors.models import *  # noqa: F403

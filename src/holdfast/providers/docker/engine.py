@@ -21,7 +21,7 @@ from aiodocker import Docker, DockerError
 from aiodocker.stream import Stream
 from yarl import URL
 
-from holdfast.boxes.errors import BoxUnreachable, CannotIsolate, InvalidSpec, Refused
+from holdfast.boxes.errors import BoxUnreachable, CannotIsolate, InvalidSpec, ProviderRefused
 from holdfast.time_limit import time_limit
 
 DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"
@@ -100,7 +100,9 @@ def told(what: str) -> Any:
     try:
         yield
     except EngineProblem as problem:
-        raise Refused(f"{what}: Docker says: {problem.message}", hint="docker info tells more of the daemon") from None
+        raise ProviderRefused(
+            f"{what}: Docker says: {problem.message}", hint="docker info tells more of the daemon"
+        ) from None
 
 
 class Engine:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
+from holdfast.boxes.errors import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.spec import BoxSpec, VolumeMount, check_name
 from holdfast.providers.docker.engine import Engine, EngineProblem
@@ -193,11 +193,11 @@ async def _checked(
     try:
         help = await ask_help(engine, names, runtime, _OPEN, [json.dumps(asked)], mounted)
     except EngineProblem as problem:
-        raise Refused(f"the volumes of box {record.id} cannot be mounted: {problem.message}") from None
+        raise ProviderRefused(f"the volumes of box {record.id} cannot be mounted: {problem.message}") from None
     for each, answer in zip(asked, help.answer, strict=True):
         if answer is not None:
             await help.let_go()
-            raise Refused(f"folder {each['subpath']} of a volume cannot be mounted: {answer}")
+            raise ProviderRefused(f"folder {each['subpath']} of a volume cannot be mounted: {answer}")
     return help
 
 

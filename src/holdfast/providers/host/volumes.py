@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.errors import InvalidSpec, Refused, VolumeExists, VolumeInUse, VolumeNotFound
+from holdfast.boxes.errors import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
 from holdfast.providers.host.ground import Ground, remove_tree, write_whole
@@ -93,7 +93,7 @@ def _resolved(mount: HostMount, private: Path) -> Path:
     whole = source.resolve()
     for forbidden in (private.resolve(), Path("/proc"), Path("/sys"), Path("/dev")):
         if whole.is_relative_to(forbidden) or forbidden.is_relative_to(whole):
-            raise Refused(
+            raise ProviderRefused(
                 f"{mount.source} cannot be mounted: {forbidden} is never seen by a box",
                 hint="mount a folder that holds only what the box is meant to see",
             )
@@ -164,7 +164,7 @@ def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequ
     for path in paths:
         for walked, kind in _steps(folders, path):
             if stat.S_ISLNK(kind):
-                raise Refused(
+                raise ProviderRefused(
                     f"{path} cannot be mounted: /{walked} is a link in this box",
                     hint="remove the link, or mount at another path",
                 )

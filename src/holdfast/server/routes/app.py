@@ -13,9 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import holdfast
-from holdfast.boxes.errors import BoxError
-from holdfast.harnesses.errors import HarnessError
-from holdfast.interpreter.errors import InterpreterError
+from holdfast.api.errors import HoldfastError
 from holdfast.server.routes import (
     agents,
     box_files,
@@ -56,7 +54,7 @@ from holdfast.server.routes.schemas import (
 from holdfast.server.routes.services import Administrator, Caller, Services, Use, bearer, documented
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 from holdfast.threads.access import Scope
-from holdfast.threads.errors import InvalidRequest, StreamError, StreamNotFound
+from holdfast.threads.errors import InvalidRequest, StreamNotFound
 from holdfast.threads.ids import now_ms
 from holdfast.threads.offsets import format_offset_text
 from holdfast.threads.rows import RowFilter, ThreadStatus, parse_cursor
@@ -268,10 +266,7 @@ def create_app(services: Services) -> FastAPI:
         exposition, content_type = services.metrics.render(Counter(row.state.value for row in rows), usages, pool)
         return Response(exposition, media_type=content_type)
 
-    app.add_exception_handler(StreamError, _refuse)
-    app.add_exception_handler(BoxError, _refuse_told)
-    app.add_exception_handler(HarnessError, _refuse_told)
-    app.add_exception_handler(InterpreterError, _refuse_interpreter)
+    app.add_exception_handler(HoldfastError, _refuse)
     app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_http)
@@ -280,18 +275,8 @@ def create_app(services: Services) -> FastAPI:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    assert isinstance(error, StreamError)
+    assert isinstance(error, HoldfastError)
     return refusal(error)
-
-
-async def _refuse_told(_: Request, error: Exception) -> Response:
-    assert isinstance(error, BoxError | HarnessError)
-    return error_answer(error.status, error.code, error.message, error.hint)
-
-
-async def _refuse_interpreter(_: Request, error: Exception) -> Response:
-    assert isinstance(error, InterpreterError)
-    return error_answer(interpreters.STATUSES.get(error.code, 409), error.code, error.message, error.hint)
 
 
 async def _refuse_left(_: Request, __: Exception) -> Response:

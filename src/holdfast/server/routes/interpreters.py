@@ -17,11 +17,12 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from pydantic.functional_validators import AfterValidator
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import value_codec
-from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter
+from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
@@ -29,7 +30,6 @@ from holdfast.server.routes.box_schemas import VolumeName, without_nul
 from holdfast.server.routes.runs import ModelName, RunBox
 from holdfast.server.routes.schemas import Labels, Model, Title
 from holdfast.server.routes.services import Administrator, Use
-from holdfast.threads.errors import StreamError
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 
 if TYPE_CHECKING:
@@ -39,24 +39,6 @@ NDJSON: Final = "application/x-ndjson"
 _STATE_LIMIT: Final = 4 << 30
 _SILENCE: Final = 15.0
 """Seconds without a line before an empty one says that somebody is still there."""
-
-STATUSES: Final = {
-    "interpreter_not_found": 404,
-    "interpreter_deleted": 410,
-    "kernel_lost": 410,
-    "kernel_unreachable": 503,
-    "too_many_boxes": 429,
-    "too_many_interpreters": 429,
-    "budget_exceeded": 429,
-    "no_python": 422,
-    "invalid_interpreter": 422,
-    "invalid_submission": 422,
-    "completion_failed": 502,
-    "workspace_failed": 502,
-    "record_unwritten": 503,
-    "state_failed": 409,
-}
-"""Of errors of interpreters, by code. Others are conflicts."""
 
 router = APIRouter(prefix="/v1/interpreters", responses=BOX_ERRORS, tags=["interpreters"])
 
@@ -559,7 +541,7 @@ async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[by
                 stream, data = event
                 # Also where half a character is all there is: who comes again counts lines.
                 yield _line({"type": "output", "stream": stream, "text": decoders[stream].decode(data)})
-    except (InterpreterError, BoxError, StreamError) as error:
+    except HoldfastError as error:
         told = {"code": error.code, "message": error.message, "hint": error.hint}
         yield _line({"type": "error", "error": told})
     finally:

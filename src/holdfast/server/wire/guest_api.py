@@ -26,10 +26,10 @@ from holdfast.threads.errors import (
     BodyTooLarge,
     Forbidden,
     InvalidRequest,
-    MethodNotAllowed,
     StoreUnavailable,
     StreamError,
     StreamNotFound,
+    method_not_allowed,
 )
 from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
 from holdfast.threads.surface import THREADS, StreamSurface, stream_path
@@ -178,7 +178,7 @@ class GuestApi:
         headers = dict(scope["headers"])
         credential = bearer(headers)
         if scope["method"] != "POST":
-            raise MethodNotAllowed(scope["method"], "POST")
+            raise method_not_allowed(scope["method"], "POST")
         if path.startswith(_STREAM):
             grant = self._runner(credential, box)
             raw_path = scope["raw_path"].decode("ascii").removeprefix(_STREAM)

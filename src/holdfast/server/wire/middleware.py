@@ -12,11 +12,11 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.errors import DISK_HINT
 from holdfast.server import logs
 from holdfast.server.metrics import Metrics
 from holdfast.server.wire.origins import OriginPolicy
-from holdfast.threads.errors import StreamError
 from holdfast.threads.messages import error_body
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,9 @@ def error_answer(
     return Response(body, status, headers, media_type="application/json")
 
 
-def refusal(error: StreamError) -> Response:
+def refusal(error: HoldfastError) -> Response:
     headers = {name.decode(): value.decode("latin-1") for name, value in error.headers}
-    return error_answer(error.status, error.code, error.message, error.hint, headers)
+    return error_answer(error.status or 500, error.code, error.message, error.hint, headers)
 
 
 def failure(error: Exception) -> Response:
@@ -85,7 +85,7 @@ class RequestMiddleware:
             self._services.origins.check(dict(scope["headers"]))
             bounded = receive if is_streamed(scope["method"], scope["path"]) else self._bounded(receive)
             await self._app(scope, bounded, answer)
-        except StreamError as error:
+        except HoldfastError as error:
             await answer.instead(refusal(error), scope)
         except Exception as error:
             await answer.instead(failure(error), scope)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection
@@ -19,7 +20,6 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.port_response import Answer, CutShort, Head
 from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Ports, Visit, for_the_client
-from holdfast.threads.errors import StreamError
 from holdfast.threads.messages import error_body
 from holdfast.time_limit import time_limit
 
@@ -146,7 +146,7 @@ class PortRelay:
         up = send_request(connection, visit, framing, _body(receive), progress)
         try:
             await _first_of(down(), up)
-        except (BoxError, StreamError) as error:
+        except HoldfastError as error:
             if not started:
                 raise
             raise CutShort from error
@@ -245,10 +245,9 @@ def answer_headers(visit: Visit, head: Head) -> list[Header]:
 def refusal(error: Exception, request_id: str) -> tuple[int, list[Header], bytes]:
     """Any failure as an answer. What we did not expect is logged and not told."""
     kind: Header = (b"content-type", b"application/json")
-    if isinstance(error, StreamError):
-        return error.status, [kind, *error.headers], error_body(error.code, error.message, request_id, error.hint)
-    if isinstance(error, BoxError):
-        return error.status, [kind], error_body(error.code, error.message, request_id, error.hint)
+    if isinstance(error, HoldfastError):
+        body = error_body(error.code, error.message, request_id, error.hint)
+        return error.status or 500, [kind, *error.headers], body
     log.error("a request to a port of a box failed", exc_info=error, extra={"request_id": request_id})
     message = "the server failed; the log says more under this request id"
     return 500, [kind], error_body("internal", message, request_id)

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from starlette.responses import Response
 from starlette.websockets import WebSocketState
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.errors import BoxError
 from holdfast.server import logs
 from holdfast.server.routes.services import Services, services_of
-from holdfast.server.wire.middleware import error_answer, failure, refusal
-from holdfast.threads.errors import StreamError
+from holdfast.server.wire.middleware import failure, refusal
 from holdfast.time_limit import time_limit
 from holdfast.validation import describe_problem
 
@@ -62,11 +62,7 @@ def check_administer(socket: WebSocket, services: Services) -> None:
 
 def answer_to(error: Exception) -> Response:
     """What HTTP would answer."""
-    if isinstance(error, StreamError):
-        return refusal(error)
-    if isinstance(error, BoxError):
-        return error_answer(error.status, error.code, error.message, error.hint)
-    return failure(error)
+    return refusal(error) if isinstance(error, HoldfastError) else failure(error)
 
 
 async def receive(socket: WebSocket) -> str | bytes:
@@ -93,7 +89,7 @@ async def _deny(socket: WebSocket, error: Exception, request_id: str, services: 
 async def _end_with(socket: WebSocket, error: Exception, request_id: str) -> None:
     told = json.loads(bytes(answer_to(error).body))
     told["error"]["requestId"] = request_id
-    code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, StreamError) else 1011
+    code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, HoldfastError) else 1011
     async with time_limit(_SEND_SECONDS):
         await socket.send_text(json.dumps(told))
         await socket.close(code)

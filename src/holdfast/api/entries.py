@@ -1,0 +1,30 @@
+"""Entries, the records on a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record on a thread: `{id, ts, authorId?, payload{type, …}}`. `id` is its dedup key."""
+
+    id: str
+    ts: int
+    """UTC milliseconds."""
+    payload: dict[str, Any]
+    author_id: str | None = None
+
+    @property
+    def type(self) -> str:
+        """`chat`, `<harness>.<event>` or `signal.<scope>.<name>`."""
+        return str(self.payload.get("type", ""))
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Entry:
+        return cls(value["id"], value["ts"], value["payload"], value.get("authorId"))
+
+    def to_json(self) -> dict[str, Any]:
+        author = {} if self.author_id is None else {"authorId": self.author_id}
+        return {"id": self.id, "ts": self.ts, **author, "payload": self.payload}

@@ -1,0 +1,33 @@
+"""Errors of models. None of them holds a key."""
+
+from __future__ import annotations
+
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound, Refused, ServerFailed
+
+
+class ModelError(Refused):
+    """The base of errors of models."""
+
+
+class InvalidModel(InvalidRequest, ModelError):
+    """A name, URL, key or number that makes no sense."""
+
+    status = 422
+    code = "invalid_model"
+
+
+class ModelNotFound(NotFound, ModelError):
+    code = "model_not_found"
+
+
+class ModelKeyMissing(Conflict, ModelError):
+    """The provider wants a key, and none was given, or it cannot be read any more."""
+
+    code = "model_key_missing"
+
+
+class ModelFailed(ServerFailed, ModelError):
+    """The model was asked, and gave no answer."""
+
+    status = 502
+    code = "model_failed"

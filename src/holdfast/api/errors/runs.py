@@ -1,0 +1,52 @@
+"""Errors of runs and of the workspaces they begin with."""
+
+from __future__ import annotations
+
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound
+
+
+class RunNotFound(NotFound):
+    """No run has this id, and no thread with a run does."""
+
+    code = "run_not_found"
+
+
+class RunOver(Conflict):
+    """The run has ended, or another runner has it."""
+
+    code = "run_over"
+
+
+class ThreadBusy(Conflict):
+    """The thread already has a run in progress. It has one at a time."""
+
+    code = "thread_busy"
+
+
+class TooManyWaiting(Conflict):
+    """As many prompts wait for the end of the run as may."""
+
+    code = "too_many_waiting"
+
+
+class NothingToResume(Conflict):
+    """The thread has had no run that could be resumed."""
+
+    code = "nothing_to_resume"
+
+
+class InvalidRun(InvalidRequest):
+    """The run that was asked for makes no sense."""
+
+    status = 422
+    code = "invalid_run"
+
+
+class WorkspaceNotFound(NotFound):
+    code = "workspace_not_found"
+
+
+class NoFiles(Conflict):
+    """There is no box whose files could be shown."""
+
+    code = "no_files"
