@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.guest import agent_reader
-from holdfast.guest.agent_reader import MAX_RECORD, MAX_RESULT, Reader, add_usage, shorten, status_in, text_of, usage_of
+from holdfast.guest.agent_reader import MAX_RECORD, MAX_RESULT, Reader, add_usage, shorten, text_of, usage_of
+from holdfast.harnesses import outcomes
 from holdfast.harnesses.claude.reader import Reader as ClaudeReader
 from holdfast.harnesses.pi.reader import Reader as PiReader
 
@@ -31,7 +32,7 @@ class Plain(Reader):
         return self.event(record)
 
     def outcome(self, exit_code: int | None) -> dict[str, Any]:
-        return agent_reader.ended("completed")
+        return outcomes.completed()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_shortened_text_is_itself_or_about_as_long_as_it_may_be(text: str, lim
     ],
 )
 def test_a_status_is_found_in_words(message: str, status: int | None) -> None:
-    assert status_in(message) == status
+    assert outcomes.status_in(message) == status
 
 
 def test_the_text_of_contents() -> None:
@@ -243,6 +244,6 @@ def test_it_imports_little_for_it_does_so_at_every_start_of_an_agent() -> None:
 def test_a_request_that_is_longer_than_the_context_is_told_from_others(
     status: int | None, message: str, code: str
 ) -> None:
-    error = agent_reader.model_error(status, message)
+    error = outcomes.model_error(status, message)
     assert error["code"] == code
     assert ("at fault" in error["hint"]) is (code == "model_unavailable")

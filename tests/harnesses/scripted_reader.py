@@ -7,7 +7,8 @@ other: `runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scr
 from __future__ import annotations
 
 from holdfast.guest.agent_reader import Reader as Base
-from holdfast.guest.agent_reader import ended, exit_error, usage_of
+from holdfast.guest.agent_reader import usage_of
+from holdfast.harnesses.outcomes import completed, exit_error, failed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Reader(Base):
         if self._breaks == "outcome":
             raise OSError("a reader that breaks")
         if self._why is not None:
-            return ended("failed", {"code": "scripted", "message": self._why}, self.usage)
+            return failed({"code": "scripted", "message": self._why}, self.usage)
         if self._done or exit_code == 0:
-            return ended("completed", None, self.usage)
-        return ended("failed", exit_error(exit_code), self.usage)
+            return completed(self.usage)
+        return failed(exit_error(exit_code), self.usage)

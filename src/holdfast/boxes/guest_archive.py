@@ -21,7 +21,7 @@ from typing import Any, Final
 _ROOT: Final = Path(__file__).parents[1]
 _BYTECODE: Final = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
 """How a file of it begins that is not to be compared with its source."""
-_PACKED: Final = ("holdfast.guest.", "holdfast.harnesses.")
+_PACKED: Final = ("holdfast.api.", "holdfast.guest.", "holdfast.harnesses.")
 _BOOT: Final = """\
 import _signal
 _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)  # "look now": it looks as soon as it can

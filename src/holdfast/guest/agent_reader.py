@@ -30,27 +30,12 @@ MAX_DEPTH = 200
 MAX_OPEN_CALLS = 1024
 MAX_OPEN_MESSAGES = 64
 _MAX_NOTICE = 2000
-_KILL = 9
-_OVER_CONTEXT = (
-    "prompt is too long",
-    "input is too long",
-    "too many tokens",
-    "context_length_exceeded",
-    "context length",
-    "context window",
-    "maximum context",
-    "request_too_large",
-)
-_OURS = "Holdfast: "
-"""What the model gateway's own refusals begin with: no provider said that."""
 _LEFT_OUT = "\n[… %d bytes left out …]\n"
 
 OK = "ok"
 ERROR = "error"
 INTERRUPTED = "interrupted"
 
-COMPLETED = "completed"
-FAILED = "failed"
 
 USAGE_FIELDS = ("input", "output", "cacheRead", "cacheWrite", "cost")
 
@@ -385,87 +370,6 @@ def usage_of(
 
 def add_usage(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     return {field: round(_number(one.get(field, 0)) + _number(other.get(field, 0)), 9) for field in USAGE_FIELDS}
-
-
-# --- how a run ends ---
-
-
-def ended(
-    status: str, error: Mapping[str, Any] | None = None, usage: Mapping[str, float] | None = None
-) -> dict[str, Any]:
-    """What `Reader.outcome` gives."""
-    outcome: dict[str, Any] = {"status": status}
-    if error is not None:
-        outcome["error"] = dict(error)
-    if usage:
-        outcome["usage"] = dict(usage)
-    return outcome
-
-
-def model_error(status: int | None, message: str) -> dict[str, str]:
-    """The error of a run that its model's provider ended, by the HTTP status that it answered with."""
-    message = shorten(message, _MAX_NOTICE) or "the model gave no answer"
-    if status in (None, 400, 413, 422) and (status == 413 or is_over_context(message)):
-        hint = (
-            "prompt and history are more than the model takes: put long texts into files of the workspace, or use a"
-            " model with a larger context: holdfast resume THREAD --model NAME"
-        )
-        return _error("context_exceeded", message, hint)
-    if status in (401, 403):
-        return _error("model_unauthorized", message, "check the model's key: holdfast model test NAME")
-    if status == 402:
-        return _error("model_unpaid", message, "check the balance of the account at the model's provider")
-    if status == 404:
-        return _error("model_unknown", message, "check the model's name and address: holdfast model test NAME")
-    if status == 429:
-        return _error("model_rate_limited", message, "wait, or use another model; then: holdfast resume THREAD")
-    if status in (502, 504) and _OURS in message:
-        hint = (
-            "is this machine online, and the model's address right? holdfast model test NAME;"
-            " then: holdfast resume THREAD"
-        )
-        return _error("model_unreachable", message, hint)
-    if status is not None and status >= 500:
-        return _error("model_unavailable", message, "the provider is at fault; later: holdfast resume THREAD")
-    if status is not None and status >= 400:
-        return _error("model_refused", message, "the provider refused the request; use another model")
-    return _error("model_error", message, "check the model: holdfast model test NAME")
-
-
-def is_over_context(message: str) -> bool:
-    """Whether a provider, or an agent in its place, says that a request is longer than the model's context."""
-    said = message.lower()
-    return any(words in said for words in _OVER_CONTEXT)
-
-
-def exit_error(exit_code: int | None) -> dict[str, str]:
-    """The error of a run whose agent went away without its last word."""
-    if exit_code is None:
-        return _error("agent_lost", "the agent's end was not seen", "go on with: holdfast resume THREAD")
-    number = -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
-    if number == _KILL:
-        hint = "was its box out of memory? holdfast thread diagnose THREAD; go on with: holdfast resume THREAD"
-        return _error("agent_killed", "the agent was killed (signal 9)", hint)
-    if number:
-        return _error("agent_killed", f"the agent was ended by signal {number}", "go on with: holdfast resume THREAD")
-    if exit_code == 0:
-        return _error("agent_stopped", "the agent stopped before it was done", "go on with: holdfast resume THREAD")
-    return _error(
-        "agent_failed", f"the agent ended with exit code {exit_code}", "see what it said: holdfast thread show THREAD"
-    )
-
-
-def status_in(message: str) -> int | None:
-    """The HTTP status that an error message begins with or names, where an agent gives it in words only."""
-    words = message[:200].replace(":", " ").replace("(", " ").replace(")", " ").replace(",", " ").split()
-    for word in words:
-        if len(word) == 3 and word.isdigit() and 400 <= int(word) <= 599:
-            return int(word)
-    return None
-
-
-def _error(code: str, message: str, hint: str) -> dict[str, str]:
-    return {"code": code, "message": message, "hint": hint}
 
 
 def _number(value: Any) -> float:

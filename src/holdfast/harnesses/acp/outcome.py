@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.guest.agent_reader import COMPLETED, FAILED, ended, exit_error, model_error, shorten, status_in
+from holdfast.api.outcomes import outcome_error
+from holdfast.guest.agent_reader import shorten
+from holdfast.harnesses.outcomes import completed, exit_error, failed, model_error, status_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,18 +14,9 @@ if TYPE_CHECKING:
 _AUTHENTICATION = -32000
 _MAX_MESSAGE = 2000
 _STOPS = {
-    "max_tokens": (
-        "model_cut_off",
-        "the model's last answer was cut off by its limit of tokens",
-        "raise the model's limit of tokens, then: holdfast resume THREAD",
-    ),
-    "max_turn_requests": (
-        "agent_out_of_turns",
-        "the agent has asked its model as often as it may in one turn",
-        "let it go on: holdfast resume THREAD",
-    ),
-    "refusal": ("model_refused", "the agent refused to go on", "say it in other words, or use another model"),
-    "cancelled": ("agent_aborted", "the agent's turn was aborted", "holdfast resume THREAD"),
+    "max_tokens": "model_cut_off",
+    "max_turn_requests": "agent_out_of_turns",
+    "cancelled": "agent_aborted",
 }
 
 
@@ -53,16 +46,23 @@ class Seen:
 
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     if seen.stage is not None:
-        return ended(FAILED, _failure(seen.stage, seen.error or {}), seen.usage)
+        return failed(_failure(seen.stage, seen.error or {}), seen.usage)
     if seen.stop is None:
-        return ended(FAILED, exit_error(exit_code), seen.usage)
+        return failed(exit_error(exit_code), seen.usage)
     if seen.stop == "end_turn":
         if seen.silent:  # so some agents end when their model cannot be reached
-            hint = "check the model (holdfast model test NAME), and how the agent is told to reach it"
-            return ended(FAILED, _error("agent_silent", "the agent said and did nothing", hint), seen.usage)
-        return ended(COMPLETED, None, seen.usage)
-    known = _STOPS.get(seen.stop, ("agent_failed", f"the agent stopped: {seen.stop[:100]}", "holdfast resume THREAD"))
-    return ended(FAILED, _error(*known), seen.usage)
+            return failed(outcome_error("agent_silent"), seen.usage)
+        return completed(seen.usage)
+    return failed(_stopped(seen.stop), seen.usage)
+
+
+def _stopped(stop: str) -> dict[str, str]:
+    if stop == "refusal":
+        hint = "say it in other words, or use another model"
+        return outcome_error("model_refused", "the agent refused to go on", hint)
+    if stop in _STOPS:
+        return outcome_error(_STOPS[stop])
+    return outcome_error("agent_failed", f"the agent stopped: {stop[:100]}", "holdfast resume THREAD")
 
 
 def _failure(stage: str, error: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,15 +73,10 @@ def _failure(stage: str, error: Mapping[str, Any]) -> Mapping[str, Any]:
         message = f"{message}: {details}"
     message = shorten(message, _MAX_MESSAGE)
     if stage == "start":
-        return _error("agent_not_found", f"the agent cannot be started: {message}", "install it in the box first")
+        return outcome_error("agent_not_found", f"the agent cannot be started: {message}")
     if error.get("code") == _AUTHENTICATION:
-        return _error("agent_not_logged_in", message, "log the agent in, in its box, or give it a key")
+        return outcome_error("agent_not_logged_in", message)
     status = status_in(message)
     if status is not None:
         return model_error(status, message)
-    hint = "see what the agent said: holdfast thread show THREAD"
-    return _error("agent_failed", message if stage == "session/prompt" else f"{stage}: {message}", hint)
-
-
-def _error(code: str, message: str, hint: str) -> dict[str, str]:
-    return {"code": code, "message": message, "hint": hint}
+    return outcome_error("agent_failed", message if stage == "session/prompt" else f"{stage}: {message}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.guest.agent_reader import COMPLETED, FAILED, ended, exit_error, model_error, shorten
+from holdfast.api.outcomes import outcome_error
+from holdfast.guest.agent_reader import shorten
+from holdfast.harnesses.outcomes import completed, exit_error, failed, model_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,35 +30,23 @@ class Seen:
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     result = seen.result
     if seen.refused is not None and (result is None or result.get("subtype") != "success"):
-        return ended(FAILED, model_error(seen.refused, "the provider refuses the key of the model"), seen.usage)
+        return failed(model_error(seen.refused, "the provider refuses the key of the model"), seen.usage)
     if result is None:
-        return ended(FAILED, exit_error(exit_code), seen.usage)
+        return failed(exit_error(exit_code), seen.usage)
     said = _said(result)
     subtype = str(result.get("subtype") or "")
     if str(result.get("terminal_reason") or "").startswith("aborted"):
-        error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("agent_aborted"), seen.usage)
     if subtype == "success" and result.get("is_error"):
         status = result.get("api_error_status")
-        return ended(FAILED, model_error(status if isinstance(status, int) else None, said), seen.usage)
+        return failed(model_error(status if isinstance(status, int) else None, said), seen.usage)
     if subtype != "success":
-        error = {
-            "code": "agent_failed",
-            "message": said or subtype,
-            "hint": "see what the agent said: holdfast thread show THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("agent_failed", said or subtype), seen.usage)
     if result.get("stop_reason") == "max_tokens":
-        error = {
-            "code": "model_cut_off",
-            "message": "the model's last answer was cut off by its limit of tokens",
-            "hint": "raise the model's limit of tokens, then: holdfast resume THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("model_cut_off"), seen.usage)
     if result.get("stop_reason") == "refusal":
-        error = {"code": "model_declined", "message": said or "the model declined to answer", "hint": "ask otherwise"}
-        return ended(FAILED, error, seen.usage)
-    return ended(COMPLETED, None, seen.usage)
+        return failed(outcome_error("model_declined", said), seen.usage)
+    return completed(seen.usage)
 
 
 def _said(result: Mapping[str, Any]) -> str:

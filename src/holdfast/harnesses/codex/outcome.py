@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from holdfast.guest.agent_reader import COMPLETED, FAILED, ended, exit_error, model_error, status_in
+from holdfast.api.outcomes import outcome_error
+from holdfast.harnesses.outcomes import completed, exit_error, failed, model_error, status_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,21 +54,15 @@ def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     if seen.failed is not None:
         refusal = _refusal(seen.failed)
         if refusal is not None:
-            return ended(FAILED, model_error(400, refusal), seen.usage)
-        return ended(FAILED, model_error(status_of(seen.cause, seen.failed), seen.failed), seen.usage)
+            return failed(model_error(400, refusal), seen.usage)
+        return failed(model_error(status_of(seen.cause, seen.failed), seen.failed), seen.usage)
     if seen.completed:
-        return ended(COMPLETED, None, seen.usage)
+        return completed(seen.usage)
     if seen.aborted:
-        error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("agent_aborted"), seen.usage)
     if seen.refused:
-        error = {
-            "code": "prompt_refused",
-            "message": seen.refused,
-            "hint": "see what the agent said: holdfast thread show THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
-    return ended(FAILED, exit_error(exit_code), seen.usage)
+        return failed(outcome_error("prompt_refused", seen.refused), seen.usage)
+    return failed(exit_error(exit_code), seen.usage)
 
 
 def _refusal(message: str) -> str | None:

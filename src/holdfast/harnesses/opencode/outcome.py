@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.guest.agent_reader import COMPLETED, FAILED, ended, exit_error, model_error, status_in
+from holdfast.api.outcomes import outcome_error
+from holdfast.harnesses.outcomes import completed, exit_error, failed, model_error, status_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,35 +54,23 @@ class Seen:
 
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     if seen.gave_up is not None:
-        return ended(FAILED, model_error(_status_of(seen.gave_up), seen.gave_up), seen.usage)
+        return failed(model_error(_status_of(seen.gave_up), seen.gave_up), seen.usage)
     if seen.error is not None:
         data = seen.error.get("data")
         data = data if isinstance(data, dict) else {}
         message = str(data.get("message") or seen.error.get("name") or "")
         status = data.get("statusCode")
-        return ended(
-            FAILED, model_error(status if isinstance(status, int) else _status_of(message), message), seen.usage
-        )
+        known = status if isinstance(status, int) else _status_of(message)
+        return failed(model_error(known, message), seen.usage)
     if seen.aborted:
-        error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("agent_aborted"), seen.usage)
     if seen.refused is not None:
-        error = {
-            "code": "prompt_refused",
-            "message": seen.refused,
-            "hint": "see what the agent said: holdfast thread show THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("prompt_refused", seen.refused), seen.usage)
     if not seen.over:
-        return ended(FAILED, exit_error(exit_code), seen.usage)
+        return failed(exit_error(exit_code), seen.usage)
     if seen.stop == "length":
-        error = {
-            "code": "model_cut_off",
-            "message": "the model's last answer was cut off by its limit of tokens",
-            "hint": "raise the model's limit of tokens, then: holdfast resume THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
-    return ended(COMPLETED, None, seen.usage)
+        return failed(outcome_error("model_cut_off"), seen.usage)
+    return completed(seen.usage)
 
 
 def _status_of(message: str) -> int | None:

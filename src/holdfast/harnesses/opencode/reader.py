@@ -8,8 +8,9 @@ by their ids, and are put together again by them.
 from __future__ import annotations
 
 from holdfast.guest import agent_reader
-from holdfast.guest.agent_reader import ERROR, INTERRUPTED, MAX_RECORD, OK, status_in, usage_of
+from holdfast.guest.agent_reader import ERROR, INTERRUPTED, MAX_RECORD, OK, usage_of
 from holdfast.harnesses.opencode.outcome import Seen, decide_outcome
+from holdfast.harnesses.outcomes import status_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.guest.agent_reader import COMPLETED, FAILED, ended, exit_error, model_error, status_in
+from holdfast.api.outcomes import outcome_error
+from holdfast.harnesses.outcomes import completed, exit_error, failed, model_error, status_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,26 +38,15 @@ class Seen:
 
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     if seen.refused is not None:
-        error = {
-            "code": "prompt_refused",
-            "message": seen.refused,
-            "hint": "see what the agent said: holdfast thread show THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("prompt_refused", seen.refused), seen.usage)
     if not seen.settled:
-        return ended(FAILED, exit_error(exit_code), seen.usage)
+        return failed(exit_error(exit_code), seen.usage)
     if seen.stop in ("stop", "toolUse"):
-        return ended(COMPLETED, None, seen.usage)
+        return completed(seen.usage)
     if seen.stop == "length":
-        error = {
-            "code": "model_cut_off",
-            "message": "the model's last answer was cut off by its limit of tokens",
-            "hint": "raise the model's limit of tokens, then: holdfast resume THREAD",
-        }
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("model_cut_off"), seen.usage)
     if seen.stop == "aborted":
-        error = {"code": "agent_aborted", "message": "the agent's turn was aborted", "hint": "holdfast resume THREAD"}
-        return ended(FAILED, error, seen.usage)
+        return failed(outcome_error("agent_aborted"), seen.usage)
     if seen.stop == "error":
-        return ended(FAILED, model_error(status_in(seen.error), seen.error), seen.usage)
-    return ended(FAILED, exit_error(exit_code), seen.usage)
+        return failed(model_error(status_in(seen.error), seen.error), seen.usage)
+    return failed(exit_error(exit_code), seen.usage)

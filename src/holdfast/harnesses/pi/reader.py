@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.guest import agent_reader
-from holdfast.guest.agent_reader import ERROR, OK, add_usage, status_in, text_of, usage_of
+from holdfast.guest.agent_reader import ERROR, OK, add_usage, text_of, usage_of
+from holdfast.harnesses.outcomes import status_in
 from holdfast.harnesses.pi.outcome import Seen, decide_outcome
 
 TYPE_CHECKING = False
