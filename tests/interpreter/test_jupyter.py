@@ -168,7 +168,8 @@ def test_names_are_completed_and_explained(notebook: Notebook) -> None:
     assert "counted(things: list) -> int" in told["data"]["text/plain"]
     assert "How many." in told["data"]["text/plain"]
     assert not notebook.client.inspect("nothing", reply=True, timeout=_WAIT)["content"]["found"]
-    assert notebook.run("_").status == "ok"
+    notebook.run("41 + 1")
+    assert notebook.run("_").result == {"text/plain": "42"}
 
 
 @pytest.mark.parametrize("killed", [False, True])

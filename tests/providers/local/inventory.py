@@ -6,7 +6,6 @@ Reads the disk, /proc and the control groups, and asks no code of the provider f
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -185,12 +184,17 @@ def _layers_in(path: Path) -> set[str]:
 
 
 def _group_folders(ground: Ground) -> Iterator[Path]:
-    name = hashlib.sha256(os.fsencode(ground.path)).hexdigest()[:12]
+    name = _group_of(ground)
     for above in _group_roots():
         # Root's groups are closed to others, who then have none there.
         with contextlib.suppress(PermissionError):
             if (above / "holdfast" / name).is_dir():
                 yield above / "holdfast" / name
+
+
+def _group_of(ground: Ground) -> str:
+    about = ground.path.stat()
+    return f"{about.st_dev:x}-{about.st_ino:x}"
 
 
 def _group_roots(folder: Path = _CGROUPS, depth: int = 3) -> Iterator[Path]:
@@ -206,7 +210,7 @@ def _dead_probes() -> Iterator[str]:
     for above in _group_roots():
         for name in _names(above):
             match = _PROBE.fullmatch(name)
-            if match is not None and not Path("/proc", match[1]).exists():
+            if match is not None and _is_old(above / name) and not Path("/proc", match[1]).exists():
                 yield str(above / name)
 
 
@@ -215,7 +219,7 @@ def _dead_probes() -> Iterator[str]:
 
 def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
     """All that have to do with the home, but for us and what we started ourselves."""
-    group = f"/holdfast/{hashlib.sha256(os.fsencode(ground.path)).hexdigest()[:12]}/"
+    group = f"/holdfast/{_group_of(ground)}/"
     for pid in _all_pids():
         folder = Path("/proc", str(pid))
         try:

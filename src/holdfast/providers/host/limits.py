@@ -37,6 +37,8 @@ _FREEZE_PATIENCE: Final = 0.05
 _KILL_SECONDS: Final = 5.0
 _REMOVE_SECONDS: Final = 2.0
 _PROBE_SECONDS: Final = 5.0
+_STALE_NS: Final = 60 * 1_000_000_000
+"""A probe that is older was cut short."""
 _PAUSE: Final = 0.002
 _ATTEMPTS: Final = 10
 _KILL: Final = 9
@@ -457,6 +459,16 @@ def create(
     raise AssertionError("unreachable")
 
 
+def home_name(folder: os.PathLike[str]) -> str:
+    """Returns the name of the group above the boxes of a home. `folder` must exist.
+
+    It stands for the folder itself, not for its path. Another container on this kernel may have a home at the same
+    path. It sees our groups, but not our boxes, and would take them for leftovers.
+    """
+    about = os.stat(folder)  # noqa: PTH116
+    return f"{about.st_dev:x}-{about.st_ino:x}"
+
+
 def list_groups(backend: LimitBackend, home_name: str) -> list[str]:
     """The boxes of a home that have any group, half-made ones too."""
     found: set[str] = set()
@@ -475,8 +487,9 @@ def clear_leftovers(backend: LimitBackend, home_name: str) -> None:
         if _remove_folder(f"{root}/{_FOLDER}/{home_name}"):
             _remove_folder(f"{root}/{_FOLDER}")
         for name in os.listdir(root):
-            pid = name[len(_PROBE) :].partition("-")[0] if name.startswith(_PROBE) else ""
-            if pid and not os.path.isdir(f"/proc/{pid}"):
+            # By age: whoever made it may be in another container, where we do not see its process.
+            made = name.rpartition("-")[2] if name.startswith(_PROBE) else ""
+            if made.isdigit() and time.monotonic_ns() - int(made) > _STALE_NS:
                 _remove_folder(f"{root}/{name}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
+import functools
 import logging
 import os
 import signal
@@ -73,7 +73,6 @@ class LocalProvider(GuestProvider):
         self.tools = bubblewrap.TOOLS
         self._as_root = os.geteuid() == 0
         self.other_user = self._as_root
-        self._group_name = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
         self._backend = limits.LimitBackend(limits.RLIMITS, {}, {})
         self._own_files = 0
         self._box_disk = box_disk
@@ -83,6 +82,10 @@ class LocalProvider(GuestProvider):
         self._interpreter: portable_python.Interpreter | None = None
         self.images = LocalImages(self.ground, self._collect)
         self._ways_out = WaysOut(egress)
+
+    @functools.cached_property
+    def _group_name(self) -> str:
+        return limits.home_name(self.ground.path)
 
     async def open(self) -> None:
         if self._launcher is not None:
