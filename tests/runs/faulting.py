@@ -60,10 +60,10 @@ print(door.getresponse().status)
 class NoKeys:
     """For tokens of runs, which need none."""
 
-    def find_key(self, digest: bytes) -> ApiKey | None:
+    async def find_key(self, digest: bytes) -> ApiKey | None:
         return None
 
-    def list_keys(self) -> list[ApiKey]:
+    async def list_keys(self) -> list[ApiKey]:
         return []
 
     async def add_key(self, key: ApiKey, digest: bytes) -> None: ...

@@ -238,7 +238,7 @@ async def test_a_threads_own_token_is_no_token_of_a_run(world: World) -> None:
     token = world.access.issue("t-1", Scope.WRITE, 60).token
     assert (await world.append(token)).status_code == 401
     with pytest.raises(Exception, match="not valid"):
-        Access(SqliteApiKeys(world.store), b"secret", clock=lambda: world.now[0]).grant(world.token())
+        await Access(SqliteApiKeys(world.store), b"secret", clock=lambda: world.now[0]).grant(world.token())
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])

@@ -20,7 +20,7 @@ SECRET = b"s" * 32
 
 
 class NoKeys:
-    def find_key(self, digest: bytes) -> None:
+    async def find_key(self, digest: bytes) -> None:
         return None
 
 
@@ -29,19 +29,19 @@ def access(clock: ManualClock, secret: bytes = SECRET) -> Access:
 
 
 @pytest.mark.parametrize("credential", [None, "", "hf_unknown", "nonsense", "a.b.c"])
-def test_who_is_not_known_is_refused(credential: str | None) -> None:
+async def test_who_is_not_known_is_refused(credential: str | None) -> None:
     with pytest.raises(Unauthorized):
-        access(ManualClock()).grant(credential)
+        await access(ManualClock()).grant(credential)
 
 
-def test_the_key_of_this_server_opens_everything() -> None:
-    assert access(ManualClock()).grant("hf_session") == Grant("default")
+async def test_the_key_of_this_server_opens_everything() -> None:
+    assert await access(ManualClock()).grant("hf_session") == Grant("default")
 
 
-def test_a_token_is_for_one_thread_and_one_scope() -> None:
+async def test_a_token_is_for_one_thread_and_one_scope() -> None:
     clock = ManualClock()
     token = access(clock).issue("t-1", Scope.READ, 60).token
-    grant = access(clock).grant(token)
+    grant = await access(clock).grant(token)
     grant.check_thread("t-1", Scope.READ)
     grant.check_stream("threads/t-1", "GET")
     refusals: list[Callable[[], None]] = [
@@ -57,9 +57,9 @@ def test_a_token_is_for_one_thread_and_one_scope() -> None:
             refused()
 
 
-def test_a_write_token_reads_too_but_neither_creates_nor_deletes() -> None:
+async def test_a_write_token_reads_too_but_neither_creates_nor_deletes() -> None:
     clock = ManualClock()
-    grant = access(clock).grant(access(clock).issue("t-1", Scope.WRITE, 60).token)
+    grant = await access(clock).grant(access(clock).issue("t-1", Scope.WRITE, 60).token)
     grant.check_stream("threads/t-1", "GET")
     grant.check_stream("threads/t-1", "POST")
     for method in ("PUT", "DELETE"):
@@ -67,50 +67,50 @@ def test_a_write_token_reads_too_but_neither_creates_nor_deletes() -> None:
             grant.check_stream("threads/t-1", method)
 
 
-def test_a_token_expires_also_where_it_was_seen_before() -> None:
+async def test_a_token_expires_also_where_it_was_seen_before() -> None:
     clock = ManualClock()
     doors = access(clock)
     token = doors.issue("t-1", Scope.READ, 60).token
-    doors.grant(token)
+    await doors.grant(token)
     clock.advance(60_000)
     with pytest.raises(Unauthorized, match="expired"):
-        doors.grant(token)
+        await doors.grant(token)
 
 
-def test_a_token_of_another_home_is_refused() -> None:
+async def test_a_token_of_another_home_is_refused() -> None:
     clock = ManualClock()
     token = access(clock, b"o" * 32).issue("t-1", Scope.READ, 60).token
     with pytest.raises(Unauthorized):
-        access(clock).grant(token)
+        await access(clock).grant(token)
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS512"])
-def test_a_token_of_another_algorithm_is_refused(algorithm: str) -> None:
+async def test_a_token_of_another_algorithm_is_refused(algorithm: str) -> None:
     clock = ManualClock()
     claims = {"iss": "holdfast", "sub": "t-1", "ten": "default", "scope": "write", "iat": 1, "exp": 2**40, "first": 1}
     key = derive(SECRET, "thread tokens") * 2 if algorithm != "none" else ""
     with pytest.raises(Unauthorized):
-        access(clock).grant(jwt.encode(claims, key, algorithm))
+        await access(clock).grant(jwt.encode(claims, key, algorithm))
 
 
-def test_renewal_keeps_thread_scope_and_length_and_ends_after_a_week() -> None:
+async def test_renewal_keeps_thread_scope_and_length_and_ends_after_a_week() -> None:
     clock = ManualClock()
     doors = access(clock)
     issued = doors.issue("t-1", Scope.WRITE, 7200)
     for _ in range(7 * 24):
         clock.advance(3_600_000)
-        issued = doors.renew(issued.token)
+        issued = await doors.renew(issued.token)
         assert (issued.thread, issued.scope) == ("t-1", Scope.WRITE)
         assert issued.expires_at == clock.now() // 1000 * 1000 + 7_200_000
     clock.advance(3_600_000)
     with pytest.raises(Forbidden, match="week"):
-        doors.renew(issued.token)
+        await doors.renew(issued.token)
 
 
 @pytest.mark.parametrize("credential", ["hf_session", None])
-def test_only_tokens_are_renewed(credential: str | None) -> None:
+async def test_only_tokens_are_renewed(credential: str | None) -> None:
     with pytest.raises((InvalidRequest, Unauthorized)):
-        access(ManualClock()).renew(credential)
+        await access(ManualClock()).renew(credential)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 10**9])
@@ -124,13 +124,13 @@ async def test_keys_are_kept_as_digests_and_can_be_revoked(tmp_path: Path) -> No
     clock = ManualClock()
     doors = Access(SqliteApiKeys(store), SECRET, clock=clock.now)
     key, secret = await doors.create_key("laptop")
-    assert doors.grant(secret) == Grant("default")
+    assert await doors.grant(secret) == Grant("default")
     assert secret.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert await doors.revoke_key(key.id)
     with pytest.raises(Unauthorized, match="revoked"):
-        doors.grant(secret)
+        await doors.grant(secret)
     assert not await doors.revoke_key(key.id)
-    assert [each.revoked_at for each in doors.list_keys()] == [clock.now()]
+    assert [each.revoked_at for each in await doors.list_keys()] == [clock.now()]
     await store.close()
 
 
@@ -139,11 +139,11 @@ async def test_a_key_revoked_by_another_process_stops_working_within_a_second(tm
     clock = ManualClock()
     doors, others = (Access(SqliteApiKeys(store), SECRET, clock=clock.now) for _ in range(2))
     key, secret = await doors.create_key("laptop")
-    doors.grant(secret)
+    await doors.grant(secret)
     await others.revoke_key(key.id)
     clock.advance(1001)
     with pytest.raises(Unauthorized):
-        doors.grant(secret)
+        await doors.grant(secret)
     await store.close()
 
 
@@ -152,17 +152,17 @@ def link_of(key: str, thread: str = "t-1") -> str:
     return f"hfl_{thread}.{key}"
 
 
-def test_a_link_reads_one_thread_until_it_ends() -> None:
+async def test_a_link_reads_one_thread_until_it_ends() -> None:
     clock = ManualClock()
     issued = access(clock).issue_link("t-1", 60)
-    grant = access(clock).grant(link_of(issued.key))
+    grant = await access(clock).grant(link_of(issued.key))
     assert grant == Grant("default", "t-1", Scope.READ)
     clock.advance(60_000)
     with pytest.raises(Unauthorized, match="expired"):
-        access(clock).grant(link_of(issued.key))
+        await access(clock).grant(link_of(issued.key))
 
 
-def test_a_link_that_was_changed_opens_nothing() -> None:
+async def test_a_link_that_was_changed_opens_nothing() -> None:
     clock = ManualClock()
     key = access(clock).issue_link("t-1", 60).key
     ends, _, mac = key.partition(".")
@@ -170,11 +170,11 @@ def test_a_link_that_was_changed_opens_nothing() -> None:
     others = [key[:-1], f"{key}=", f"{key}A", later, f"{ends}.", ".", "", f".{mac}", f"{ends.upper()}x.{mac}", "zz.zz"]
     for changed in [*(link_of(each) for each in others), link_of(key, "t-2"), link_of(key, ""), "hfl_", f"hfl_{key}"]:
         with pytest.raises(Unauthorized):
-            access(clock).grant(changed)
+            await access(clock).grant(changed)
     with pytest.raises(Unauthorized):
-        access(clock, b"another" * 5).grant(link_of(key))
+        await access(clock, b"another" * 5).grant(link_of(key))
     with pytest.raises(InvalidRequest):
-        access(clock).renew(link_of(key))
+        await access(clock).renew(link_of(key))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 25 * 3600])

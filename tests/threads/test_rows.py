@@ -87,7 +87,7 @@ class Fixture:
     async def __aenter__(self) -> Threads:
         self.store = await SqliteStreams.open(self.path)
         self.projection = Projection(self.store, SqliteThreadRows(self.store), SEALS)
-        self.projection.start()
+        await self.projection.start()
         return Threads(self.store, self.projection)
 
     async def __aexit__(self, *_: object) -> None:

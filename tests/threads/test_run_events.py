@@ -305,7 +305,7 @@ class Opened:
     async def __aenter__(self) -> Opened:
         self.store = await SqliteStreams.open(self.path)
         self.projection = Projection(self.store, SqliteThreadRows(self.store), SEALS)
-        self.projection.start()
+        await self.projection.start()
         self.threads = Threads(self.store, self.projection)
         return self
 

@@ -327,9 +327,9 @@ async def _serve(
         stack.push_async_callback(app.close)
         front = Dispatch(app, ports, make_relay)
         first_key = None
-        if settings.auth and settings.first_key and not access.list_keys():
+        if settings.auth and settings.first_key and not await access.list_keys():
             _, first_key = await access.create_key("first")
-        projection.start()
+        await projection.start()
         beside: list[asyncio.Task[None]] = []
 
         running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)

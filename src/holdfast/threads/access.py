@@ -129,15 +129,21 @@ class IssuedRunToken:
 
 
 class KeyStore(Protocol):
-    """Where API keys are kept, as digests."""
+    """The contract of a store of API keys. It holds digests, never a key itself."""
 
-    def find_key(self, digest: bytes) -> ApiKey | None: ...
+    async def find_key(self, digest: bytes) -> ApiKey | None:
+        """Returns the key with this digest, also a revoked one."""
+        ...
 
-    def list_keys(self) -> list[ApiKey]: ...
+    async def list_keys(self) -> list[ApiKey]:
+        """Returns all keys, the oldest first, with the revoked ones."""
+        ...
 
     async def add_key(self, key: ApiKey, digest: bytes) -> None: ...
 
-    async def revoke_key(self, id: str, at: int) -> bool: ...
+    async def revoke_key(self, id: str, at: int) -> bool:
+        """Revoke a key. Returns False where there is none with that id, or it was revoked before."""
+        ...
 
 
 def digest_key(key: str) -> bytes:
@@ -182,7 +188,17 @@ class Access:
         """Grants by credential, each with the time (ms) until which it need not be checked again."""
         self._known_runs: dict[str, tuple[RunGrant, int]] = {}
 
-    def grant(self, credential: str | None) -> Grant:
+    async def grant(self, credential: str | None) -> Grant:
+        """Returns what a credential allows. Raises `Unauthorized` where it is not valid."""
+        grant = self.grant_known(credential)
+        if grant is None:
+            assert credential is not None
+            await self._check_key(credential)
+            grant = self._remember(credential, self._everything, self._clock() + _KEY_RECHECK_MS)
+        return grant
+
+    def grant_known(self, credential: str | None) -> Grant | None:
+        """Does the same for a credential that the store need not be asked about. Returns None for all others."""
         if not self.required:
             return self._everything
         if credential is None:
@@ -191,29 +207,30 @@ class Access:
         known = self._known.get(credential)
         if known is not None and now < known[1]:
             return known[0]
-        grant, until = self._check(credential)
+        if not credential.startswith(KEY_PREFIX):
+            is_link = credential.startswith(_LINK_PREFIX)
+            return self._remember(
+                credential, *(self._check_link(credential) if is_link else self._check_token(credential))
+            )
+        if hmac.compare_digest(digest_key(credential), self._session_digest):
+            return self._remember(credential, self._everything, now + _KEY_RECHECK_MS)
+        return None
+
+    def _remember(self, credential: str, grant: Grant, until: int) -> Grant:
         if len(self._known) >= _CACHED:
             self._known.clear()
-        self._known[credential] = (grant, min(until, now + _KEY_RECHECK_MS) if grant.thread is None else until)
+        self._known[credential] = (grant, until)
         return grant
 
-    def _check(self, credential: str) -> tuple[Grant, int]:
-        if credential.startswith(_LINK_PREFIX):
-            return self._check_link(credential)
-        return self._check_key(credential) if credential.startswith(KEY_PREFIX) else self._check_token(credential)
-
-    def _check_key(self, key: str) -> tuple[Grant, int]:
-        digest = digest_key(key)
-        if hmac.compare_digest(digest, self._session_digest):
-            return self._everything, self._clock() + _KEY_RECHECK_MS
-        found = self._keys.find_key(digest)
+    async def _check_key(self, key: str) -> None:
+        """Raises `Unauthorized` where the store has no such key, or it was revoked."""
+        found = await self._keys.find_key(digest_key(key))
         if found is None:
             raise Unauthorized("this API key is not known here", hint="holdfast key create makes one")
         if found.revoked_at is not None:
             raise Unauthorized(
                 f"the API key {found.name!r} ({found.id}) was revoked", hint="holdfast key create makes one"
             )
-        return self._everything, self._clock() + _KEY_RECHECK_MS
 
     # --- links: what people open a thread with ---
 
@@ -280,9 +297,9 @@ class Access:
         }
         return IssuedToken(jwt.encode(claims, self._secret, "HS256"), thread, scope, expires * 1000)
 
-    def renew(self, token: str | None) -> IssuedToken:
+    async def renew(self, token: str | None) -> IssuedToken:
         """A token like this one, as long-lived as it was; refused once the chain is a week old."""
-        grant = self.grant(token)
+        grant = await self.grant(token)
         if grant.thread is None or token is None or token.startswith(_LINK_PREFIX):
             raise InvalidRequest("only a thread token can be renewed")
         import jwt
@@ -379,8 +396,8 @@ class Access:
         await self._keys.add_key(key, digest_key(secret))
         return key, secret
 
-    def list_keys(self) -> list[ApiKey]:
-        return self._keys.list_keys()
+    async def list_keys(self) -> list[ApiKey]:
+        return await self._keys.list_keys()
 
     async def revoke_key(self, id: str) -> bool:
         revoked = await self._keys.revoke_key(id, self._clock())

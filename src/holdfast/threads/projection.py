@@ -45,9 +45,9 @@ class Projection:
         self._stop_observing = store.observe(self._on_change)
         self._sweeper: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Find what changed while nobody folded (a crash, dropped tables), and fold it in the background."""
-        self._behind.update(self._rows.stale_ids())
+        self._behind.update(await self._rows.stale_ids())
         self._sweeper = asyncio.create_task(self._sweep(), name="holdfast-projection")
 
     async def close(self) -> None:
@@ -66,7 +66,7 @@ class Projection:
             await self.settle(id)
         except (StoreFull, StoreUnavailable):
             return await self._folded(id)
-        return self._rows.get_row(id)
+        return await self._rows.get_row(id)
 
     async def rows(self, wanted: RowFilter) -> list[ThreadRow]:
         """Rows as they stand; where they cannot be saved, as they last could."""
@@ -74,22 +74,22 @@ class Projection:
             await self.settle_all()
         except (StoreFull, StoreUnavailable) as error:
             log.warning("thread rows are behind, a list shows them as they were: %s", error)
-        return self._rows.list_rows(wanted)
+        return await self._rows.list_rows(wanted)
 
     async def run(self, id: str) -> RunRow | None:
         """A run by its id, as it stands."""
-        found = self._rows.get_run(id)
+        found = await self._rows.get_run(id)
         await self._try_settling(None if found is None else found.thread)
-        return self._rows.get_run(id)
+        return await self._rows.get_run(id)
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         await self._try_settling(None)
-        return self._rows.list_runs(wanted)
+        return await self._rows.list_runs(wanted)
 
     async def unsettled(self) -> list[str]:
         """Threads with a run that goes on, or with prompts that wait."""
         await self._try_settling(None)
-        return self._rows.unsettled_ids()
+        return await self._rows.unsettled_ids()
 
     async def _try_settling(self, thread: str | None) -> None:
         try:
@@ -154,7 +154,7 @@ class Projection:
         path = THREADS + id
         try:
             info = await self._store.head(path)
-            row = self._rows.get_row(id)
+            row = await self._rows.get_row(id)
             if row is None or row.stream != info.id:
                 row = ThreadRow(id, info.id, created_at=info.created_at, last_activity_at=info.created_at)
             position = row.folded

@@ -179,13 +179,15 @@ class RunFilter:
 
 
 class RowStore(Protocol):
-    """Where rows are kept. Losing them loses nothing."""
+    """The contract of a store of rows. A cache of the streams: losing it loses nothing."""
 
-    def get_row(self, id: str) -> ThreadRow | None: ...
+    async def get_row(self, id: str) -> ThreadRow | None: ...
 
-    def list_rows(self, wanted: RowFilter) -> list[ThreadRow]: ...
+    async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
+        """The rows that were active last come first."""
+        ...
 
-    def stale_ids(self) -> list[str]:
+    async def stale_ids(self) -> list[str]:
         """Threads whose row is missing or behind their stream, and rows whose thread is gone."""
         ...
 
@@ -193,12 +195,12 @@ class RowStore(Protocol):
         """Save these with the runs they touched, and forget those that are gone with all their runs."""
         ...
 
-    def get_run(self, id: str) -> RunRow | None: ...
+    async def get_run(self, id: str) -> RunRow | None: ...
 
-    def list_runs(self, wanted: RunFilter) -> list[RunRow]:
+    async def list_runs(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
         ...
 
-    def unsettled_ids(self) -> list[str]:
+    async def unsettled_ids(self) -> list[str]:
         """Threads with a run that goes on, or with prompts that wait."""
         ...

@@ -82,7 +82,7 @@ async def test_damaged_pages_of_one_thread_do_not_stop_the_others(tmp_path: Path
     assert overwrite_pages(path, "a", which=which)
     store = await SqliteStreams.open(path)
     projection = Projection(store, SqliteThreadRows(store), SEALS)
-    projection.start()
+    await projection.start()
     threads = Threads(store, projection)
     with pytest.raises(StreamDamaged):
         await read_all(store, "threads/a")

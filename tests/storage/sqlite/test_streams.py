@@ -43,7 +43,7 @@ async def test_small_chunks_are_folded_into_few(tmp_path: Path) -> None:
         if number % 5 == 0:
             await store._file()
     await store._file()
-    ((chunks,),) = store.query("SELECT count(*) FROM chunks")
+    ((chunks,),) = store.look_up("SELECT count(*) FROM chunks")
     assert isinstance(chunks, int)
     assert chunks < 70
     assert await read_all(store, "a") == b"".join(b"%04d" % number for number in range(1000))
@@ -98,7 +98,7 @@ async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None
 
     store = await SqliteStreams.open(crashed / "db")
     assert not store.unfiled_paths()
-    assert store.query("SELECT count(*) FROM journal") == [(0,)]
+    assert store.look_up("SELECT count(*) FROM journal") == [(0,)]
     assert await read_all(store, "a") == b"filed-journal-more"
     assert await read_all(store, "b") == b"filed-journal-b"
     await store.close()
@@ -149,7 +149,7 @@ async def test_an_append_that_is_written_beside_one_that_is_not_is_filed_once(tm
     store = await SqliteStreams.open(tmp_path / "db")
     await store.create("a", TEXT)
     gate = threading.Event()
-    ((pages,),) = store.query("PRAGMA page_count")
+    ((pages,),) = store.look_up("PRAGMA page_count")
     assert isinstance(pages, int)
 
     await store.write(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 20}").close())
@@ -232,9 +232,9 @@ async def test_the_bytes_of_deleted_streams_are_removed(tmp_path: Path) -> None:
     for _ in range(40):
         await store.append("a", AppendRequest(b"y" * 100_000))
     await store.delete("a")
-    while store.query("SELECT 1 FROM purges"):
+    while store.look_up("SELECT 1 FROM purges"):
         await store._purger.run()
-    assert store.query("SELECT count(*) FROM chunks") == [(0,)]
+    assert store.look_up("SELECT count(*) FROM chunks") == [(0,)]
     await store.close()
 
 
@@ -336,9 +336,9 @@ async def test_removing_a_long_thread_is_done_in_short_steps(tmp_path: Path) -> 
 
     store._writer._write_others = measured  # type: ignore[method-assign]
     await store.delete("a")
-    while store.query("SELECT 1 FROM purges"):
+    while store.look_up("SELECT 1 FROM purges"):
         await store._purger.run()
-    assert store.query("SELECT count(*) FROM message_keys") == store.query("SELECT count(*) FROM chunks") == [(0,)]
+    assert store.look_up("SELECT count(*) FROM message_keys") == store.look_up("SELECT count(*) FROM chunks") == [(0,)]
     assert max(sizes) < 5000 < sum(sizes)
     await store.close()
 

@@ -147,7 +147,7 @@ async def test_a_deleted_subscription_stays_deleted(bench: Bench) -> None:
     await bench.call("DELETE", "subscriptions/s")
     await bench.restart()
     assert (await bench.call("GET", "subscriptions/s"))[0] == 404
-    assert bench.store.query("SELECT count(*) FROM subscription_links") == [(0,)]
+    assert bench.store.look_up("SELECT count(*) FROM subscription_links") == [(0,)]
 
 
 async def test_nothing_is_left_running_after_a_close(bench: Bench, receiver: WebhookReceiver) -> None:

@@ -195,13 +195,13 @@ async def renew_token(
     services: Use, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 ) -> Token:
     """Exchange the thread token that this is called with for a fresh one."""
-    return Token.of(services.access.renew(credentials.credentials if credentials else None))
+    return Token.of(await services.access.renew(credentials.credentials if credentials else None))
 
 
 @router.get("/keys", tags=["keys"])
 async def list_keys(services: Use, _: Administrator) -> KeyList:
     """List API keys, revoked ones too. The keys themselves are not kept."""
-    return KeyList(keys=[Key.of(key) for key in services.access.list_keys()])
+    return KeyList(keys=[Key.of(key) for key in await services.access.list_keys()])
 
 
 @router.post("/keys", status_code=201, tags=["keys"])

@@ -107,7 +107,7 @@ class _Asking:
         return 200, {"completion": completion.model_dump(by_alias=True)}
 
     async def _complete(self, wanted: dict[str, Any]) -> CompletionModel:
-        check_administer(self._socket, self._services)
+        await check_administer(self._socket, self._services)
         try:
             asked = Complete.model_validate(wanted)
         except ValidationError as error:

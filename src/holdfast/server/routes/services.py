@@ -68,7 +68,7 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    return services.access.grant(credentials.credentials if credentials else None)
+    return await services.access.grant(credentials.credentials if credentials else None)
 
 
 async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:

@@ -470,8 +470,10 @@ class StreamProtocol(HttpToolsProtocol):
                 service.origins.check(request.headers)
             # A quoted spelling of what is reserved is refused as a stream.
             if request.method == "POST" and service.takes_at_once(request) and not is_control(exchange.target):
-                service.append(exchange.target, request).then(exchange.respond_appended)
-                return
+                appending = service.append(exchange.target, request)
+                if appending is not None:
+                    appending.then(exchange.respond_appended)
+                    return
         except Exception as error:
             exchange.respond(service.refuse(error, request.id))
             return

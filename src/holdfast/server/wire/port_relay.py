@@ -90,7 +90,7 @@ class PortRelay:
         headers: list[Header] = scope["headers"]
         target = self.ports.find(headers, scope["raw_path"])
         assert target is not None
-        visit = self.ports.admit(target, scope["method"], scope["query_string"], headers, scheme=scope["scheme"])
+        visit = await self.ports.admit(target, scope["method"], scope["query_string"], headers, scheme=scope["scheme"])
         if isinstance(visit, Exchange):
             await _exchange(send, visit)
             return 200 if visit.cookie else 308

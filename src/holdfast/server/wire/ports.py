@@ -78,7 +78,7 @@ class Ports:
     def find(self, headers: list[Header], raw_path: bytes) -> PortTarget | None:
         return find_target(_first(headers, b"host"), raw_path)
 
-    def admit(
+    async def admit(
         self, target: PortTarget, method: str, query: bytes, headers: list[Header], *, scheme: str
     ) -> Visit | Exchange:
         """Raises where the visitor may not come in."""
@@ -91,7 +91,7 @@ class Ports:
             self.origins.check_port(host, origin)
         tokens, query = _take_token(query)
         location = target.prefix + (target.path or b"/") + (b"?" + query if query else b"")
-        passing_authorization = self._authenticate(target, headers, tokens, host, origin)
+        passing_authorization = await self._authenticate(target, headers, tokens, host, origin)
         if tokens and method == "GET" and _is_navigation(headers):
             return Exchange(_without_authority(location), self._cookie(target))
         if not target.path:
@@ -101,7 +101,7 @@ class Ports:
         sent = _for_the_box(target, headers, host or b"localhost", scheme, authorization=passing_authorization)
         return Visit(target, method.encode(), path, sent)
 
-    def _authenticate(
+    async def _authenticate(
         self, target: PortTarget, headers: list[Header], tokens: list[str], host: bytes | None, origin: bytes | None
     ) -> bool:
         """Whether an Authorization header is not ours, and may pass."""
@@ -116,7 +116,7 @@ class Ports:
             return credential is None or not credential.startswith(KEY_PREFIX)
         if credential is not None:
             try:
-                grant = self.access.grant(credential)
+                grant = await self.access.grant(credential)
                 ours = True
                 grant.check_administer()
                 return False

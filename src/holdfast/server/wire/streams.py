@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from holdfast.server.wire.origins import OriginPolicy
-from holdfast.threads.access import Access
+from holdfast.threads.access import Access, Grant
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.authority import KEY, TOKEN, Author
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
@@ -79,10 +79,15 @@ class StreamService:
         """Whether an append may go by `append`; all others go by `respond`."""
         return len(request.body) <= WHOLE_BYTES and self._surface.takes_at_once
 
-    def append(self, raw_path: str, request: Request) -> Acknowledgement:
-        """The hot path: no task, no second look at the bytes. For what it `takes_at_once`."""
+    def append(self, raw_path: str, request: Request) -> Acknowledgement | None:
+        """The hot path: no task, no second look at the bytes. For what it `takes_at_once`.
+
+        Returns None where the store has to be asked who is calling: then the request goes by `respond`.
+        """
         request.path = path = stream_path(raw_path)
-        return self._surface.append(request, self._authorize(request, path))
+        _check_not_reserved(path)
+        grant = self._access.grant_known(bearer(request.headers))
+        return None if grant is None else self._surface.append(request, _author(grant, request, path))
 
     def appended(self, request: Request, appended: Appended) -> Response:
         return self._surface.appended(request, appended)
@@ -93,11 +98,11 @@ class StreamService:
         request.path = path = stream_path(raw_path)
         if is_control(path):
             return await self._respond_control(request)
-        return await self._surface.respond(request, self._authorize(request, path))
+        return await self._surface.respond(request, await self._authorize(request, path))
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
-        self._authorize(request, path, in_url=True)
+        await self._authorize(request, path, in_url=True)
         await self._tails.serve(request, channel)
 
     def refuse(self, error: BaseException, request_id: str) -> Response:
@@ -113,30 +118,35 @@ class StreamService:
     async def _respond_control(self, request: Request) -> Response:
         path = request.path
         if needs_grant(path):
-            self._access.grant(bearer(request.headers)).check_administer()
+            (await self._access.grant(bearer(request.headers))).check_administer()
         response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise StreamNotFound(f"there is nothing at {path}")
         return response
 
-    def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:
-        """Who is calling, where that is somebody who may do this to the stream at all."""
-        if is_control(path):
-            raise Forbidden(f"{path} is reserved: it cannot be a stream")
-        if not self._access.required:
-            return KEY
+    async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:
+        _check_not_reserved(path)
         credential = bearer(request.headers)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
-        grant = self._access.grant(credential)
-        grant.check_stream(path, request.method)
-        if grant.thread is None:
-            return KEY
-        if request.headers.get(b"stream-closed", b"").lower() == b"true":
-            raise Forbidden("a thread token cannot close its thread: use an API key")
-        return TOKEN
+        return _author(await self._access.grant(credential), request, path)
+
+
+def _check_not_reserved(path: str) -> None:
+    if is_control(path):
+        raise Forbidden(f"{path} is reserved: it cannot be a stream")
+
+
+def _author(grant: Grant, request: Request, path: str) -> Author:
+    """Who is calling. Raises `Forbidden` where the caller may not do this to the stream at all."""
+    grant.check_stream(path, request.method)
+    if grant.thread is None:
+        return KEY
+    if request.headers.get(b"stream-closed", b"").lower() == b"true":
+        raise Forbidden("a thread token cannot close its thread: use an API key")
+    return TOKEN
 
 
 def bearer(headers: dict[bytes, bytes]) -> str | None:

@@ -86,7 +86,9 @@ class Tunnel:
         self._writer.close()
 
     async def _serve(self) -> None:
-        visit = self._relay.ports.admit(self._target, self._method, self._query, self._headers, scheme=self._scheme)
+        visit = await self._relay.ports.admit(
+            self._target, self._method, self._query, self._headers, scheme=self._scheme
+        )
         if isinstance(visit, Exchange):
             raise InvalidRequest("this is no page that could be opened")
         async with self._relay.connected(visit) as connection:

@@ -37,7 +37,7 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
     token = logs.request_id.set(request_id)
     try:
         services.origins.check(dict(socket.scope["headers"]))
-        check_administer(socket, services)
+        await check_administer(socket, services)
         await work(services)
     except (Left, WebSocketDisconnect):
         pass
@@ -55,9 +55,9 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
             await socket.close(1000)
 
 
-def check_administer(socket: WebSocket, services: Services) -> None:
+async def check_administer(socket: WebSocket, services: Services) -> None:
     """A key may be revoked while a socket is open that it opened."""
-    services.access.grant(_bearer(socket)).check_administer()
+    (await services.access.grant(_bearer(socket))).check_administer()
 
 
 def answer_to(error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Subscriptions in the embedded store: one row for each, and one for each of its links."""
+"""Subscriptions in SQLite: one row for each, and one for each of its links."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from holdfast.threads.subscriptions.store import Stored
 
 
 class SqliteSubscriptions:
-    """Subscriptions in the same file as the streams. An acknowledgement costs as many rows as it has streams."""
+    """`SubscriptionStore` in the same file as the streams. An acknowledgement costs as many rows as it has streams."""
 
-    def __init__(self, store: SqliteStreams, *, tenant: str = "default") -> None:
-        self._store = store
+    def __init__(self, streams: SqliteStreams, *, tenant: str = "default") -> None:
+        self._streams = streams
         self._tenant = tenant
 
     async def load_all(self) -> list[Stored]:
+        return await self._streams.query(self._load_all)
+
+    def _load_all(self, connection: sqlite3.Connection) -> list[Stored]:
         links: dict[str, dict[str, Link]] = {}
-        for id, path, acked, explicit, glob in self._store.query(
+        for id, path, acked, explicit, glob in connection.execute(
             "SELECT subscription, path, acked, explicit, glob FROM subscription_links WHERE tenant = ?", (self._tenant,)
         ):
-            links.setdefault(str(id), {})[str(path)] = Link(int(str(acked)), bool(explicit), bool(glob))
-        rows = self._store.query("SELECT id, record FROM subscriptions WHERE tenant = ? ORDER BY id", (self._tenant,))
-        return [(load_subscription(str(record)), links.get(str(id), {})) for id, record in rows]
+            links.setdefault(id, {})[path] = Link(acked, bool(explicit), bool(glob))
+        rows = connection.execute("SELECT id, record FROM subscriptions WHERE tenant = ? ORDER BY id", (self._tenant,))
+        return [(load_subscription(record), links.get(id, {})) for id, record in rows]
 
     async def save(self, subscription: Subscription, links: Mapping[str, Link | None]) -> None:
         tenant, id = self._tenant, subscription.id
@@ -49,7 +52,7 @@ class SqliteSubscriptions:
                     "DELETE FROM subscription_links WHERE tenant = ? AND subscription = ? AND path = ?", gone
                 )
 
-        await self._store.write(write)
+        await self._streams.write(write)
 
     async def delete(self, id: str) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -58,4 +61,4 @@ class SqliteSubscriptions:
                 "DELETE FROM subscription_links WHERE tenant = ? AND subscription = ?", (self._tenant, id)
             )
 
-        await self._store.write(write)
+        await self._streams.write(write)

@@ -1,4 +1,4 @@
-"""Thread rows in the embedded store: a table that can be dropped at any time."""
+"""Thread rows and run rows in SQLite: tables that can be dropped at any time."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _COLUMNS = (
 
 
 class SqliteThreadRows:
-    def __init__(self, store: SqliteStreams, *, tenant: str = "default") -> None:
-        self._store = store
+    """`RowStore` in the same file as the streams, for one tenant."""
+
+    def __init__(self, streams: SqliteStreams, *, tenant: str = "default") -> None:
+        self._streams = streams
         self._tenant = tenant
 
-    def get_row(self, id: str) -> ThreadRow | None:
-        rows = self._store.query(
+    async def get_row(self, id: str) -> ThreadRow | None:
+        rows = self._streams.look_up(
             f"SELECT {_COLUMNS} FROM threads_cache WHERE id = ? AND tenant = ?", (id, self._tenant)
         )
         return _row(rows[0]) if rows else None
 
-    def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
+    async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
         where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
         if wanted.parent is not None:
             where.append("parent = ?")
@@ -50,37 +52,39 @@ class SqliteThreadRows:
         if wanted.after is not None:
             where.append("(last_activity_at, id) < (?, ?)")
             values += wanted.after
-        rows = self._store.query(
+        query = (
             f"SELECT {_COLUMNS} FROM threads_cache WHERE {' AND '.join(where)}"
-            " ORDER BY last_activity_at DESC, id DESC LIMIT ?",
-            (*values, wanted.limit),
+            " ORDER BY last_activity_at DESC, id DESC LIMIT ?"
         )
-        return [_row(row) for row in rows]
+        return [_row(row) for row in await self._all(query, *values, wanted.limit)]
 
-    def stale_ids(self) -> list[str]:
+    async def stale_ids(self) -> list[str]:
+        unfiled = [path[len(THREADS) :] for path in self._streams.unfiled_paths() if path.startswith(THREADS)]
+        return [*await self._streams.query(self._stale_ids), *unfiled]
+
+    def _stale_ids(self, connection: sqlite3.Connection) -> list[str]:
         threads = (
             "SELECT substr(s.path, ?) FROM streams s LEFT JOIN threads_cache t ON t.id = substr(s.path, ?)"
             " WHERE s.tenant = ? AND s.deleted = 0 AND s.path >= 'threads/' AND s.path < 'threads0'"
         )
         values = (len(THREADS) + 1, len(THREADS) + 1, self._tenant)
         try:
-            behind = self._store.query(
+            behind = connection.execute(
                 f"{threads} AND (t.stream IS NOT s.id"
                 ' OR t.folded < coalesce((SELECT max("end") FROM chunks WHERE stream = s.id), 0))',
                 values,
-            )
+            ).fetchall()
         except sqlite3.DatabaseError as error:
             if not is_corruption(error):
                 raise
             log.error("some thread is damaged, so every thread is looked at: %s", error)
-            behind = self._store.query(threads, values)
-        gone = self._store.query(
+            behind = connection.execute(threads, values).fetchall()
+        gone = connection.execute(
             "SELECT id FROM threads_cache t WHERE tenant = ?"
             " AND NOT EXISTS (SELECT 1 FROM streams s WHERE s.id = t.stream AND s.deleted = 0)",
             (self._tenant,),
-        )
-        unfiled = [path[len(THREADS) :] for path in self._store.unfiled_paths() if path.startswith(THREADS)]
-        return [*(str(id) for (id,) in (*behind, *gone)), *unfiled]
+        ).fetchall()
+        return [id for (id,) in (*behind, *gone)]
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
         values = [(*_values(row), _is_unsettled(row), self._tenant) for row in rows]
@@ -114,13 +118,15 @@ class SqliteThreadRows:
             connection.executemany("DELETE FROM threads_cache WHERE id = ? AND tenant = ?", ended)
             connection.executemany("DELETE FROM runs_cache WHERE thread = ? AND tenant = ?", ended)
 
-        await self._store.write(write)
+        await self._streams.write(write)
 
-    def get_run(self, id: str) -> RunRow | None:
-        rows = self._store.query("SELECT thread, run FROM runs_cache WHERE id = ? AND tenant = ?", (id, self._tenant))
+    async def get_run(self, id: str) -> RunRow | None:
+        rows = self._streams.look_up(
+            "SELECT thread, run FROM runs_cache WHERE id = ? AND tenant = ?", (id, self._tenant)
+        )
         return _run(rows[0]) if rows else None
 
-    def list_runs(self, wanted: RunFilter) -> list[RunRow]:
+    async def list_runs(self, wanted: RunFilter) -> list[RunRow]:
         where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
         for column, value in (("thread", wanted.thread), ("status", wanted.status), ("agent", wanted.agent)):
             if value is not None:
@@ -129,15 +135,15 @@ class SqliteThreadRows:
         if wanted.after is not None:
             where.append("id < ?")
             values.append(wanted.after)
-        rows = self._store.query(
-            f"SELECT thread, run FROM runs_cache WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
-            (*values, wanted.limit),
-        )
-        return [_run(row) for row in rows]
+        query = f"SELECT thread, run FROM runs_cache WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
+        return [_run(row) for row in await self._all(query, *values, wanted.limit)]
 
-    def unsettled_ids(self) -> list[str]:
-        rows = self._store.query("SELECT id FROM threads_cache WHERE tenant = ? AND unsettled = 1", (self._tenant,))
-        return [str(id) for (id,) in rows]
+    async def unsettled_ids(self) -> list[str]:
+        rows = await self._all("SELECT id FROM threads_cache WHERE tenant = ? AND unsettled = 1", self._tenant)
+        return [id for (id,) in rows]
+
+    async def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        return await self._streams.query(lambda connection: connection.execute(query, values).fetchall())
 
 
 def _values(row: ThreadRow) -> tuple[Any, ...]:

@@ -1,20 +1,22 @@
-"""Reading spans of streams, on threads of their own, each with a connection of its own."""
+"""Reads and queries, on threads of their own, each with a connection of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import orjson
 
 from holdfast.storage.sqlite.schema import connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import is_damaged
 from holdfast.threads.errors import InvalidRequest, StreamDamaged
+
+T = TypeVar("T")
 
 _THREADS: Final = 2
 
@@ -33,6 +35,11 @@ class Reader:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-reader")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
+
+    async def query(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query, which sees every commit from before this call."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(self._connection()))
 
     async def read(self, spans: Sequence[Span], start: int, limit: int, *, whole_messages: bool) -> bytes:
         """The bytes of these spans, one after another, stopping after about `limit` bytes."""

@@ -7,7 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, prepare
@@ -56,7 +56,7 @@ from holdfast.threads.streams import (
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 _MAX_RECORDS: Final = 20_000
 """How many streams stay in memory when nothing happens on them."""
@@ -286,8 +286,12 @@ class SqliteStreams:
         self._writer.submit(CallOperation(None, _settler(future), write, size=size, frees_space=frees_space))
         await future
 
-    def query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """A short look-up, on the event loop. Scans belong elsewhere."""
+    async def query(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query on a thread: for what may look at many rows."""
+        return await self._reader.query(work)
+
+    def look_up(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """Find a row by its key, on the event loop: sooner done than handed to a thread."""
         return self._lookup.execute(sql, values).fetchall()
 
     def statistics(self) -> dict[str, int]:
