@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
 import pytest
 
+from holdfast.boxes.network_policy import Egress
+from holdfast.boxes.provider import Provider
+from holdfast.server.config import Settings
 from holdfast.testing.server import ServerFailed, ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -100,3 +106,44 @@ async def test_async_code_can_use_it(tmp_path: Path) -> None:
     async with ServerProcess(tmp_path / "home", auth=False) as server, httpx.AsyncClient() as http:
         assert server.api_key is None
         assert (await http.get(f"{server.url}/v1/threads", timeout=30)).json()["threads"] == []
+
+
+async def told_where_it_runs(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
+    (settings.home / "told").write_text(f"{os.environ['TOLD']} in {Path.cwd()}")
+    return {}
+
+
+@pytest.mark.parametrize("told", ["once", "again"])
+def test_it_has_the_folder_and_the_environment_of_its_start(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLD", told)
+    monkeypatch.chdir(tmp_path)
+    with ServerProcess(tmp_path / "home", auth=False, providers=told_where_it_runs) as server:
+        httpx.get(f"{server.url}/v1/boxes", timeout=30)  # which waits for the providers
+        assert (server.home / "told").read_text() == f"{told} in {tmp_path}"
+
+
+def test_servers_run_side_by_side_each_with_a_log_of_its_own(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "one", auth=False) as one, ServerProcess(tmp_path / "two", auth=False) as two:
+        one.kill()
+        assert httpx.get(f"{two.url}/health", timeout=30).status_code == 200
+        one.start()
+        assert one.pid != two.pid
+        assert one.url not in two.read_log()
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    starting = (
+        "import sys, time; from pathlib import Path; from holdfast.testing.server import ServerProcess\n"
+        "server = ServerProcess(Path(sys.argv[1])); server.start(); print(server.pid, flush=True); time.sleep(60)"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-P", "-c", starting, str(tmp_path / "home")], stdout=subprocess.PIPE, text=True
+    )
+    with starter:
+        assert starter.stdout is not None
+        server = os.pidfd_open(int(starter.stdout.readline()))
+        starter.kill()
+    assert select.select([server], [], [], 30)[0]
+    os.close(server)

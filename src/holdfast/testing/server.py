@@ -1,6 +1,6 @@
 """A real server in a process of its own, to be started, stopped, killed and started again on the same home.
 
-An interpreter that has imported everything waits in the background, and every start is a fork of it: the first start
+Servers are forked from an interpreter that has imported everything (see `fork_server`): the first start in a process
 takes as long as any, those after it a few hundredths of a second.
 """
 
@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import json
 import os
-import select
+import pkgutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 from holdfast.local_server import RunningServer, read_running
 from holdfast.server.config import Settings
 from holdfast.testing.clock import ShiftedClocks
+from holdfast.testing.fork_server import Template, forks, start_template
 
 if TYPE_CHECKING:
     from holdfast.server.compose import MakeOutside, OpenProviders
     from holdfast.server.parts import FindAgent
 
 _LOG_SHOWN: Final = 6_000
+_LOADED_LATER: Final = ("boxes", "egress", "providers.local", "runs", "server", "storage")
+"""Packages that a server imports in the background once it answers, or with its first box."""
 
 
 class ServerFailed(Exception):
@@ -79,7 +82,7 @@ class ServerProcess:
         self._outside = outside
         self._clocks = clocks
         self._agents = agents
-        self._template: _Template | None = None
+        self._template: Template | None = None
         self._pid: int | None = None
         """Of the server, from when it begins to start until it is seen to have ended."""
         self._running: RunningServer | None = None
@@ -125,7 +128,7 @@ class ServerProcess:
         if self._pid is not None:
             raise RuntimeError("this server was started already: stop or kill it first")
         if self._template is None:
-            self._template = _Template(self.command, self.log)
+            self._template = start_template(self.command, self.log)
             self._expect("prepared")
         if sys.platform != "linux":
             self._release_port()
@@ -285,61 +288,12 @@ class ServerProcess:
             self._reservation = None
 
 
-class _Template:
-    """The interpreter that servers are forked from, one at a time. It ends when its standard input does."""
-
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [*command, sys.executable, "-P", "-m", "holdfast.testing.server"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-        self._heard = b""
-
-    def tell(self, line: str) -> None:
-        stdin = _pipe(self._process.stdin)
-        with contextlib.suppress(BrokenPipeError):  # it has ended: whoever listens for its answer finds out
-            stdin.write(line.encode() + b"\n")
-            stdin.flush()
-
-    def listen(self, deadline: float) -> str:
-        """The next line that it or its server says; nothing where it ended or the time is up."""
-        stdout = _pipe(self._process.stdout).fileno()
-        while b"\n" not in self._heard:
-            readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
-            said = os.read(stdout, 4096) if readable else b""
-            if not said:
-                return ""
-            self._heard += said
-        line, _, self._heard = self._heard.partition(b"\n")
-        return line.decode()
-
-    def close(self) -> None:
-        # A server that is still there stops by itself: it notices that the pipe is gone.
-        _pipe(self._process.stdin).close()
-        try:
-            self._process.wait(30.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        _pipe(self._process.stdout).close()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe
-
-
 def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def _main() -> None:
-    """The template: import, then fork a server for every line of settings, and say how each of them ends."""
+    """Be a template; or, with a socket's descriptor as the argument, the process that templates are forked from."""
     from holdfast.server.compose import open_providers, serve
     from holdfast.testing.outside import nowhere
 
@@ -354,6 +308,24 @@ def _main() -> None:
             Settings(**{**values, "home": Path(values["home"])}), lambda *_: _say("ready"), opens, makes, clocks, finds
         )
 
+    if len(sys.argv) == 1:
+        _fork_servers(run)
+        return
+    _load(_LOADED_LATER)
+    for _ in forks(int(sys.argv[1])):
+        _fork_servers(run)
+
+
+def _load(packages: Sequence[str]) -> None:
+    """Import whole packages, so that no fork has to."""
+    for name in packages:
+        package = importlib.import_module(f"holdfast.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def _fork_servers(run: Callable[[bytes], None]) -> None:
+    """The template: fork a server for every line of settings, and say how each of them ends."""
     _say("prepared")
     while told := sys.stdin.buffer.readline():
         pid = os.fork()
