@@ -28,6 +28,7 @@ from holdfast.boxes.images import Image
 from holdfast.boxes.spec import BoxSpec
 from holdfast.cli.app import run as run_command
 from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop, Workshop
 from holdfast.images.errors import InvalidRecipe, StepFailed
@@ -408,8 +409,11 @@ def test_the_command_that_needs_a_template_shows_how_it_is_built(
 def command(home: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     def run(*arguments: str) -> str:
         capfd.readouterr()
-        run_command(["interpreter", "template", *arguments, "--home", str(home)])
-        return capfd.readouterr().out
+        code = run_command(["interpreter", "template", *arguments, "--home", str(home)])
+        said = capfd.readouterr()
+        if code:
+            raise CommandError(said.err, exit=Exit(code))
+        return said.out
 
     return run
 
