@@ -22,6 +22,7 @@ find_missing_packages() {
     missing_packages=()
     want "dockerd docker" docker.io iptables
     want busybox busybox-static
+    want docker-registry docker-registry
     want chromium chromium fonts-dejavu-core
     want "dnf rpmbuild createrepo_c" dnf rpm createrepo-c
     want git git

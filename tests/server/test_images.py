@@ -72,4 +72,12 @@ def test_refusals_say_what_and_what_to_do(local_api: httpx.Client) -> None:
         404,
         "snapshot_not_found",
     )
+    assert refused(local_api.post("/v1/images/pull", json={"name": "../../etc"})) == (422, "invalid_spec")
+    assert refused(local_api.post("/v1/images/pull", json={"name": "a", "provider": "process"})) == (422, "unsupported")
+    assert refused(local_api.post("/v1/images/pull", json={"name": "127.0.0.1:1/a"})) == (502, "registry_failed")
+    assert refused(local_api.post("/v1/images/pull", json={"name": "registry.example/a"})) == (502, "registry_failed")
+    named = {"name": "127.0.0.1:1/a", "credentials": {"username": "a:b", "password": "s3cret"}}
+    wrong = local_api.post("/v1/images/pull", json=named)
+    assert wrong.status_code == 422
+    assert "s3cret" not in wrong.text
     assert local_api.get("/v1/images").json() == {"images": []}

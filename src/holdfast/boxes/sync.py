@@ -521,6 +521,11 @@ class SyncImageStore(SyncHandle):
 
     _async: ImageStore
 
+    @property
+    def takes_pulled(self) -> bool:
+        """Whether Holdfast pulls images for it (`import_pulled`). False where the provider pulls them by itself."""
+        return self._async.takes_pulled
+
     def list(self) -> list[Image]:
         """By name."""
         return self._loop.run(self._async.list())
@@ -529,8 +534,10 @@ class SyncImageStore(SyncHandle):
         return self._loop.run(self._async.get(name))
 
     def import_archive(self, name: str, archive: Iterable[bytes]) -> Image:
-        """An archive as a stream: a root filesystem tarball, an OCI layout or what `docker save` writes, as tar, plain
-        or compressed. A name that there is moves to the new image. Raises `HostileArchive`, and leaves nothing then.
+        """Import an archive from a stream: a root filesystem tarball, an OCI layout or what `docker save` writes, as
+        tar, plain or compressed. An existing name moves to the new image.
+
+        Raises `HostileArchive`, and leaves nothing behind then.
         """
         return self._loop.run(self._async.import_archive(name, feed(archive)))
 
@@ -543,3 +550,7 @@ class SyncImageStore(SyncHandle):
     def remove(self, name: str) -> int:
         """Forget a name; says how many bytes that freed. Layers that something else refers to stay."""
         return self._loop.run(self._async.remove(name))
+
+    def import_pulled(self, name: str, archive: Iterable[bytes], digest: str) -> Image:
+        """Import an OCI layout that was pulled from a registry, and keep the digest it has there: `Image.pulled`."""
+        return self._loop.run(self._async.import_pulled(name, feed(archive), digest))

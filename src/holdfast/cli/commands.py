@@ -98,6 +98,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "image": Group(
         "Images: root filesystems that boxes begin with.",
         {
+            "pull": "image.pull:pull",
             "import": "image.commands:import_",
             "list": "image.commands:list_",
             "show": "image.commands:show",

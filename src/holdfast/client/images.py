@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from holdfast.api.errors import Unreachable, told_error
 from holdfast.boxes.images import Image, ImageConfig
-from holdfast.client.connection import ServerConnection
+from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
+
+if TYPE_CHECKING:
+    from holdfast.images.progress import Progress
 
 T = TypeVar("T")
 
@@ -36,6 +41,37 @@ class Images:
         ) as response:
             await response.aread()
             return image_of(response.json())
+
+    async def pull(
+        self,
+        name: str,
+        *,
+        save_as: str | None = None,
+        credentials: tuple[str, str] | None = None,
+        insecure: bool = False,
+        provider: str = "local",
+        progress: Progress | None = None,
+    ) -> Image:
+        """Pull an image from a registry, by its name as Docker understands it, under that name or `save_as`.
+
+        The server fetches it. `credentials` are a user and a password for the registry; they are used for this pull
+        and not kept. `insecure` allows plain HTTP, which on loopback needs no asking. Raises `NotInRegistry`,
+        `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive`, `NoSpace`.
+        """
+        document: dict[str, Any] = {"name": name, "saveAs": save_as, "insecure": insecure, "provider": provider}
+        if credentials is not None:
+            document["credentials"] = {"username": credentials[0], "password": credentials[1]}
+        body = encode_json({key: value for key, value in document.items() if value is not None})
+        media_type = "application/json"
+        async with self._images.exchange(
+            "POST", "/pull", body=body, media_type=media_type, silence=LONG_SECONDS
+        ) as response:
+            async for text in response.aiter_lines():
+                if text and (image := _pulled(json.loads(text), progress)) is not None:
+                    return image
+        raise Unreachable(
+            f"{self._images.url} hung up before the image was there", hint="pull it again: what came stays"
+        )
 
     async def from_snapshot(
         self,
@@ -69,6 +105,24 @@ class Images:
         return answer.read(lambda value: [image_of(each) for each in value["images"]])
 
 
+def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
+    """Pass on what a line of a pull tells. Returns the image, if that is the last line."""
+    match line["type"]:
+        case "error":
+            raise told_error(line["error"])
+        case "image":
+            return image_of(line["image"])
+        case "begin" if told is not None:
+            told.begin(line["step"], line["detail"], total=line["total"])
+        case "advance" if told is not None:
+            told.advance(line["amount"])
+        case "end" if told is not None:
+            told.end(line["summary"])
+        case "skip" if told is not None:
+            told.skip(line["step"], line["detail"])
+    return None
+
+
 def image_of(value: dict[str, Any]) -> Image:
     config = value["config"]
     return Image(
@@ -79,6 +133,7 @@ def image_of(value: dict[str, Any]) -> Image:
         value["createdAt"],
         ImageConfig(config["env"], config["workdir"], config["user"]),
         value["labels"],
+        value.get("pulled"),
     )
 
 
@@ -92,4 +147,5 @@ def document_of(image: Image) -> dict[str, Any]:
         "createdAt": image.created_at,
         "config": image.config.to_json(),
         "labels": dict(image.labels),
+        "pulled": image.pulled,
     }

@@ -68,9 +68,12 @@ class BoxConnection:
         *,
         parameters: Parameters = (),
         body: AsyncIterable[bytes] | bytes | None = None,
+        media_type: str = "application/octet-stream",
         silence: float | None = None,
     ) -> AbstractAsyncContextManager[httpx.Response]:
-        return self._connection.exchange(method, self.path + path, parameters=parameters, body=body, silence=silence)
+        return self._connection.exchange(
+            method, self.path + path, parameters=parameters, body=body, media_type=media_type, silence=silence
+        )
 
     async def open_socket(self, path: str, parameters: Parameters = ()) -> Socket:
         """Tried again where the server was not there; the caller closes it."""

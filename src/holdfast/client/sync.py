@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.client.thread.thread import Appendable, Thread
     from holdfast.client.thread.threads import Archived, Labels, Threads
     from holdfast.client.types import Acknowledgement, EntryPage, Key, Scope, Status, ThreadInfo, ThreadPage, Token
+    from holdfast.images.progress import Progress
     from holdfast.model_apis import Api
 
 
@@ -479,6 +480,28 @@ class SyncImages(SyncHandle):
         Raises `HostileArchive`, `BadArchive`, `NoSpace`, and leaves nothing then.
         """
         return self._loop.run(self._async.import_archive(name, feed(archive), provider=provider))
+
+    def pull(
+        self,
+        name: str,
+        *,
+        save_as: str | None = None,
+        credentials: tuple[str, str] | None = None,
+        insecure: bool = False,
+        provider: str = "local",
+        progress: Progress | None = None,
+    ) -> Image:
+        """Pull an image from a registry, by its name as Docker understands it, under that name or `save_as`.
+
+        The server fetches it. `credentials` are a user and a password for the registry; they are used for this pull
+        and not kept. `insecure` allows plain HTTP, which on loopback needs no asking. Raises `NotInRegistry`,
+        `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive`, `NoSpace`.
+        """
+        return self._loop.run(
+            self._async.pull(
+                name, save_as=save_as, credentials=credentials, insecure=insecure, provider=provider, progress=progress
+            )
+        )
 
     def from_snapshot(
         self,

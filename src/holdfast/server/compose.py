@@ -34,6 +34,7 @@ from holdfast.server.parts import (
     open_gateway,
     open_interpreters,
     open_models,
+    open_puller,
     open_runs,
 )
 from holdfast.server.shutdown import Shutdown
@@ -281,10 +282,12 @@ async def _serve(
             "interpreters",
             lambda: open_interpreters(store, threads, seals, boxes, egress, models, gateway, home.path, os.environ),
         )
+        puller = Lazy("image puller", lambda: open_puller(egress, home.path, settings.registry_mirrors))
         samples = BoxSamples()
         for close in (egress.close, boxes.close, samples.close, models.close, gateway.close, runs.close):
             stack.push_async_callback(close)
         stack.push_async_callback(interpreters.close)
+        stack.push_async_callback(puller.close)
         guest_api = GuestApi(surface, access, streams.next_request_id, runs, gateway, max_body=settings.max_body)
         shutdown = Shutdown()
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
@@ -311,6 +314,7 @@ async def _serve(
                 runs,
                 find_agent,
                 interpreters,
+                puller,
             )
             return create_app(services)
 

@@ -42,6 +42,8 @@ class Settings:
     """Hosts and networks at private addresses that boxes may reach, where their policy allows it."""
     egress_proxy: str | None = None
     """The proxy of this network, for what leaves boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
+    registry_mirrors: tuple[str, ...] = ()
+    """URLs of registries that are asked before Docker Hub for the images there."""
     docker_host: str | None = None
     """Address of a Docker daemon; None for the one of this machine, if there is one."""
     docker_tls: Path | None = None

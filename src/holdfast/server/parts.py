@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.egress import GuestApi
     from holdfast.egress.models import ModelGateway, Models
     from holdfast.harnesses.harness import Harness
+    from holdfast.images.registry.pull import Puller
     from holdfast.runs.service import Runs
     from holdfast.server.clocks import Clocks
     from holdfast.server.egress import Outside, ServerEgress
@@ -155,6 +156,14 @@ async def open_gateway(models: Lazy[Models], egress: Lazy[ServerEgress]) -> Asyn
         yield gateway
     finally:
         await gateway.close()
+
+
+@asynccontextmanager
+async def open_puller(egress: Lazy[ServerEgress], home: Path, mirrors: Sequence[str]) -> AsyncIterator[Puller]:
+    """Open what pulls images from registries. It keeps what it fetched in the home."""
+    from holdfast.images.registry.pull import Puller
+
+    yield Puller(home / "cache" / "registry", (await egress.get()).make_upstream, mirrors)
 
 
 @asynccontextmanager

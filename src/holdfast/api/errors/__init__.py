@@ -199,7 +199,7 @@ _BY_HEADER: Final = (
 
 def class_of(code: str) -> type[HoldfastError] | None:
     """The class of an error by its code. None if there is no such class."""
-    from holdfast.api.errors import agents, boxes, interpreters, models, runs, threads  # noqa: F401  # they register
+    from holdfast.api.errors import agents, boxes, images, interpreters, models, runs, threads  # noqa: F401  # they register
 
     return _BY_CODE.get(code)
 

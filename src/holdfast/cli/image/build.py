@@ -110,7 +110,7 @@ def build(
     except KeyboardInterrupt:
         note("stopped", "the steps that were done are kept; the same command goes on there")
         raise
-    _tell(image, time.monotonic() - began, as_json=as_json)
+    tell(image, time.monotonic() - began, as_json=as_json)
 
 
 class _Choice:
@@ -231,7 +231,7 @@ def show_output(output: bytes) -> None:
     sys.stderr.flush()
 
 
-def _tell(image: Image, seconds: float, *, as_json: bool) -> None:
+def tell(image: Image, seconds: float, *, as_json: bool) -> None:
     if as_json:
         from holdfast.client.images import document_of
 

@@ -28,6 +28,7 @@ class BuildProgress:
         self._step, self._detail = "", ""
         self._began = 0.0
         self._total: int | None = None
+        self._done = 0
         self._line = b""
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -44,6 +45,7 @@ class BuildProgress:
         self._step, self._detail, self._total = step, detail, total
         self._began = time.monotonic()
         self._line = b""
+        self._done = 0
         if sys.stderr.isatty():
             self._bar = _bar()
             self._task = self._bar.add_task(
@@ -54,6 +56,10 @@ class BuildProgress:
     def advance(self, amount: int) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, amount)
+            self._done += amount
+            if self._total is not None and self._total > _MEGABYTE:  # bytes
+                said = f"{describe_size(self._done)} of {describe_size(self._total)}"
+                self._bar.update(self._task, said=said)
 
     def output(self, data: bytes) -> None:
         if self._bar is None or self._task is None:

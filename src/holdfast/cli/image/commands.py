@@ -87,7 +87,7 @@ def list_(
         for image in images:
             write_line(image.name)
     elif not images:
-        write_field("no images", hint("holdfast image import ARCHIVE --name NAME makes one"))
+        write_field("no images", hint("holdfast image pull NAME fetches one from a registry"))
     else:
         now = time.time()
         write_table(
@@ -123,6 +123,8 @@ def show(
         return
     write_field("image", Cell(image.name, "bold"))
     write_field("digest", image.digest)
+    if image.pulled is not None:
+        write_field("pulled", image.pulled)
     write_field("size", describe_size(image.size))
     write_field("age", describe_duration(time.time() - image.created_at / 1000))
     write_field("user", image.config.user or "root")

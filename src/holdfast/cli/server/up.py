@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.discovery import the_home
@@ -79,6 +80,14 @@ def up(
             help="Proxy of this network, for boxes: http://host:port, or env:NAME or file:PATH that has its URL.",
         ),
     ] = None,
+    registry_mirror: Annotated[
+        list[str] | None,
+        Option(
+            metavar="URL",
+            envvar="HOLDFAST_REGISTRY_MIRROR",
+            help="A registry to ask before Docker Hub, for image pull; may be given several times.",
+        ),
+    ] = None,
     docker_host: Annotated[
         str | None,
         Option(
@@ -117,6 +126,7 @@ def up(
         allow_process_provider=allow_process_provider,
         allow_private=tuple(allow_private or ()),
         egress_proxy=egress_proxy,
+        registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
         docker_host=docker_host,
         docker_tls=docker_tls,
         docker_runtime=docker_runtime,
@@ -179,6 +189,17 @@ def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> No
             next_step="holdfast up --help says what --allow-private and --egress-proxy take",
             exit=Exit.USAGE,
         ) from None
+
+
+def _mirror(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.username or parts.query or parts.fragment:
+        raise CommandError(
+            f"{url} is not the URL of a registry",
+            next_step="holdfast up --registry-mirror https://mirror.corp.example",
+            exit=Exit.USAGE,
+        )
+    return url
 
 
 def _document(running: RunningServer, first_key: str | None, home: Path) -> dict[str, Any]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field, StringConstraints
+from fastapi.responses import Response, StreamingResponse
+from pydantic import Field, SecretStr, StringConstraints
 
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.server.routes.box_requests import BOX_ERRORS, binary_body
+from holdfast.images.registry.authentication import Credentials
+from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.box_schemas import Freed, PathText, ProviderName, SnapshotId, Variables
+from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
 from holdfast.server.routes.schemas import Labels, Model
-from holdfast.server.routes.services import UseBoxes
+from holdfast.server.routes.services import Use, UseBoxes
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS)
 
@@ -37,6 +41,8 @@ class ImageModel(Model):
     created_at: int
     config: ImageConfigModel
     labels: dict[str, str]
+    pulled: str | None
+    """The digest that the registry has it under, where it was pulled."""
 
     @classmethod
     def of(cls, image: Image) -> ImageModel:
@@ -49,6 +55,7 @@ class ImageModel(Model):
             created_at=image.created_at,
             config=ImageConfigModel.model_construct(env=dict(config.env), workdir=config.workdir, user=config.user),
             labels=dict(image.labels),
+            pulled=image.pulled,
         )
 
 
@@ -65,6 +72,29 @@ class NewImage(Model):
     config: ImageConfigModel | None = None
     """That of the snapshot's own image, where none is given."""
     labels: Labels = Field(default_factory=dict)
+
+
+class RegistryCredentials(Model):
+    """Who asks the registry."""
+
+    username: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^:\x00-\x1f]+$")]
+    password: SecretStr
+
+    def read(self) -> Credentials:
+        return Credentials(self.username, self.password.get_secret_value())
+
+
+class NewPull(Model):
+    """An image in a registry that is wanted here."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=400)]
+    """As Docker understands it: `debian:12`, `ghcr.io/team/app:1`, `localhost:5000/app@sha256:…`."""
+    save_as: ImageName | None = None
+    """Its name here, if not the same."""
+    provider: ProviderName = "local"
+    credentials: RegistryCredentials | None = None
+    insecure: bool = False
+    """Plain HTTP where the registry does not speak TLS. On loopback that is so without asking."""
 
 
 @router.get("/images", tags=["images"])
@@ -93,6 +123,32 @@ async def import_image(
     return ImageModel.of(await _store(boxes, provider).import_archive(name, request.stream()))
 
 
+@router.post(
+    "/images/pull",
+    tags=["images"],
+    response_class=Response,
+    responses={200: {"description": "A line of JSON each: progress, then the image.", "content": {NDJSON: {}}}},
+)
+async def pull_image(new: NewPull, services: Use, boxes: UseBoxes) -> Response:
+    """Pull an image from a registry. Lines tell what happens: `{"type": "begin", "step", "detail", "total"}`,
+    `{"type": "advance", "amount"}`, `{"type": "end"}`, `{"type": "skip", "step", "detail"}`; the last line is
+    `{"type": "image", "image"}` or `{"type": "error", "error"}`. Empty lines say that it goes on. A pull ends with its
+    request; what came is kept for the next one. Credentials are used for this pull alone, and not kept."""
+    store = _store(boxes, new.provider)
+    puller = await services.puller.get()
+    progress = ProgressLines()
+    pulling = puller.pull(
+        store,
+        new.name,
+        save_as=new.save_as,
+        credentials=None if new.credentials is None else new.credentials.read(),
+        insecure=new.insecure,
+        progress=progress,
+    )
+    lines = services.shutdown.until_stopping(progress.lines(_image_line(pulling)))
+    return StreamingResponse(await began(lines), media_type=NDJSON)
+
+
 @router.get("/images/{name:path}", tags=["images"])
 async def get_image(
     name: ImageName, boxes: UseBoxes, provider: Annotated[ProviderName, Query()] = "local"
@@ -105,6 +161,11 @@ async def get_image(
 async def remove_image(name: ImageName, boxes: UseBoxes, provider: Annotated[ProviderName, Query()] = "local") -> Freed:
     """Forget a name. Boxes that began with the image go on; files that nothing needs any more are removed."""
     return Freed(freed=await _store(boxes, provider).remove(name))
+
+
+async def _image_line(pulling: Awaitable[Image]) -> dict[str, Any]:
+    image = ImageModel.of(await pulling).model_dump(mode="json", by_alias=True)
+    return {"type": "image", "image": image}
 
 
 def _store(boxes: Boxes, name: str) -> ImageStore:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models import ModelGateway, Models
+from holdfast.images.registry.pull import Puller
 from holdfast.runs.service import Runs
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.egress import ServerEgress
@@ -52,6 +53,7 @@ class Services:
     runs: Lazy[Runs]
     find_agent: FindAgent
     interpreters: Lazy[ServerInterpreters]
+    puller: Lazy[Puller]
 
 
 def services_of(connection: HTTPConnection) -> Services:

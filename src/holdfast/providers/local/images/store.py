@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.errors import FileProblem, HostileArchive, ImageNotFound, InvalidSpec, WrongSnapshot
-from holdfast.boxes.images import Image, ImageConfig, ImageStore, check_reference
+from holdfast.boxes.images import Image, ImageConfig, ImageStore, local_name
 from holdfast.boxes.spec import check_labels
 from holdfast.providers.host.ground import BoxImage, Ground, measure, write_whole
 from holdfast.providers.host.layers import (
@@ -45,7 +45,6 @@ MOST_LAYERS: Final = 12
 """Of one image. A mount takes only so many, and a box adds its own: more are merged."""
 _PLACES: Final = ("proc", "dev", "run", "sys", "etc", ".holdfast", ".python")
 """Where a box has something of its own: a link there would lead its start astray."""
-_LATEST: Final = ":latest"
 _BY_DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
 
 
@@ -60,6 +59,10 @@ class LocalImages(ImageStore):
         self._collect = collect
         self._limits = limits or ArchiveLimits()
 
+    @property
+    def takes_pulled(self) -> bool:
+        return True
+
     async def list(self) -> list[Image]:
         return await asyncio.to_thread(lambda: [_image(each) for each in _documents(self._ground)])
 
@@ -67,14 +70,20 @@ class LocalImages(ImageStore):
         return _image(find(self._ground, name))
 
     async def import_archive(self, name: str, archive: AsyncIterable[bytes]) -> Image:
-        name = canonical(name)
+        return await self._import(name, archive, None)
+
+    async def import_pulled(self, name: str, archive: AsyncIterable[bytes], digest: str) -> Image:
+        return await self._import(name, archive, digest)
+
+    async def _import(self, name: str, archive: AsyncIterable[bytes], pulled: str | None) -> Image:
+        name = local_name(name)
         read, write = os.pipe2(os.O_CLOEXEC)
         pipe = Pipe(write)
         pipe.widen()
 
         def take() -> Image:
             with io.open(read, "rb", buffering=1 << 18) as source:  # noqa: UP020
-                return import_archive(self._ground, name, source, self._limits)
+                return import_archive(self._ground, name, source, self._limits, pulled)
 
         taking = on_own_thread(take)
         try:
@@ -93,7 +102,7 @@ class LocalImages(ImageStore):
         self, snapshot: str, name: str, *, config: ImageConfig | None = None, labels: Mapping[str, str] | None = None
     ) -> Image:
         check_labels(labels or {})
-        image = await asyncio.to_thread(from_snapshot, self._ground, snapshot, canonical(name), config, labels or {})
+        image = await asyncio.to_thread(from_snapshot, self._ground, snapshot, local_name(name), config, labels or {})
         await self._collect()
         return image
 
@@ -101,11 +110,6 @@ class LocalImages(ImageStore):
         document = find(self._ground, name)
         _path(self._ground, document["name"]).unlink(missing_ok=True)
         return await self._collect()
-
-
-def canonical(name: str) -> str:
-    """The one form of a name: `debian:latest` is `debian`."""
-    return check_reference(name).removesuffix(_LATEST)
 
 
 def _path(ground: Ground, name: str) -> Path:
@@ -125,12 +129,12 @@ def find(ground: Ground, name: str) -> dict[str, Any]:
         if len(found) == 1:
             return found.popitem()[1]
     try:
-        document: dict[str, Any] = json.loads(_path(ground, canonical(name)).read_bytes())
+        document: dict[str, Any] = json.loads(_path(ground, local_name(name)).read_bytes())
         return document
     except (InvalidSpec, FileNotFoundError, ValueError):
         raise ImageNotFound(
             f"there is no local image {name[:300]}",
-            hint="holdfast image list shows those that there are; holdfast image import ARCHIVE --name NAME adds one",
+            hint="holdfast image list shows those that there are; holdfast image pull NAME fetches one from a registry",
         ) from None
 
 
@@ -144,13 +148,14 @@ def _image(document: Mapping[str, Any]) -> Image:
         document["createdAt"],
         ImageConfig(config["env"], config["workdir"], config["user"]),
         document["labels"],
+        document.get("pulled"),
     )
 
 
 # --- making -----------------------------------------------------------------------------------------------------------
 
 
-def import_archive(ground: Ground, name: str, source: Any, limits: ArchiveLimits) -> Image:
+def import_archive(ground: Ground, name: str, source: Any, limits: ArchiveLimits, pulled: str | None = None) -> Image:
     """Read an archive to its end, and name what it holds. Blocks."""
     with ExitStack() as stack:
         try:
@@ -163,7 +168,7 @@ def import_archive(ground: Ground, name: str, source: Any, limits: ArchiveLimits
             resolve_user(folders, contents.user)  # before anything is kept
             with ground.layers_kept():
                 layers = _keep(ground, contents.layers, stack)
-                return _name(ground, name, (IMAGE_BASE, *layers), contents)
+                return _name(ground, name, (IMAGE_BASE, *layers), contents, pulled)
         except RecursionError:
             raise HostileArchive("the archive is nested deeper than sense") from None
         except OSError as error:
@@ -223,7 +228,7 @@ def _workdir(config: ImageConfig) -> str | None:
     return workdir
 
 
-def _name(ground: Ground, name: str, layers: tuple[str, ...], contents: Contents) -> Image:
+def _name(ground: Ground, name: str, layers: tuple[str, ...], contents: Contents, pulled: str | None = None) -> Image:
     """Whoever calls this keeps layers from being removed."""
     folders = [ground.layers / layer / "files" for layer in layers]
     uid, gid, home = resolve_user(folders, contents.user)
@@ -239,6 +244,7 @@ def _name(ground: Ground, name: str, layers: tuple[str, ...], contents: Contents
         "uid": uid,
         "gid": gid,
         "home": home,
+        "pulled": pulled,
     }
     write_whole(_path(ground, name), document)
     return _image(document)

@@ -1,0 +1,83 @@
+"""The progress of something long as lines of JSON, for an answer that is read as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any, Final
+
+from holdfast.boxes.errors import BoxError
+
+NDJSON: Final = "application/x-ndjson"
+_SILENCE: Final = 10.0
+"""Seconds after which an empty line says that it goes on."""
+_PAUSE: Final = 0.1
+"""Seconds between lines about bytes: what comes meanwhile is added up."""
+
+
+class ProgressLines:
+    """A `holdfast.images.Progress`. Holds a few lines at most: steps are few, and amounts are added up."""
+
+    def __init__(self) -> None:
+        self._held: deque[dict[str, Any]] = deque()
+        self._come = asyncio.Event()
+
+    def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
+        self._tell({"type": "begin", "step": step, "detail": detail, "total": total})
+
+    def advance(self, amount: int) -> None:
+        if self._held and self._held[-1]["type"] == "advance":
+            self._held[-1]["amount"] += amount
+        else:
+            self._tell({"type": "advance", "amount": amount})
+
+    def output(self, data: bytes) -> None:
+        """What programs print is not passed on."""
+
+    def end(self, summary: str = "") -> None:
+        self._tell({"type": "end", "summary": summary})
+
+    def skip(self, step: str, detail: str = "") -> None:
+        self._tell({"type": "skip", "step": step, "detail": detail})
+
+    async def lines(self, work: Awaitable[Mapping[str, Any]]) -> AsyncIterator[bytes]:
+        """What is told while `work` goes on, and then what it returns. What it raises before anything was told is
+        raised here; later it is the last line. Ends the work where nobody reads on."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._come.set())
+        told = False
+        try:
+            while True:
+                if not self._held and not task.done():
+                    self._come.clear()
+                    try:
+                        await asyncio.wait_for(self._come.wait(), _SILENCE)
+                    except TimeoutError:
+                        yield b"\n"
+                        continue
+                while self._held:
+                    told = True
+                    yield _line(self._held.popleft())
+                if task.done():
+                    break
+                await asyncio.wait((task,), timeout=_PAUSE)
+            try:
+                yield _line(task.result())
+            except BoxError as error:
+                if not told:
+                    raise
+                problem = {"code": error.code, "message": error.message, "hint": error.hint}
+                yield _line({"type": "error", "error": problem})
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        self._held.append(line)
+        self._come.set()
+
+
+def _line(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
