@@ -13,7 +13,7 @@ from tests.runs.world import PATIENCE, SPEC, World
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import ProcessState
 from holdfast.runs.errors import NoFiles, NothingToResume, RunOver
-from holdfast.runs.request import Options, Prompt
+from holdfast.runs.request import Options, Prompt, spec_of
 from holdfast.threads import run_events
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.run_events import CancelKind, RunStatus
@@ -48,7 +48,7 @@ async def test_a_forged_run_and_a_queued_chat_launch_nothing(world: World) -> No
     await forge(world, thread, claim(), end(), ("e-1", chat))
     row = await world.runs.reconcile(thread, force=True)
     await world.runs.sweep()
-    assert (row.runs.waiting, world.runs.is_launching(thread)) == ((), False)
+    assert (row.runs.waiting, world.runs.launches.is_launching(thread)) == ((), False)
     assert [each["payload"]["type"] for each in await world.entries(thread)].count(run_events.STARTED) == 1
     assert world.agents.scripted.tasks == []
 
@@ -102,7 +102,7 @@ async def test_who_goes_on_after_a_run_that_nobody_can_prove_gets_no_more_than_a
         return replace(options, spec=SPEC)
 
     await world.runs.resume(thread, Prompt("go on"), agent="scripted", change=in_a_dummy)
-    assert (await world.runs._spec_of((await world.threads.create()).id)).network.mode == "none"
+    assert spec_of((await world.threads.create()).runs).network.mode == "none"
 
 
 async def test_a_forged_end_does_not_end_a_run(world: World) -> None:

@@ -15,7 +15,7 @@ from holdfast.boxes.box import Liveness
 from holdfast.runs import launch
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
-from holdfast.runs.reconcile import Look, RunnerState, Thresholds
+from holdfast.runs.reconcile_rules import Look, RunnerState, Thresholds
 from holdfast.runs.request import Options, Prompt
 from holdfast.threads.run_events import MAX_WAITING, CancelKind, RunStatus, ThreadRuns
 
@@ -133,7 +133,7 @@ async def test_a_thread_that_is_deleted_takes_its_run_and_its_box_with_it(world:
     await world.runs.forget(launched.thread)
     assert (await world.latest(launched.thread)).status is RunStatus.CANCELLED
     async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*world.runs._tasks)
+        await world.runs.tasks.join()
     assert (await world.boxes.get(runner.run.box)).tombstone
 
 
@@ -201,8 +201,7 @@ async def test_a_prompt_waits_for_the_end_and_is_launched_once(world: World) -> 
     world.start()  # two servers see it
     await asyncio.gather(other.reconcile(launched.thread), world.runs.reconcile(launched.thread))
     for server in (other, world.runs):
-        if (at_work := server._at_work.get(launched.thread)) is not None:
-            await asyncio.wait((at_work.task,))
+        await server.launches.wait(launched.thread)
     run = await world.latest(launched.thread)
     assert run.run != launched.run
     assert run.prompts == (steered.prompt, also.prompt)

@@ -14,7 +14,7 @@ from holdfast.boxes.box import Liveness
 from holdfast.boxes.errors import BoxStopped, CreateFailed
 from holdfast.harnesses.errors import CannotInstall, UnknownAgent
 from holdfast.runs.errors import InvalidRun, ThreadBusy, WorkspaceNotFound
-from holdfast.runs.reconcile import Thresholds
+from holdfast.runs.reconcile_rules import Thresholds
 from holdfast.runs.request import Options, Prompt
 from holdfast.threads.access import RunScope
 from holdfast.threads.errors import StaleEpoch
@@ -250,7 +250,7 @@ async def test_a_server_that_stops_ends_what_it_was_launching(world: World) -> N
 
 
 async def test_a_launch_that_ends_while_its_thread_is_read_is_not_taken_for_lost(world: World) -> None:
-    world.runs._thresholds = Thresholds(launch=0)
+    world.start(Thresholds(launch=0))
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runs.model_errors import ModelTrouble
+from holdfast.runs.model_errors import ModelErrors
 from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
@@ -34,10 +34,10 @@ async def log(tmp_path: Path) -> AsyncIterator[RunLog]:
 
 
 async def test_a_reason_is_told_once_however_often_an_agent_tries(log: RunLog) -> None:
-    trouble = ModelTrouble(log)
+    trouble = ModelErrors(log)
     for message in ("no name", "no name", "refused", "no name"):
-        await trouble.tell(THREAD, "r-1", message)
-    await trouble.tell(THREAD, "r-2", "no name")
+        await trouble.report(THREAD, "r-1", message)
+    await trouble.report(THREAD, "r-2", "no name")
     told = [entry["payload"] async for entry in log.entries(THREAD)]
     assert [(each["run"], each["message"]) for each in told if each["type"] == "signal.run.model_trouble"] == [
         ("r-1", "no name"), ("r-1", "refused"), ("r-1", "no name"), ("r-2", "no name"),
@@ -45,4 +45,4 @@ async def test_a_reason_is_told_once_however_often_an_agent_tries(log: RunLog) -
 
 
 async def test_a_thread_that_is_gone_costs_the_agent_no_answer(log: RunLog) -> None:
-    await ModelTrouble(log).tell("t-gone", "r-1", "no name")
+    await ModelErrors(log).report("t-gone", "r-1", "no name")

@@ -16,7 +16,8 @@ from tests.runs.world import SPEC
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.errors import RunOver, ThreadBusy
 from holdfast.runs.launch import Launch, Launcher
-from holdfast.runs.reconcile import End
+from holdfast.runs.launch_plan import LaunchPlanner
+from holdfast.runs.reconcile_rules import End
 from holdfast.runs.request import Options, Prompt
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
@@ -34,12 +35,12 @@ from holdfast.threads.streams import Producer
 
 
 class NoBox:
-    """A launching that needs no box: it takes the epoch of the runner, and that is all."""
+    """A launcher that needs no box: it takes the epoch of the runner, and that is all."""
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
 
-    async def carry_out(self, launch: Launch) -> int:
+    async def carry_out(self, launch: Launch, plan: object) -> int:
         def claimed(epoch: int, runs: ThreadRuns) -> list[Entry]:
             if runs.live is None or runs.live.run != launch.run:
                 raise RunOver("it was ended meanwhile")
@@ -52,6 +53,11 @@ class NoBoxes:
     node = "here"
 
 
+class NoPlans:
+    def plan(self, options: Options) -> None:
+        return None
+
+
 class Server:
     def __init__(self, store: SqliteStreams, threads: Threads, projection: Projection, folder: Path) -> None:
         self.log = RunLog(store, threads, SEALS, now_ms)
@@ -60,6 +66,7 @@ class Server:
             threads,
             projection,
             cast(Boxes, NoBoxes()),
+            cast(LaunchPlanner, NoPlans()),
             cast(Launcher, NoBox(self.log)),
             self.log,
             Workspaces(folder),
@@ -93,7 +100,7 @@ async def play(folder: Path, acts: list[Act]) -> list[dict[str, Any]]:
 
     async def launch(server: Server) -> None:
         with suppress(ThreadBusy):
-            await server.runs._claim(thread, Prompt("go"), Options("pi", "m/x", SPEC))
+            await server.runs.launches.claim(thread, Prompt("go"), Options("pi", "m/x", SPEC))
 
     async def current(server: Server) -> tuple[str, int] | None:
         live = (await server.log.runs(thread)).live
@@ -129,19 +136,19 @@ async def play(folder: Path, acts: list[Act]) -> list[dict[str, Any]]:
     async def finish(server: Server, status: RunStatus) -> None:
         found = await current(server)
         if found is not None:
-            await server.runs.finish(thread, found[0], End(status, "x", "why"), by="reconciler")
+            await server.runs.ends.post(thread, found[0], End(status, "x", "why"), by="reconciler")
 
     async def steer(server: Server, interrupt: bool) -> None:
         chat = {"type": "chat", "role": "user", "text": "and this", "queued": True}
         await server.log.append(thread, server.log.entry(chat))
         found = (await server.log.runs(thread)).live
         if found is not None and interrupt:
-            await server.runs._request_cancel(thread, found, CancelKind.INTERRUPT, None)
+            await server.runs.cancellation.request(thread, found, CancelKind.INTERRUPT, None)
 
     async def cancel(server: Server) -> None:
         found = (await server.log.runs(thread)).live
         if found is not None:
-            await server.runs._request_cancel(thread, found, CancelKind.CANCEL, None)
+            await server.runs.cancellation.request(thread, found, CancelKind.CANCEL, None)
 
     def work(name: str, server: Server, pauses: list[int]) -> Awaitable[None]:
         doing: dict[str, Callable[[], Awaitable[None]]] = {
@@ -163,8 +170,7 @@ async def play(folder: Path, acts: list[Act]) -> list[dict[str, Any]]:
         await launch(servers[0])
         await asyncio.gather(*(act(name, servers[which], pauses) for name, which, pauses in acts))
         for server in servers:
-            for at_work in list(server.runs._at_work.values()):
-                await asyncio.wait((at_work.task,))
+            await server.runs.launches.wait(thread)
         # Whatever is left is ended by two at once, as often as something is left.
         for _ in range(20):
             if await current(servers[0]) is None:

@@ -20,11 +20,15 @@ from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.placement import Placed
+from holdfast.runs.agents import ReportStep
 from holdfast.runs.launch import Launcher
-from holdfast.runs.ports import Installed, TellInstalling
+from holdfast.runs.launch_plan import LaunchPlanner
+from holdfast.runs.launches import Launched
+from holdfast.runs.reconcile_rules import Thresholds
 from holdfast.runs.request import Options, Prompt, with_life
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.service import Launched, Runs
+from holdfast.runs.service import Runs
 from holdfast.runs.workspace_store import Workspaces
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.boxes import SqliteBoxes
@@ -60,6 +64,9 @@ class Scripted(Harness):
         self.more: list[str] = []
         """Files that it wants, too."""
 
+    def archive(self) -> bytes:
+        return still_runner()
+
     def files(self, task: Task) -> Mapping[str, bytes]:
         return {f"{task.place.state}/config.json": b"{}", **{f"{task.place.state}/{path}": b"" for path in self.more}}
 
@@ -92,13 +99,13 @@ class Agents:
                 return each
         raise UnknownAgent(f"there is no agent {name!r}")
 
-    async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
+    async def ensure(self, box: Box, harness: Harness, report: ReportStep) -> Placed:
         if self.installs:
-            await tell("agent 1.0", None)
-            await tell("agent 1.0", 1500)
+            await report("agent 1.0", None)
+            await report("agent 1.0", 1500)
         if self.hook is not None:
             await self.hook()
-        return Installed("/opt/agent", "node", "1.0")
+        return Placed("/opt/agent", "node", "1.0")
 
 
 class Names:
@@ -109,7 +116,7 @@ class Names:
         return ModelChoice("m", "x", (Api.OPENAI_CHAT,), 1000, 100)
 
 
-def still_runner(harness: Harness) -> bytes:
+def still_runner() -> bytes:
     """A runner that keeps what it was told in a file, and waits."""
     packed = io.BytesIO()
     code = (
@@ -161,18 +168,16 @@ class World:
         self.servers: list[Runs] = []
         self.start()
 
-    def start(self) -> None:
+    def start(self, thresholds: Thresholds | None = None) -> None:
         """A server; its sweep is for the test to call."""
         self.log = MortalLog(self.store, self.threads, SEALS, self.clock.now)
         workspaces = Workspaces(self.folder / "workspaces", max_bytes=1 << 20)
-        launching = Launcher(
+        launcher = Launcher(
             log=self.log,
             boxes=self.boxes,
             workspaces=workspaces,
             agents=self.agents,
-            models=Names(),
             access=self.access,
-            pack=still_runner,
             ticks=self.clock.now,
             network_ready=_nothing,
         )
@@ -181,10 +186,12 @@ class World:
             self.threads,
             self.projection,
             self.boxes,
-            launching,
+            LaunchPlanner(self.agents, Names(), self.boxes),
+            launcher,
             self.log,
             workspaces,
             ticks=self.clock.now,
+            thresholds=thresholds,
             sweep_seconds=3600,
         )
         self.servers.append(self.runs)
@@ -206,10 +213,8 @@ class World:
 
     async def settled(self, launched: Launched) -> Run:
         """The run, once its launch is over."""
-        at_work = self.runs._at_work.get(launched.thread)
-        if at_work is not None:
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.wait((at_work.task,))
+        async with asyncio.timeout(PATIENCE):
+            await self.runs.launches.wait(launched.thread)
         return await self.latest(launched.thread)
 
     async def latest(self, thread: str) -> Run:

@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from holdfast.boxes.box import Box
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.installation import Progress, Tools
-from holdfast.harnesses.placement import ensure
-from holdfast.runs.ports import Installed, TellInstalling
+from holdfast.harnesses.placement import Placed, ensure
+
+ReportStep = Callable[[str, int | None], Awaitable[object]]
+"""Called with the name of something that is being installed, and once it is there, with the milliseconds it took."""
+
+
+class Agents(Protocol):
+    def find(self, name: str) -> Harness:
+        """Returns an agent by its name. Raises `UnknownAgent`."""
+        ...
+
+    async def ensure(self, box: Box, harness: Harness, report: ReportStep) -> Placed:
+        """Have the agent in the box. Quick if it is there already; what has to be installed first is reported."""
+        ...
 
 
 class InstalledAgents:
-    """Finds agents by name, and brings them into boxes."""
+    """The agents of a registry, installed on this machine when a box first needs them."""
 
     def __init__(self, tools: Tools, find: Callable[[str], Harness]) -> None:
         self._tools = tools
         self.find = find
 
-    async def ensure(self, box: Box, harness: Harness, tell: TellInstalling) -> Installed:
-        """Have the agent in the box. Quick if it is there already."""
+    async def ensure(self, box: Box, harness: Harness, report: ReportStep) -> Placed:
         steps = _Steps()
-        telling = asyncio.create_task(steps.tell(tell))
+        reporting = asyncio.create_task(steps.report(report))
         try:
-            placed = await ensure(box, harness, self._tools, on_progress=steps.take)
+            return await ensure(box, harness, self._tools, on_progress=steps.take)
         finally:
             # What was begun or done is on the thread before whatever follows from it.
             steps.end()
-            await telling
-        return Installed(placed.program, placed.node, placed.version)
+            await reporting
 
 
 class _Steps:
@@ -48,6 +59,6 @@ class _Steps:
     def end(self) -> None:
         self._queue.put_nowait(None)
 
-    async def tell(self, tell: TellInstalling) -> None:
+    async def report(self, report: ReportStep) -> None:
         while (progress := await self._queue.get()) is not None:
-            await tell(progress.what, round(progress.seconds * 1000) if progress.done else None)
+            await report(progress.what, round(progress.seconds * 1000) if progress.done else None)

@@ -1,6 +1,6 @@
 """The steps of a launch, from the claim to a runner that lives: box, workspace, agent, session, runner.
 
-Every step is told on the thread. What fails anywhere is the caller's to end the run with.
+Every step is written on the thread. An error of any step is raised to the caller, who ends the run with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,14 +26,13 @@ from holdfast.boxes.process import Process
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
-from holdfast.egress.models.model import ModelChoice
-from holdfast.harnesses.errors import ModelNotSpoken
-from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Place, Rebuilt, Task
+from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
+from holdfast.harnesses.placement import Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
-from holdfast.model_apis import shared
+from holdfast.runs.agents import Agents
 from holdfast.runs.errors import LaunchFailed, RunOver
 from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.ports import Agents, Installed, ModelNames, Pack
+from holdfast.runs.launch_plan import LaunchPlan
 from holdfast.runs.request import Options
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
@@ -41,7 +40,16 @@ from holdfast.runs.transcript import SessionTranscript
 from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
 from holdfast.threads.access import Access, RunScope
 from holdfast.threads.entries import Entry
-from holdfast.threads.run_events import DELTA, ThreadRuns, box_found, installing, provisioned, runner_started
+from holdfast.threads.run_events import (
+    DELTA,
+    FINISHED,
+    STARTED,
+    ThreadRuns,
+    box_found,
+    installing,
+    provisioned,
+    runner_started,
+)
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -78,7 +86,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPorts:
+class LaunchBox:
     """The box of a launch, and what is in it."""
 
     box: Box
@@ -92,7 +100,7 @@ class LaunchPorts:
 
 
 class Launcher:
-    """Carries launches out. Holds no run: whoever calls owns it."""
+    """Takes the steps. Keeps nothing of a run: the caller owns it."""
 
     def __init__(
         self,
@@ -101,9 +109,7 @@ class Launcher:
         boxes: Boxes,
         workspaces: Workspaces,
         agents: Agents,
-        models: ModelNames,
         access: Access,
-        pack: Pack,
         ticks: Callable[[], int],
         network_ready: Callable[[], Awaitable[None]],
     ) -> None:
@@ -111,62 +117,50 @@ class Launcher:
         self._boxes = boxes
         self._workspaces = workspaces
         self._agents = agents
-        self._models = models
         self._access = access
-        self._pack = pack
         self._ticks = ticks
         self._network_ready = network_ready
         self._homes: OrderedDict[str, str] = OrderedDict()
 
-    def resolve(self, options: Options) -> tuple[Harness, ModelChoice, Api]:
-        """The agent, the model, and what they speak; or the error that says which of them cannot be had."""
-        harness = self._agents.find(options.agent)
-        if options.model is not None:
-            # First: nobody should fetch a key for a model that this agent cannot use.
-            _spoken(harness, options.model, self._models.apis_of(options.model))
-        choice = self._models.resolve(options.model)
-        return harness, choice, _spoken(harness, str(choice), choice.apis)
-
-    async def carry_out(self, launch: Launch) -> int:
-        """All of it. Returns the epoch of the runner, once that has its code."""
-        harness, choice, api = self.resolve(launch.options)
+    async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
+        """Take all steps. Returns the epoch of the runner, once that has its code."""
         began = self._ticks()
-        with tempfile.TemporaryFile() as carried:
-            has_files = await self._make_room(launch, carried)
+        with tempfile.TemporaryFile() as spool:
+            has_files = await self._save_files(launch, spool)
             for left in reversed(range(_BOX_TRIES)):
                 acquired = await self._acquire(launch)
                 id = acquired.row.id
                 with self._boxes.using(id):
                     async with await self._boxes.open(id) as box:
                         try:
-                            ground = await self._prepare(launch, acquired, box, began, carried if has_files else None)
+                            prepared = await self._prepare(launch, acquired, box, began, spool if has_files else None)
                         except (BoxStopped, BoxGone, BoxUnreachable):
                             if not left:
                                 raise
                         else:
-                            return await self._start(launch, harness, choice, api, ground)
+                            return await self._start(launch, plan, prepared)
                 # It was dying when it was looked at, as after the run before was killed with all that was in its box.
                 await asyncio.sleep(_BOX_PAUSE)
         raise AssertionError("the last try returns or raises")
 
     # --- the box ---
 
-    async def _make_room(self, launch: Launch, carried: IO[bytes]) -> bool:
-        """Whether the workspace of a box that is about to be replaced is in `carried`."""
+    async def _save_files(self, launch: Launch, spool: IO[bytes]) -> bool:
+        """Save the workspace of a box that is about to be replaced to `spool`. Returns whether there was one."""
         spec, key = launch.options.box, key_of(launch.thread)
         if spec.network.mode is not Network.NONE:
             await self._network_ready()
         if launch.options.fresh:
             await self._retire(key)
-        return await self._carry(key, spec, carried)
+        return await self._download(key, spec, spool)
 
     async def _acquire(self, launch: Launch) -> Acquired:
         return await self._boxes.acquire(
             key_of(launch.thread), launch.options.box, owner=Owner(thread=launch.thread), timeout=_BOX_SECONDS
         )
 
-    async def _carry(self, key: str, spec: BoxSpec, carried: IO[bytes]) -> bool:
-        """Take the workspace out of a box that is about to be replaced, as another machine is wanted."""
+    async def _download(self, key: str, spec: BoxSpec, spool: IO[bytes]) -> bool:
+        """Download the workspace of a box that is about to be replaced because another spec is wanted."""
         row = await self._boxes.rows.of_key(self._boxes.tenant, key)
         if row is None or row.spec.hash == spec.hash:
             return False
@@ -185,7 +179,7 @@ class Launcher:
                                 hint="go on in the box that it has: holdfast resume THREAD;"
                                 f" to make room there first: holdfast box shell {row.id}",
                             )
-                        await asyncio.to_thread(carried.write, piece)
+                        await asyncio.to_thread(spool.write, piece)
         except BoxGone:
             return False
         return True
@@ -204,8 +198,8 @@ class Launcher:
         await self._boxes.delete(row.id)
 
     async def _prepare(
-        self, launch: Launch, acquired: Acquired, box: Box, began: int, carried: IO[bytes] | None
-    ) -> LaunchPorts:
+        self, launch: Launch, acquired: Acquired, box: Box, began: int, spool: IO[bytes] | None
+    ) -> LaunchBox:
         """The box with the workspace in it, and its way to us open."""
         last = launch.before.latest
         home, door = await asyncio.gather(self._home(box), box.open_door())
@@ -215,12 +209,12 @@ class Launcher:
         digest = launch.options.workspace or launch.before.workspace
         if not known and (acquired.how is How.CREATED or not await box.files.exists(f"{folder}/prepared")):
             # A launch that died halfway leaves no mark: what it unpacked is unpacked again.
-            files = await self._unpack(box, digest, carried)
+            files = await self._unpack(box, digest, spool)
             await self._identify(box, home)
             await box.files.write(f"{folder}/prepared", json.dumps({"workspace": digest}).encode())
         changed = last is not None and last.box is not None and last.box != box.id
         how = "live" if acquired.how is How.RESUMED and acquired.why == "it was there" else _HOW[acquired.how]
-        await self._tell(
+        await self._append(
             launch,
             box_found(
                 run=launch.run,
@@ -233,7 +227,7 @@ class Launcher:
                 isolation=self._isolation(acquired),
             ),
         )
-        return LaunchPorts(box, files, changed, home, door, self._ticks())
+        return LaunchBox(box, files, changed, home, door, self._ticks())
 
     def _isolation(self, acquired: Acquired) -> str:
         """What is between the box and the world, for people."""
@@ -242,11 +236,11 @@ class Launcher:
         network = "no network" if mode is Network.NONE else f"network {mode}"
         return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
 
-    async def _unpack(self, box: Box, digest: str | None, carried: IO[bytes] | None) -> FilesHow:
+    async def _unpack(self, box: Box, digest: str | None, spool: IO[bytes] | None) -> FilesHow:
         async with time_limit(_STEP_SECONDS):
-            if carried is not None:
-                carried.seek(0)
-                await box.files.upload_tar(_pieces(carried), box.spec.workdir)
+            if spool is not None:
+                spool.seek(0)
+                await box.files.upload_tar(_pieces(spool), box.spec.workdir)
                 return FilesHow.KEPT
             if digest is not None:
                 await box.files.upload_tar(self._workspaces.read(digest), box.spec.workdir)
@@ -273,77 +267,70 @@ class Launcher:
 
     # --- the agent ---
 
-    async def _start(self, launch: Launch, harness: Harness, choice: ModelChoice, api: Api, ground: LaunchPorts) -> int:
-        box = ground.box
+    async def _start(self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox) -> int:
+        box, harness = prepared.box, plan.harness
         async with time_limit(_INSTALL_SECONDS):
-            installed, python = await asyncio.gather(
+            placed, python = await asyncio.gather(
                 self._agents.ensure(
-                    box, harness, lambda what, ms: self._tell(launch, installing(run=launch.run, what=what, ms=ms))
+                    box, harness, lambda what, ms: self._append(launch, installing(run=launch.run, what=what, ms=ms))
                 ),
                 box.python(),
             )
         # It takes a moment to be up, and has to wait for its code in any case: meanwhile the agent is made ready.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
         try:
-            command, token = await self._provision(launch, harness, choice, api, ground, installed, python)
-            return await self._hand_over(launch, harness, ground, command, token, await booting)
+            command, token = await self._provision(launch, plan, prepared, placed, python)
+            return await self._hand_over(launch, plan, prepared, command, token, await booting)
         except BaseException:
             await asyncio.shield(_end(booting))
             raise
 
     async def _provision(
-        self,
-        launch: Launch,
-        harness: Harness,
-        choice: ModelChoice,
-        api: Api,
-        ground: LaunchPorts,
-        installed: Installed,
-        python: tuple[str, ...],
+        self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, placed: Placed, python: tuple[str, ...]
     ) -> tuple[Command, str]:
-        """The agent's configuration and session in the box: how it is started, and the runner's token."""
-        box = ground.box
+        """Write the agent's configuration and session. Returns how it is started, and the runner's token."""
+        box, harness, model = prepared.box, plan.harness, plan.model
         # Both are good in this box alone, in the epoch that the runner is about to take.
         issue = partial(self._access.issue_run, launch.thread, launch.run, launch.epoch + 1, box.id)
         runner_token = issue(RunScope.RUNNER, agent=harness.name).token
-        model_token = issue(RunScope.MODEL, model=str(choice)).token
+        model_token = issue(RunScope.MODEL, model=str(model)).token
         task = Task(
             prompt=launch.prompt,
             place=Place(
                 workspace=box.spec.workdir,
-                state=f"{ground.home}/.holdfast/threads/{launch.thread}/{harness.name}",
-                program=installed.program,
-                node=installed.node,
+                state=f"{prepared.home}/.holdfast/threads/{launch.thread}/{harness.name}",
+                program=placed.program,
+                node=placed.node,
                 python=python,
             ),
             model=ModelAccess(
-                api=api,
-                url=f"{ground.door}/model",
+                api=plan.api,
+                url=f"{prepared.door}/model",
                 token=model_token,
-                model=choice.model,
-                context_window=choice.context_window,
-                max_tokens=choice.max_tokens,
+                model=model.model,
+                context_window=model.context_window,
+                max_tokens=model.max_tokens,
             ),
         )
-        how, task, command = await self._session(launch, harness, ground, task)
-        await self._tell(
+        how, task, command = await self._session(launch, harness, prepared, task)
+        await self._append(
             launch,
             provisioned(
                 run=launch.run,
                 agent=harness.agent,
-                version=installed.version,
-                ms=self._ticks() - ground.ready,
+                version=placed.version,
+                ms=self._ticks() - prepared.ready,
                 session=how.value,
             ),
         )
         return command, runner_token
 
     async def _session(
-        self, launch: Launch, harness: Harness, ground: LaunchPorts, task: Task
+        self, launch: Launch, harness: Harness, prepared: LaunchBox, task: Task
     ) -> tuple[SessionHow, Task, Command]:
         """The agent's files in the box, its session among them, and how it is started."""
-        plan = plan_session(launch.before, harness.agent, ground.box.id)
-        if ground.changed and plan.how is SessionHow.CONTINUED:
+        plan = plan_session(launch.before, harness.agent, prepared.box.id)
+        if prepared.changed and plan.how is SessionHow.CONTINUED:
             plan = replace(plan, how=SessionHow.REBUILT, session=None)
         how, session, files = plan.how, plan.session, dict[str, bytes]()
         commands: tuple[tuple[str, ...], ...] = ()
@@ -354,18 +341,18 @@ class Launcher:
             else:
                 session, commands = rebuilt.session, rebuilt.commands
                 files.update(rebuilt.files)
-        transcript = f"{ground.home}/.holdfast/threads/{launch.thread}/transcript.txt"
+        transcript = f"{prepared.home}/.holdfast/threads/{launch.thread}/transcript.txt"
         room = room_for_transcript(task.model.context_window, task.model.max_tokens)
-        handed = await self._work_of_others(launch, harness.agent, plan, room, transcript)
-        context = told(launch.before, ground.files, ground.changed, None if handed is None else handed.told, how)
+        handed = await self._handover(launch, harness.agent, plan, room, transcript)
+        context = told(launch.before, prepared.files, prepared.changed, None if handed is None else handed.told, how)
         if handed is not None and handed.file is not None:
             files[transcript] = handed.file.encode("utf-8", "replace")
         task = replace(task, session=session, prompt=harness.prompt(task, context))
         files.update(harness.files(task))
-        await self._write(ground.box, files)
+        await self._write(prepared.box, files)
         command = harness.command(task)
         for argv in commands:
-            done = await ground.box.exec(argv, env=command.env, cwd=task.place.workspace, timeout=_STEP_SECONDS)
+            done = await prepared.box.exec(argv, env=command.env, cwd=task.place.workspace, timeout=_STEP_SECONDS)
             if not done.ok:
                 raise LaunchFailed(
                     "session_not_loaded",
@@ -373,9 +360,7 @@ class Launcher:
                 )
         return how, task, command
 
-    async def _work_of_others(
-        self, launch: Launch, agent: str, plan: SessionPlan, room: int, path: str
-    ) -> HandOver | None:
+    async def _handover(self, launch: Launch, agent: str, plan: SessionPlan, room: int, path: str) -> HandOver | None:
         """What others said and did since this agent last was at work."""
         if not plan.others:
             return None
@@ -385,9 +370,9 @@ class Launcher:
             transcript = Transcript()
             for entry in thread:
                 payload = entry["payload"]
-                if payload["type"] == "signal.run.started" and payload.get("run") == launch.run:
+                if payload["type"] == STARTED and payload.get("run") == launch.run:
                     break
-                if last is not None and payload["type"] == "signal.run.finished" and payload.get("run") == last.run:
+                if last is not None and payload["type"] == FINISHED and payload.get("run") == last.run:
                     transcript = Transcript()
                     continue
                 if not payload["type"].endswith(DELTA):
@@ -414,7 +399,7 @@ class Launcher:
     # --- the runner ---
 
     async def _hand_over(
-        self, launch: Launch, harness: Harness, ground: LaunchPorts, command: Command, token: str, process: Process
+        self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, command: Command, token: str, process: Process
     ) -> int:
         """Take the next epoch in the runner's name, and only then give it its code and token."""
 
@@ -428,24 +413,24 @@ class Launcher:
         config = {
             "run": launch.run,
             "thread": launch.thread,
-            "agent": harness.name,
-            "model": (launch.options.model or "NAME").partition("/")[0],
+            "agent": plan.harness.name,
+            "model": str(plan.model).partition("/")[0],
             "epoch": epoch,
-            "url": ground.door,
+            "url": prepared.door,
             "token": token,
             "argv": list(command.argv),
             "env": dict(command.env),
-            "cwd": ground.box.spec.workdir,
+            "cwd": prepared.box.spec.workdir,
             "stdin": command.stdin,
-            "reader": harness.name,
+            "reader": plan.harness.name,
             "abort": _abort(command),
-            "state": f"{ground.home}/.holdfast/runs/{launch.run}",
+            "state": f"{prepared.home}/.holdfast/runs/{launch.run}",
             "limits": {"seconds": RUN_SECONDS, "grace": _GRACE_SECONDS, **self._timeout(launch)},
             "beat": BEAT_SECONDS,
-            **({"driver": harness.name} if command.driver else {}),
+            **({"driver": plan.harness.name} if command.driver else {}),
         }
         async with time_limit(_FEED_SECONDS):
-            await process.write(stdin_of(self._pack(harness), config))
+            await process.write(stdin_of(plan.harness.archive(), config))
             await process.close_stdin()
         return epoch
 
@@ -456,19 +441,8 @@ class Launcher:
             return {}
         return {"timeout": timeout, "timeout_left": max(1.0, timeout - (self._ticks() - launch.began) / 1000)}
 
-    async def _tell(self, launch: Launch, payload: dict[str, Any]) -> None:
+    async def _append(self, launch: Launch, payload: dict[str, Any]) -> None:
         await self._log.append(launch.thread, self._log.entry(payload))
-
-
-def _spoken(harness: Harness, model: str, apis: Sequence[Api]) -> Api:
-    """What an agent and a model speak with each other."""
-    api = shared(harness.apis, apis)
-    if api is None:
-        raise ModelNotSpoken(
-            f"{harness.title} speaks {', '.join(harness.apis)}, and {model} speaks {', '.join(apis)}",
-            hint="use another model, or another agent: holdfast model list shows what each speaks",
-        )
-    return api
 
 
 async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Task) -> Rebuilt | None:

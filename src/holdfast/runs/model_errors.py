@@ -1,4 +1,4 @@
-"""Tells a thread why the model of its run gives no answer, where an agent would only say that it tries again."""
+"""Errors of models, reported on the thread of the run: many agents say only that they try again."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _MAX_MESSAGE: Final = 500
 log = logging.getLogger(__name__)
 
 
-class ModelTrouble:
-    """Of each run, remembers what was told last: an agent that tries again finds the same trouble."""
+class ModelErrors:
+    """Remembers the last error that was reported of each run: an agent that tries again meets the same one."""
 
     def __init__(self, run_log: RunLog) -> None:
         self._log = run_log
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self._reported: OrderedDict[str, str] = OrderedDict()
 
-    async def tell(self, thread: str, run: str, message: str) -> None:
-        if self._told.get(run) == message:
+    async def report(self, thread: str, run: str, message: str) -> None:
+        """Write on the thread why the model gives no answer, unless that was written last."""
+        if self._reported.get(run) == message:
             return
-        self._told[run] = message
-        while len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._reported[run] = message
+        while len(self._reported) > _REMEMBERED:
+            self._reported.popitem(last=False)
         try:
             await self._log.append(thread, self._log.entry(model_trouble(run=run, message=message[:_MAX_MESSAGE])))
         except StreamError as error:  # the agent gets its answer all the same
-            log.warning("thread %s is not told of the trouble of its model: %s", thread, error)
+            log.warning("the error of a model could not be written on thread %s: %s", thread, error)

@@ -10,7 +10,7 @@ from holdfast.boxes.box import LimitHit, Liveness, Power
 from holdfast.boxes.errors import BoxError, BoxNotFound, ProcessNotFound
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.runs.reconcile import Look, RunnerState
+from holdfast.runs.reconcile_rules import Look, RunnerState
 from holdfast.threads.run_events import Run
 from holdfast.time_limit import time_limit
 
@@ -86,10 +86,10 @@ class RunnerProbe:
         except (BoxError, TimeoutError) as error:
             log.info("the runner of run %s could not be signalled: %s", run.run, error)
 
-    async def open_door(self, box_id: str) -> None:
-        """A run that outlived its server finds the next one by the same door."""
+    async def open_guest_api(self, box_id: str) -> None:
+        """Let a run that outlived its server reach this one."""
         try:
             async with time_limit(_SECONDS), await self._boxes.peek(box_id) as box:
                 await box.open_door()
         except (BoxError, TimeoutError) as error:
-            log.info("the door of box %s is not open: %s", box_id, error)
+            log.info("box %s cannot reach the guest API: %s", box_id, error)

@@ -1,4 +1,4 @@
-"""What somebody asks for when they ask for a run, and what of it is kept on the thread for the next one."""
+"""The request for a run: its prompt and options, and what of them is kept on the thread for the next one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.runs.errors import InvalidRun
+from holdfast.threads.run_events import ThreadRuns
 
 MAX_PROMPT: Final = 1024 * 1024
 MAX_TIMEOUT: Final = 3 * 24 * 3600
@@ -57,6 +58,32 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
     except (InvalidSpec, TypeError, ValueError) as error:
         raise InvalidRun(f"the thread says of its box what makes no sense: {error}") from None
     return Options(agent, model, found, workspace, timeout=timeout_in(kept))
+
+
+def next_options(runs: ThreadRuns, agent: str | None, model: str | None) -> Options:
+    """Those of the last run, unless told otherwise. What another may have written of that run is not followed."""
+    last = runs.latest
+    if last is None or not last.is_proven:
+        assert agent is not None
+        return Options(agent, model, default_spec())
+    # Another agent may speak other models: it gets the one there is, unless one is named.
+    kept = last.model or None
+    return options_of(agent or last.agent, model or kept, last.options, runs.workspace)
+
+
+def spec_of(runs: ThreadRuns) -> BoxSpec:
+    """What the box of a thread was last asked to be: another spec would replace the box, and its files with it."""
+    if runs.latest is None or not runs.latest.is_proven:
+        return default_spec()
+    return options_of("", None, runs.latest.options, None).box
+
+
+def check_workspace(runs: ThreadRuns, options: Options) -> None:
+    """Raises if the thread began with another workspace."""
+    if options.workspace is not None and runs.count and options.workspace != runs.workspace:
+        raise InvalidRun(
+            "the thread has its workspace already", hint="leave it out, or launch a run on a thread of its own"
+        )
 
 
 def timeout_in(kept: Mapping[str, Any]) -> int | None:

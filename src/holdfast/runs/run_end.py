@@ -1,4 +1,4 @@
-"""Posts the end of a run that did not post its own: exactly one, whoever tries, and however many at once."""
+"""Posts the end of a run whose runner did not: exactly one, however many processes try at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Final
 
 from holdfast.runs.dangling import Dangling
 from holdfast.runs.errors import RunOver
-from holdfast.runs.reconcile import End
+from holdfast.runs.live_runs import LiveRuns
+from holdfast.runs.reconcile_rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch
@@ -19,11 +20,22 @@ log = logging.getLogger(__name__)
 _TRIES: Final = 10
 
 
-async def finish(run_log: RunLog, thread: str, run_id: str, end: End, *, by: str) -> bool:
-    """Post the end of a run, in an epoch of its own: whoever had it before is refused from then on.
+class RunEnds:
+    """Posts ends."""
 
-    False where it had ended already, or somebody else is ending it.
-    """
+    def __init__(self, log: RunLog, live: LiveRuns) -> None:
+        self._log = log
+        self._live = live
+
+    async def post(self, thread: str, run: str, end: End, *, by: str) -> bool:
+        """Post the end of a run. Returns False if it had ended already, or another process is ending it."""
+        done = await _finish(self._log, thread, run, end, by)
+        self._live.forget(run)
+        return done
+
+
+async def _finish(run_log: RunLog, thread: str, run_id: str, end: End, by: str) -> bool:
+    """In an epoch of its own: the runner that had the run before is refused from then on."""
 
     def still_live(epoch: int, runs: ThreadRuns) -> list[Entry]:
         if runs.live is None or runs.live.run != run_id:
@@ -41,19 +53,19 @@ async def finish(run_log: RunLog, thread: str, run_id: str, end: End, *, by: str
         except RunOver:
             return False
         except StaleEpoch:
-            continue  # somebody else is ending it: where they die at that, it is ours again
+            continue  # another process is ending it: if that dies meanwhile, it is ours again
         log.info("run %s on thread %s ended as %s: %s", run.run, thread, end.status, end.message)
         return True
     return False
 
 
 async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by: str) -> None:
-    remains = Dangling(run.run, run.kind)
+    dangling = Dangling(run.run, run.kind)
     began = False
     async for entry in run_log.entries(thread, run.since):
         began = began or entry["id"] == start_id(run.run)
         if began:
-            remains.read(entry)
+            dangling.read(entry)
     payload = finished(
         run=run.run,
         epoch=epoch,
@@ -67,7 +79,7 @@ async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by
         },
         exit_code=end.exit_code,
     )
-    closing = [run_log.entry(each, id=id) for id, each in remains.close()]
+    closing = [run_log.entry(each, id=id) for id, each in dangling.close()]
     await run_log.append(
         thread, *closing, run_log.entry(payload, id=end_id(run.run)), producer=Producer(PRODUCER, epoch, 1)
     )

@@ -186,7 +186,8 @@ async def open_runs(
     from holdfast.harnesses.installation import Tools
     from holdfast.runs.agents import InstalledAgents
     from holdfast.runs.launch import Launcher
-    from holdfast.runs.reconcile import Thresholds
+    from holdfast.runs.launch_plan import LaunchPlanner
+    from holdfast.runs.reconcile_rules import Thresholds
     from holdfast.runs.run_log import RunLog
     from holdfast.runs.service import Runs
     from holdfast.runs.workspace_store import Workspaces
@@ -194,14 +195,13 @@ async def open_runs(
     workspaces = Workspaces(home / "workspaces")
     await asyncio.to_thread(workspaces.sweep)
     run_log = RunLog(store, threads, seals, clocks.now)
+    agents = InstalledAgents(Tools(home), find_agent)
     launcher = Launcher(
         log=run_log,
         boxes=opened,
         workspaces=workspaces,
-        agents=InstalledAgents(Tools(home), find_agent),
-        models=await models.get(),
+        agents=agents,
         access=access,
-        pack=lambda harness: harness.archive(),
         ticks=clocks.ticks,
         network_ready=(await egress.get()).ready,
     )
@@ -210,6 +210,7 @@ async def open_runs(
         threads,
         projection,
         opened,
+        LaunchPlanner(agents, await models.get(), opened),
         launcher,
         run_log,
         workspaces,

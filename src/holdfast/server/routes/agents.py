@@ -8,7 +8,7 @@ from holdfast.egress.models import Models
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness
 from holdfast.model_apis import Api
-from holdfast.runs.model_choice import Offer, offers
+from holdfast.runs.launch_plan import Offer, offers
 from holdfast.server.routes.box_requests import BOX_ERRORS
 from holdfast.server.routes.runs import AgentName
 from holdfast.server.routes.schemas import Model

@@ -1,0 +1,75 @@
+"""Cancels runs: those that are being launched, and those whose agent is at work."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.boxes.errors import BoxError
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.launch import key_of
+from holdfast.runs.launches import Launches
+from holdfast.runs.probe import TERMINATE, RunnerProbe
+from holdfast.runs.reconcile_rules import End
+from holdfast.runs.reconciler import Reconciler
+from holdfast.runs.run_end import RunEnds
+from holdfast.runs.run_log import RunLog
+from holdfast.runs.sweep import RunSweep
+from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, cancel_requested
+
+log = logging.getLogger(__name__)
+
+
+class Cancellation:
+    """Writes requests to cancel on threads, and sees to them."""
+
+    def __init__(
+        self,
+        log: RunLog,
+        boxes: Boxes,
+        probe: RunnerProbe,
+        launches: Launches,
+        ends: RunEnds,
+        reconciler: Reconciler,
+        sweep: RunSweep,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._log = log
+        self._boxes = boxes
+        self._probe = probe
+        self._launches = launches
+        self._ends = ends
+        self._reconciler = reconciler
+        self._sweep = sweep
+        self._tasks = tasks
+
+    async def request(self, thread: str, run: Run, kind: CancelKind, by: str | None) -> None:
+        """Ask a live run to end. `by` names who asks."""
+        if run.cancel is None or (kind is CancelKind.CANCEL and run.cancel is not kind):
+            entry = self._log.entry(cancel_requested(run.run, kind, by), id=f"{kind}-{run.run}")
+            await self._log.append(thread, entry)
+        if await self._launches.cancel(thread, run.run):
+            return
+        run = (await self._log.runs(thread)).live or run
+        if run.live and run.reached(Stage.RUNNER):
+            self._tasks.start(self._probe.signal(run, TERMINATE))
+        elif run.live:
+            await self._sweep.reconcile(thread)
+
+    async def forget(self, thread: str) -> None:
+        """A thread is about to be deleted: end its run, and delete the box that was made for it."""
+        run = (await self._log.runs(thread)).live
+        if run is not None:
+            await self.request(thread, run, CancelKind.CANCEL, None)
+            gone = End(RunStatus.CANCELLED, "thread_deleted", "its thread was deleted")
+            await self._ends.post(thread, run.run, gone, by="reconciler")
+        self._reconciler.forget(thread)
+        row = await self._boxes.rows.of_key(self._boxes.tenant, key_of(thread))
+        if row is not None:
+            self._tasks.start(self._delete_box(row.id))
+
+    async def _delete_box(self, box: str) -> None:
+        try:
+            await self._boxes.delete(box)
+        except BoxError as error:
+            log.warning("box %s of a thread that was deleted is still there: %s", box, error)

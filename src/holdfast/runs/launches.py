@@ -1,0 +1,230 @@
+"""Launches under way: a thread is claimed for a run, and the rest happens in the background.
+
+However a launch fails, the thread tells: the run is ended with the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.boxes.errors import BoxError
+from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.errors import InvalidRun, RunOver, ThreadBusy, thread_busy
+from holdfast.runs.launch import Launch, Launcher
+from holdfast.runs.launch_plan import LaunchPlan, LaunchPlanner
+from holdfast.runs.live_runs import LiveRuns
+from holdfast.runs.reconcile_rules import End, timed_out
+from holdfast.runs.request import Options, Prompt, next_options
+from holdfast.runs.run_end import RunEnds
+from holdfast.runs.run_log import RunLog
+from holdfast.threads.entries import Entry
+from holdfast.threads.errors import StreamError
+from holdfast.threads.ids import new_entry_id, new_id
+from holdfast.threads.run_events import RunStatus, ThreadRuns, start_id, started
+from holdfast.time_limit import time_limit
+
+log = logging.getLogger(__name__)
+
+GO_ON: Final = "Go on."
+_LAUNCH_SECONDS: Final = 3600.0
+_STOP_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    thread: str
+    run: str
+    prompt: str
+    """The id of the chat that asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Underway:
+    run: str
+    task: asyncio.Task[None]
+
+
+class _NothingWaiting(Exception):
+    """Another process launched what waited."""
+
+
+class Launches:
+    """Keeps the launches of this server. Their tasks belong to `tasks`."""
+
+    def __init__(
+        self,
+        log: RunLog,
+        planner: LaunchPlanner,
+        launcher: Launcher,
+        live: LiveRuns,
+        ends: RunEnds,
+        tasks: BackgroundTasks,
+        *,
+        on_over: Callable[[str], None],
+        ticks: Callable[[], int],
+    ) -> None:
+        """`on_over` is called with the thread of a launch that is over, however it went."""
+        self._log = log
+        self._planner = planner
+        self._launcher = launcher
+        self._live = live
+        self._ends = ends
+        self._tasks = tasks
+        self._on_over = on_over
+        self._ticks = ticks
+        self._underway: dict[str, _Underway] = {}
+        """By thread."""
+        self._claiming: Counter[str] = Counter()
+        """Threads that are being claimed."""
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Launch nothing more that waits."""
+        self._stopped = True
+
+    def is_launching(self, thread: str) -> bool:
+        return thread in self._claiming or thread in self._underway
+
+    async def wait(self, thread: str) -> None:
+        """Until the launch that is under way on a thread is over."""
+        if (underway := self._underway.get(thread)) is not None:
+            await asyncio.wait((underway.task,))
+
+    async def cancel(self, thread: str, run: str) -> bool:
+        """End the launch of a run. Returns False if none is under way."""
+        underway = self._underway.get(thread)
+        if underway is None or underway.run != run:
+            return False
+        underway.task.cancel()
+        await asyncio.wait((underway.task,), timeout=_STOP_SECONDS)
+        return True
+
+    async def launch_waiting(self, thread: str, runs: ThreadRuns) -> bool:
+        """Launch a run for the prompts that wait. Returns whether the thread should be read again."""
+        if self._stopped:
+            return False
+        try:
+            await self.claim(thread, None, self._planner.fit(next_options(runs, None, None)))
+        except _NothingWaiting:
+            return False
+        except ThreadBusy:
+            return True
+        except (InvalidRun, BoxError) as error:
+            log.warning("prompts wait on thread %s and cannot be launched: %s", thread, error)
+            return False
+        return True
+
+    async def claim(
+        self, thread: str, prompt: Prompt | None, options: Options, plan: LaunchPlan | None = None
+    ) -> Launched:
+        """Claim the thread for a new run, with its prompt and those that wait, and begin the launch.
+
+        Without a plan, one is made in the background, where an error ends the run. Raises `ThreadBusy`.
+        """
+        run = new_id("r")
+        chat = None
+        if prompt is not None:
+            chat = self._log.entry(
+                {"type": "chat", "role": "user", "text": prompt.text},
+                id=prompt.id or new_entry_id(),
+                author=prompt.author,
+            )
+        before = ThreadRuns()
+
+        def compose(epoch: int, runs: ThreadRuns) -> list[Entry]:
+            nonlocal before
+            before = runs
+            if runs.live is not None:
+                raise thread_busy(thread, runs.live.run)
+            if chat is None and not runs.waiting:
+                raise _NothingWaiting
+            prompts = tuple(each.chat for each in runs.waiting)
+            claim = started(
+                run=run,
+                epoch=epoch,
+                agent=options.agent,
+                model=options.model or "",
+                provider=options.box.provider,
+                prompts=prompts if chat is None else (*prompts, chat.id),
+                resumes=runs.latest.run if runs.latest is not None else None,
+                options=options.to_json(),
+            )
+            entries = [] if chat is None else [chat]
+            return [*entries, self._log.entry(claim, id=start_id(run))]
+
+        self._claiming[thread] += 1
+        try:
+            epoch = await self._log.claim(thread, compose)
+            text = await self._prompt_text(thread, before, None if prompt is None else prompt.text)
+            launch = Launch(thread, run, epoch, options, text, before, self._ticks())
+            task = self._tasks.start(self._carry_out(launch, plan), name=f"launch {run}")
+            self._underway[thread] = _Underway(run, task)
+        finally:
+            self._claiming[thread] -= 1
+            if not self._claiming[thread]:
+                del self._claiming[thread]
+        return Launched(thread, run, before.waiting[-1].chat if chat is None else chat.id)
+
+    async def _prompt_text(self, thread: str, before: ThreadRuns, own: str | None) -> str:
+        """What the agent is asked: the prompts that waited, and the new one."""
+        pending = before.waiting
+        texts: dict[str, str] = {}
+        if pending:
+            wanted = {each.chat for each in pending}
+            async for entry in self._log.entries(thread, min(each.since for each in pending)):
+                if entry["id"] in wanted:
+                    texts[entry["id"]] = str(entry["payload"].get("text", ""))
+                    if len(texts) == len(wanted):
+                        break
+        parts = [texts[each.chat] for each in pending if each.chat in texts]
+        return "\n\n".join([*parts, own] if own is not None else parts) or GO_ON
+
+    async def _carry_out(self, launch: Launch, plan: LaunchPlan | None) -> None:
+        thread, run, timeout = launch.thread, launch.run, launch.options.timeout
+        limit = time_limit(min(_LAUNCH_SECONDS, timeout or _LAUNCH_SECONDS))
+        try:
+            async with limit:
+                epoch = await self._launcher.carry_out(launch, plan or self._planner.plan(launch.options))
+            self._live.remember(thread, run, epoch)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end_cancelled(thread, run))
+            raise
+        except RunOver as over:
+            log.info("the launch of run %s was given up: %s", run, over)
+        except Exception as error:
+            timed = timeout is not None and limit.expired()
+            if not isinstance(getattr(error, "code", None), str) and not timed:
+                log.exception("the launch of run %s failed", run)
+            try:
+                await self._ends.post(thread, run, timed_out(timeout) if timed else _end_of(error), by="launch")
+            except StreamError as trouble:
+                log.warning("run %s failed to launch, and its end could not be written yet: %s", run, trouble)
+        finally:
+            underway = self._underway.get(thread)
+            if underway is not None and underway.run == run:
+                del self._underway[thread]
+            self._on_over(thread)
+
+    async def _end_cancelled(self, thread: str, run: str) -> None:
+        latest = (await self._log.runs(thread)).latest
+        if latest is not None and latest.run == run and latest.cancel is not None:
+            end = End(RunStatus.CANCELLED, "cancelled", "it was cancelled before its agent was started")
+        else:
+            end = End(
+                RunStatus.FAILED,
+                "server_stopped",
+                "the server stopped before its agent was started",
+                "holdfast resume THREAD",
+            )
+        await self._ends.post(thread, run, end, by="launch")
+
+
+def _end_of(error: Exception) -> End:
+    code = getattr(error, "code", None)
+    message = getattr(error, "message", None) or str(error) or type(error).__name__
+    return End(RunStatus.FAILED, code or "launch_failed", message, getattr(error, "hint", None))

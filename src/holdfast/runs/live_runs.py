@@ -1,0 +1,72 @@
+"""Live runs: which runner is in charge of which thread, and what runners and agents ask from inside their boxes."""
+
+from __future__ import annotations
+
+from holdfast.runs.errors import RunNotFound, RunOver
+from holdfast.runs.model_errors import ModelErrors
+from holdfast.runs.probe import RunnerProbe
+from holdfast.runs.reconcile_rules import limit_error
+from holdfast.runs.run_log import RunLog
+from holdfast.threads.projection import Projection
+from holdfast.threads.run_events import Run, heartbeat
+
+
+class LiveRuns:
+    """Remembers which runners are known to be in charge. Anything else is read from the thread."""
+
+    def __init__(self, log: RunLog, projection: Projection, probe: RunnerProbe) -> None:
+        self._log = log
+        self._projection = projection
+        self._probe = probe
+        self._known: dict[str, tuple[str, int]] = {}
+        """Thread and epoch, by run."""
+        self.report_model_error = ModelErrors(log).report
+
+    def remember(self, thread: str, run: str, epoch: int) -> None:
+        self._known[run] = (thread, epoch)
+
+    def forget(self, run: str) -> None:
+        self._known.pop(run, None)
+
+    def forget_thread(self, thread: str) -> None:
+        """Its run may have ended: whether it did is on the thread."""
+        for run in [run for run, known in self._known.items() if known[0] == thread]:
+            del self._known[run]
+
+    async def beat(self, run: str, epoch: int) -> str | None:
+        """Record that the runner is alive. Returns how it is to end, if it is to end. Raises `RunOver`."""
+        thread, live = await self._in_charge(run, epoch)
+        await self._log.append(thread, self._log.entry(heartbeat(run)))
+        self.remember(thread, run, epoch)
+        return None if live.cancel is None else live.cancel.value
+
+    async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
+        """Returns the error of a run whose agent was killed, if its box ran into a limit. Raises `RunOver`."""
+        thread, live = await self._in_charge(run, epoch)
+        hits = () if live.box is None else await self._probe.limits(live.box)
+        return next((limit_error(hit, thread) for hit in hits), None)
+
+    async def lives(self, thread: str, run: str, epoch: int) -> bool:
+        """Whether it is the thread's run now, in that epoch."""
+        if self._known.get(run) == (thread, epoch):
+            return True
+        return _is_in_charge((await self._log.runs(thread)).live, run, epoch)
+
+    async def _in_charge(self, run: str, epoch: int) -> tuple[str, Run]:
+        """Returns the thread of a run, and the run, if it is the thread's run now, in that epoch."""
+        known = self._known.get(run)
+        if known is None:
+            row = await self._projection.run(run)
+            if row is None:
+                raise RunNotFound(f"there is no run {run}")
+            thread = row.thread
+        else:
+            thread = known[0]
+        live = (await self._log.runs(thread)).live
+        if live is None or not _is_in_charge(live, run, epoch):
+            raise RunOver(f"run {run} is over, or another runner's")
+        return thread, live
+
+
+def _is_in_charge(live: Run | None, run: str, epoch: int) -> bool:
+    return live is not None and live.is_ours and live.run == run and live.epoch == epoch

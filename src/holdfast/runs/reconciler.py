@@ -1,0 +1,168 @@
+"""The reconciler: settles the run of a thread by what is on the thread and what its box says.
+
+`reconcile_rules` decides, and this carries it out: ask the box, post an end, launch what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import WeakValueDictionary
+
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.launches import Launches
+from holdfast.runs.probe import KILL, RunnerProbe
+from holdfast.runs.reconcile_rules import (
+    End,
+    Known,
+    LaunchWaiting,
+    Look,
+    LookAtBox,
+    Nothing,
+    Thresholds,
+    decide,
+    is_due,
+)
+from holdfast.runs.request import timeout_in
+from holdfast.runs.run_end import RunEnds
+from holdfast.runs.run_log import RunLog
+from holdfast.threads.rows import ThreadRow
+from holdfast.threads.run_events import Run, ThreadRuns
+
+_STEPS: Final = 8
+
+
+@dataclass(slots=True)
+class _Signs:
+    """The signs of life of a run, as this server has seen them."""
+
+    run: str
+    count: int
+    seen_at: int
+    cancelled_at: int | None = None
+
+
+class Reconciler:
+    """Settles threads one at a time each. Keeps the boxes of live runs in use until `close`."""
+
+    def __init__(
+        self,
+        log: RunLog,
+        boxes: Boxes,
+        probe: RunnerProbe,
+        launches: Launches,
+        ends: RunEnds,
+        tasks: BackgroundTasks,
+        *,
+        ticks: Callable[[], int],
+        thresholds: Thresholds,
+    ) -> None:
+        """`ticks` are milliseconds of a clock that only goes forward."""
+        self._log = log
+        self._boxes = boxes
+        self._probe = probe
+        self._launches = launches
+        self._ends = ends
+        self._tasks = tasks
+        self._ticks = ticks
+        self._thresholds = thresholds
+        self._signs: dict[str, _Signs] = {}
+        """By thread."""
+        self._in_use: dict[str, tuple[str, AbstractContextManager[None]]] = {}
+        """Boxes that are not idle while a run is in them, by thread."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By thread."""
+
+    def close(self) -> None:
+        for _, use in self._in_use.values():
+            use.__exit__(None, None, None)
+        self._in_use.clear()
+
+    async def reconcile(self, thread: str, *, force: bool = False) -> ThreadRow:
+        """Returns the thread once everything was done that its run is due. `force` asks the box at once."""
+        row = await self._log.row(thread)
+        if row.runs.live is None and not is_due(row.runs):
+            self.forget(thread)
+            return row
+        lock = self._locks.get(thread)
+        if lock is None:
+            lock = self._locks[thread] = asyncio.Lock()
+        async with lock:
+            return await self._reconcile(thread, force)
+
+    def is_busy(self, thread: str) -> bool:
+        """Whether it is being settled right now."""
+        lock = self._locks.get(thread)
+        return lock is not None and lock.locked()
+
+    def silence(self, thread: str, run: str) -> int | None:
+        """Returns the milliseconds since this server saw a sign of life of a run."""
+        signs = self._signs.get(thread)
+        return None if signs is None or signs.run != run else self._ticks() - signs.seen_at
+
+    def forget(self, thread: str) -> None:
+        """The thread has no live run any more."""
+        self._signs.pop(thread, None)
+        if self._in_use:
+            self._use_box(thread, None)
+
+    async def _reconcile(self, thread: str, force: bool) -> ThreadRow:
+        thresholds = replace(self._thresholds, look=0) if force else self._thresholds
+        look: Look | None = None
+        for _ in range(_STEPS):
+            # Before the thread is read: a launch that ends meanwhile has left its mark on it, but not on what was read.
+            launching = self._launches.is_launching(thread)
+            row = await self._log.row(thread)
+            runs = row.runs
+            self._use_box(thread, runs.live)
+            known = self._known(thread, runs, look, launching or self._launches.is_launching(thread))
+            match decide(runs, known, thresholds):
+                case Nothing():
+                    return row
+                case LookAtBox():
+                    assert runs.live is not None
+                    look = await self._probe.look(runs.live)
+                case End() as end:
+                    assert runs.live is not None
+                    posted = await self._ends.post(thread, runs.live.run, end, by="reconciler")
+                    if posted and (look is None or not look.is_over):
+                        await self._probe.signal(runs.live, KILL)  # it may have left something in its box
+                case LaunchWaiting():
+                    if not await self._launches.launch_waiting(thread, runs):
+                        return row
+        return await self._log.row(thread)
+
+    def _known(self, thread: str, runs: ThreadRuns, look: Look | None, launching: bool) -> Known:
+        now = self._ticks()
+        run = runs.live
+        if run is None:
+            self._signs.pop(thread, None)
+            return Known(now, now)
+        signs = self._signs.get(thread)
+        if signs is None or signs.run != run.run:
+            signs = self._signs[thread] = _Signs(run.run, run.signs, now)
+        elif signs.count != run.signs:
+            signs.count, signs.seen_at = run.signs, now
+        if run.cancel is not None and signs.cancelled_at is None:
+            signs.cancelled_at = now
+        timeout = timeout_in(run.options)
+        overdue = timeout is not None and self._log.clock() - run.started_at - timeout * 1000 >= self._thresholds.soft
+        return Known(now, signs.seen_at, signs.cancelled_at, launching, look, overdue)
+
+    def _use_box(self, thread: str, run: Run | None) -> None:
+        """A box with a run in it is not idle, however long its agent thinks."""
+        in_use = self._in_use.get(thread)
+        wanted = None if run is None or not run.is_ours else run.box
+        if in_use is not None and in_use[0] != wanted:
+            del self._in_use[thread]
+            in_use[1].__exit__(None, None, None)
+            in_use = None
+        if in_use is None and wanted is not None:
+            use = self._boxes.using(wanted)
+            use.__enter__()
+            self._in_use[thread] = (wanted, use)
+            self._tasks.start(self._probe.open_guest_api(wanted))

@@ -1,0 +1,157 @@
+"""The sweep: reconciles threads when their run ends, when a prompt is queued, and every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+
+from holdfast.boxes.errors import BoxError
+from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.live_runs import LiveRuns
+from holdfast.runs.reconciler import Reconciler
+from holdfast.threads.errors import StreamError, StreamNotFound
+from holdfast.threads.framing import parse_json, split_messages
+from holdfast.threads.projection import Projection
+from holdfast.threads.run_events import FINISHED
+from holdfast.threads.store import StreamStore
+from holdfast.threads.streams import Change
+from holdfast.threads.surface import THREADS
+from holdfast.time_limit import time_limit_at
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS: Final = 5.0
+_MARKS: Final = (FINISHED.encode(), b'"queued"')
+
+
+class News(Enum):
+    """What an entry means for the run of its thread."""
+
+    ENDED = "ended"
+    QUEUED = "queued"
+
+
+class DueThreads:
+    """Threads to reconcile soon."""
+
+    def __init__(self) -> None:
+        self._threads: set[str] = set()
+        self._added = asyncio.Event()
+
+    def add(self, *threads: str) -> None:
+        self._threads.update(threads)
+        self._added.set()
+
+    async def take(self, until: float) -> set[str]:
+        """Returns them as soon as there are any, or none at a time of the event loop's clock."""
+        with suppress(TimeoutError):
+            async with time_limit_at(until):
+                await self._added.wait()
+        taken, self._threads = self._threads, set()
+        self._added.clear()
+        return taken
+
+
+class RunSweep:
+    """Keeps sweeping from `start` to `stop`."""
+
+    def __init__(
+        self,
+        store: StreamStore,
+        projection: Projection,
+        reconciler: Reconciler,
+        live: LiveRuns,
+        due: DueThreads,
+        tasks: BackgroundTasks,
+        *,
+        seconds: float,
+    ) -> None:
+        self._store = store
+        self._projection = projection
+        self._reconciler = reconciler
+        self._live = live
+        self._due = due
+        self._tasks = tasks
+        self._seconds = seconds
+        self._stop_observing: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Settle what earlier servers left, and keep watch."""
+        self._stop_observing = self._store.observe(self._on_change)
+        self._due.add(*await self._projection.unsettled())
+        self._tasks.start(self._keep_sweeping(), name="run sweep")
+
+    def stop(self) -> None:
+        """Stop watching the store. The task of the sweep ends with the tasks that it belongs to."""
+        if self._stop_observing is not None:
+            self._stop_observing()
+
+    async def sweep(self) -> None:
+        """Reconcile all threads with a live run or prompts that wait, now."""
+        for thread in await self._projection.unsettled():
+            await self.reconcile(thread)
+
+    async def reconcile(self, thread: str) -> None:
+        """Reconcile a thread. What goes wrong is logged: the next sweep tries again."""
+        try:
+            await self._reconciler.reconcile(thread)
+        except StreamNotFound:
+            self._reconciler.forget(thread)
+        except (StreamError, BoxError) as error:
+            log.warning("the run of thread %s could not be reconciled: %s", thread, error)
+        except Exception:
+            log.exception("the run of thread %s could not be reconciled", thread)
+
+    def _on_change(self, change: Change) -> None:
+        if not change.path.startswith(THREADS):
+            return
+        thread = change.path[len(THREADS) :]
+        if change.deleted:
+            self._reconciler.forget(thread)
+            self._live.forget_thread(thread)
+            return
+        news = news_in(change.data)
+        if News.ENDED in news:
+            self._live.forget_thread(thread)
+        if news:
+            self._due.add(thread)
+
+    async def _keep_sweeping(self) -> None:
+        loop = asyncio.get_running_loop()
+        swept = loop.time()
+        while True:
+            hurried = await self._due.take(swept + self._seconds)
+            try:
+                for thread in hurried:
+                    self._tasks.start(self.reconcile(thread))
+                if loop.time() >= swept + self._seconds:
+                    swept = loop.time()
+                    for thread in set(await self._projection.unsettled()) - hurried:
+                        if not self._reconciler.is_busy(thread):  # slow boxes do not pile up
+                            self._tasks.start(self.reconcile(thread))
+                            await asyncio.sleep(0)
+            except Exception as error:  # the store is full or locked: the next sweep may do better
+                log.warning("runs could not be reconciled, the sweep will try again: %s", error)
+
+
+def news_in(data: bytes) -> set[News]:
+    """Returns what the entries of an append mean for runs. Quick: asked of every append to a thread."""
+    found: set[News] = set()
+    if not _has_mark(data):
+        return found
+    for message in split_messages(data):
+        # Only an entry that contains a mark is parsed, and only the parsed entry decides.
+        payload = parse_json(message).get("payload", {}) if _has_mark(message) else {}
+        if payload.get("type") == FINISHED:
+            found.add(News.ENDED)
+        elif payload.get("type") == "chat" and payload.get("queued") is True:
+            found.add(News.QUEUED)
+    return found
+
+
+def _has_mark(data: bytes) -> bool:
+    return any(mark in data for mark in _MARKS)
