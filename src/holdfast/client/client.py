@@ -94,10 +94,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Let go of all connections. Closing twice does nothing."""
-        try:
-            await self.models.aclose()
-        finally:
-            await self._connection.aclose()
+        await self._connection.aclose()
 
     async def __aenter__(self) -> Self:
         return self

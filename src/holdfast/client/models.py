@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
-from holdfast.client.completions import Completions
-from holdfast.client.connection import ServerConnection, encode_json, not_understood
+from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.model_apis import Api
 
+COMPLETIONS_AT_ONCE: Final = 64
+"""Completions of one client that are under way at once. Others wait for their turn."""
 _TRY_SECONDS: Final = 90.0
 _MORE_SECONDS: Final = 30.0
 """That the server may take beside the model."""
@@ -116,7 +118,7 @@ class ModelStore:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._completions = Completions(connection)
+        self._turns = asyncio.Semaphore(COMPLETIONS_AT_ONCE)
 
     async def list(self) -> list[ModelRecord]:
         """Those that can be used first."""
@@ -169,19 +171,14 @@ class ModelStore:
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
         """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
-        `NAME/MODEL`, or the only one there is."""
+        `NAME/MODEL`, or the only one there is. At most 64 are asked at once; others wait for their turn."""
         wanted = {"messages": [dict(each) for each in messages], "timeoutSeconds": timeout}
-        told = await self._completions.ask(
-            wanted if model is None else {**wanted, "model": model}, timeout=timeout + _MORE_SECONDS
-        )
-        try:
-            return ModelAnswer.from_json(told)
-        except (LookupError, TypeError) as error:
-            raise not_understood(f"the answer cannot be read: {str(told)[:80]!r}") from error
-
-    async def aclose(self) -> None:
-        """Let go of the connection for completions; the client's own `aclose` does."""
-        await self._completions.close()
+        body = encode_json(wanted if model is None else {**wanted, "model": model})
+        async with self._turns:
+            answer = await self._connection.ask(
+                "POST", "/v1/completions", body=body, repeatable=False, timeout=timeout + _MORE_SECONDS
+            )
+        return answer.read(ModelAnswer.from_json)
 
 
 def _path(name: str) -> str:

@@ -12,7 +12,7 @@ from holdfast.client.connection import Parameters, ServerConnection, not_underst
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-MAX_MESSAGE: Final = 1024 * 1024
+_MAX_MESSAGE: Final = 1024 * 1024
 """Bytes of one message that a server takes."""
 _OPEN_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
@@ -25,7 +25,7 @@ async def open_socket(connection: ServerConnection, path: str, parameters: Param
     while True:
         used = connection.address
         try:
-            return await open_once(connection, path, parameters)
+            return await _open_once(connection, path, parameters)
         except (Unreachable, Unauthorized) as error:
             if await connection.found_elsewhere(error, used):
                 continue
@@ -38,10 +38,7 @@ async def open_socket(connection: ServerConnection, path: str, parameters: Param
             attempt += 1
 
 
-async def open_once(
-    connection: ServerConnection, path: str, parameters: Parameters = (), *, max_message: int | None = MAX_MESSAGE
-) -> ClientConnection:
-    """Tried this once. `max_message` is what may come from the server."""
+async def _open_once(connection: ServerConnection, path: str, parameters: Parameters) -> ClientConnection:
     from websockets.asyncio.client import connect  # here: most who import a client open none
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
@@ -53,7 +50,7 @@ async def open_once(
             additional_headers=connection.credential_header,
             proxy=None,
             compression=None,
-            max_size=max_message,
+            max_size=_MAX_MESSAGE,
             open_timeout=_OPEN_SECONDS,
             close_timeout=_CLOSE_SECONDS,
             ping_interval=_PING_SECONDS,

@@ -172,17 +172,16 @@ async def try_model(
 @router.post("/completions")
 async def complete(wanted: Complete, request: Request, services: Use, models: UseModels) -> CompletionModel:
     """Ask a model something, by the way that agents go. It is given up when the client leaves."""
-    return await while_connected(request, completion_of(services, models, wanted, run="completion"))
+    return await while_connected(request, _complete(services, models, wanted))
 
 
-async def completion_of(services: Services, models: Models, wanted: Complete, *, run: str) -> CompletionModel:
-    """What a model answers. `run`: who asks, for the gateway's count."""
+async def _complete(services: Services, models: Models, wanted: Complete) -> CompletionModel:
     choice = models.resolve(wanted.model)
     said = await ask(
         await services.gateway.get(),
         choice,
         [{"role": each.role, "content": each.content} for each in wanted.messages],
-        run=run,
+        run="completion",
         timeout=wanted.timeout_seconds,
     )
     return CompletionModel(
