@@ -203,7 +203,7 @@ class Bench:
 
     async def wake(self) -> None:
         """By the service, as a request finds it: rows and all."""
-        async with SqliteBoxes(self.provider.ground.path / "rows.db") as rows:
+        async with SqliteBoxes(self.provider.data_dir.path / "rows.db") as rows:
             boxes = Boxes(rows, {"local": self.provider}, node="benchmark")
             await boxes.join()
             cold, woken = [], []

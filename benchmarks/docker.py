@@ -93,7 +93,7 @@ _WORK: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
 
 async def measure(count: int, only: Sequence[str]) -> list[Result]:
     with DockerEngine() as engine:
-        async with DockerProvider(DockerHost(engine.url), ground="benchmark") as provider:
+        async with DockerProvider(DockerHost(engine.url), namespace="benchmark") as provider:
             await provider.runtime()
             bench = Bench(provider, engine, count)
             for name in chosen(only, list(_WORK), {}):

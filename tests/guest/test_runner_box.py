@@ -22,7 +22,7 @@ from holdfast.boxes.process import Process
 from holdfast.harnesses import runner_archive
 from holdfast.harnesses.registry import names
 from holdfast.providers.local import LocalProvider
-from holdfast.testing.provider_suite.ground import appears, number_in, runs
+from holdfast.testing.provider_suite.base import appears, number_in, runs
 from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio

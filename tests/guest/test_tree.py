@@ -78,7 +78,7 @@ def folder(name: str, mode: int = 0o755) -> Member:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Path:
     """A folder with a target in it and a secret beside it, which nothing may touch."""
     (tmp_path / "secret").write_text("untouched")
     (tmp_path / "target").mkdir()
@@ -124,8 +124,8 @@ _names = _names.filter(lambda name: name not in (b".", b".."))
 def test_any_names_and_contents_come_back(
     tmp_path_factory: pytest.TempPathFactory, files: dict[tuple[bytes, ...], tuple[bytes, int, int]]
 ) -> None:
-    ground = tmp_path_factory.mktemp("tree")
-    source = ground / "source"
+    root = tmp_path_factory.mktemp("tree")
+    source = root / "source"
     source.mkdir()
     for parts, (content, mode, modified) in files.items():
         place = source.joinpath(*map(os.fsdecode, parts))
@@ -137,9 +137,9 @@ def test_any_names_and_contents_come_back(
         place.chmod(mode | 0o400)
         os.utime(place, (modified, modified))
 
-    unpack_item(io.BytesIO(packed(source)), str(ground / "again"))
+    unpack_item(io.BytesIO(packed(source)), str(root / "again"))
 
-    assert picture(ground / "again") == picture(source)
+    assert picture(root / "again") == picture(source)
 
 
 def test_a_file_alone_comes_back_as_the_target(tmp_path: Path) -> None:
@@ -185,11 +185,11 @@ def test_sockets_and_pipes_are_left_out(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "again").iterdir()] == ["file"]
 
 
-def test_packing_never_follows_a_link(ground: Path) -> None:
-    (ground / "target" / "out").symlink_to(ground)
-    (ground / "target" / "secret").symlink_to(ground / "secret")
-    assert b"untouched" not in packed(ground / "target")
-    assert b"untouched" not in packed(ground / "target" / "secret")
+def test_packing_never_follows_a_link(root: Path) -> None:
+    (root / "target" / "out").symlink_to(root)
+    (root / "target" / "secret").symlink_to(root / "secret")
+    assert b"untouched" not in packed(root / "target")
+    assert b"untouched" not in packed(root / "target" / "secret")
 
 
 class Meddling(io.BytesIO):
@@ -223,8 +223,8 @@ def test_a_file_that_changes_its_size_while_it_is_read_does_not_break_the_stream
     assert (tmp_path / "again" / "b").read_bytes() == b"after"
 
 
-def test_what_vanishes_or_becomes_a_link_while_it_is_packed_is_left_out(ground: Path) -> None:
-    source = ground / "source"
+def test_what_vanishes_or_becomes_a_link_while_it_is_packed_is_left_out(root: Path) -> None:
+    source = root / "source"
     (source / "z").mkdir(parents=True)
     (source / "z" / "inner").touch()
     (source / "a").touch()
@@ -235,16 +235,16 @@ def test_what_vanishes_or_becomes_a_link_while_it_is_packed_is_left_out(ground: 
         (source / "zz").unlink()
         (source / "z" / "inner").unlink()
         (source / "z").rmdir()
-        (source / "z").symlink_to(ground)
+        (source / "z").symlink_to(root)
         (source / "y").rmdir()
 
     out = Meddling(b"./z/\0", meddle)
     pack(str(source), out)
     assert b"untouched" not in out.getvalue()
     out.seek(0)
-    unpack(out, str(ground / "again"))
-    assert sorted(each.name for each in (ground / "again").iterdir()) == ["a", "y", "z"]
-    assert (ground / "again" / "z").is_dir()
+    unpack(out, str(root / "again"))
+    assert sorted(each.name for each in (root / "again").iterdir()) == ["a", "y", "z"]
+    assert (root / "again" / "z").is_dir()
 
 
 def test_a_folder_deeper_than_any_path_can_name_is_packed(tmp_path: Path) -> None:
@@ -396,89 +396,89 @@ ATTACKS: dict[str, tuple[Member, ...]] = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("into", ["a folder", "an item"])
-def test_an_archive_that_reaches_outside_is_refused(ground: Path, attack: str, into: str) -> None:
-    before = picture(ground)
+def test_an_archive_that_reaches_outside_is_refused(root: Path, attack: str, into: str) -> None:
+    before = picture(root)
     if into == "a folder":
         with pytest.raises(HostileArchive):
-            unpack(archive(*ATTACKS[attack]), str(ground / "target"))
-        for each in list((ground / "target").iterdir()):
-            assert each.resolve().is_relative_to(ground / "target")
-        beside = {name: seen for name, seen in picture(ground).items() if not name.startswith((b"target", b"."))}
+            unpack(archive(*ATTACKS[attack]), str(root / "target"))
+        for each in list((root / "target").iterdir()):
+            assert each.resolve().is_relative_to(root / "target")
+        beside = {name: seen for name, seen in picture(root).items() if not name.startswith((b"target", b"."))}
         assert beside == {name: seen for name, seen in before.items() if not name.startswith((b"target", b"."))}
     else:
         with pytest.raises(HostileArchive):
-            unpack_item(archive(folder("./"), *ATTACKS[attack]), str(ground / "item"))
-        assert picture(ground).keys() == before.keys()
-    assert (ground / "secret").read_text() == "untouched"
+            unpack_item(archive(folder("./"), *ATTACKS[attack]), str(root / "item"))
+        assert picture(root).keys() == before.keys()
+    assert (root / "secret").read_text() == "untouched"
     assert not Path("/tmp/holdfast-escaped").exists()
 
 
-def test_what_is_put_through_a_link_that_was_there_before_is_refused(ground: Path) -> None:
-    (ground / "target" / "out").symlink_to(ground)
+def test_what_is_put_through_a_link_that_was_there_before_is_refused(root: Path) -> None:
+    (root / "target" / "out").symlink_to(root)
     for attack in (member("out/secret", b"x"), folder("out"), folder("out/more"), hard("a", "out/secret")):
         with pytest.raises(HostileArchive):
-            unpack(archive(attack), str(ground / "target"))
-    assert (ground / "secret").read_text() == "untouched"
-    assert sorted(each.name for each in ground.iterdir()) == ["secret", "target"]
+            unpack(archive(attack), str(root / "target"))
+    assert (root / "secret").read_text() == "untouched"
+    assert sorted(each.name for each in root.iterdir()) == ["secret", "target"]
 
 
-def test_a_file_replaces_a_link_and_a_shared_file_instead_of_writing_through_them(ground: Path) -> None:
-    (ground / "target" / "soft").symlink_to(ground / "secret")
-    (ground / "target" / "hard").hardlink_to(ground / "secret")
-    unpack(archive(member("soft", b"new"), member("hard", b"new")), str(ground / "target"))
-    assert (ground / "secret").read_text() == "untouched"
-    assert (ground / "target" / "soft").read_bytes() == (ground / "target" / "hard").read_bytes() == b"new"
+def test_a_file_replaces_a_link_and_a_shared_file_instead_of_writing_through_them(root: Path) -> None:
+    (root / "target" / "soft").symlink_to(root / "secret")
+    (root / "target" / "hard").hardlink_to(root / "secret")
+    unpack(archive(member("soft", b"new"), member("hard", b"new")), str(root / "target"))
+    assert (root / "secret").read_text() == "untouched"
+    assert (root / "target" / "soft").read_bytes() == (root / "target" / "hard").read_bytes() == b"new"
 
 
-def test_a_link_put_in_the_way_while_unpacking_is_not_followed(ground: Path) -> None:
+def test_a_link_put_in_the_way_while_unpacking_is_not_followed(root: Path) -> None:
     """The race: the folder is checked, then somebody puts a link in its place."""
     made = archive(folder("d"), member("d/one", b"1"), member("other", b"1"), member("d/secret", b"2")).getvalue()
 
     class Racing(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
-            if (ground / "target" / "other").exists() and not (ground / "target" / "d").is_symlink():
-                (ground / "target" / "d").rename(ground / "moved")
-                (ground / "target" / "d").symlink_to(ground)
+            if (root / "target" / "other").exists() and not (root / "target" / "d").is_symlink():
+                (root / "target" / "d").rename(root / "moved")
+                (root / "target" / "d").symlink_to(root)
             return super().read(size)
 
     with pytest.raises(HostileArchive):
-        unpack(Racing(made), str(ground / "target"))
-    assert (ground / "secret").read_text() == "untouched"
+        unpack(Racing(made), str(root / "target"))
+    assert (root / "secret").read_text() == "untouched"
 
 
-def test_outward_links_are_made_but_not_followed_where_they_are_allowed(ground: Path) -> None:
-    unpack(archive(link("a", "/etc")), str(ground / "target"), links="anywhere")
-    assert (ground / "target" / "a").readlink() == Path("/etc")
+def test_outward_links_are_made_but_not_followed_where_they_are_allowed(root: Path) -> None:
+    unpack(archive(link("a", "/etc")), str(root / "target"), links="anywhere")
+    assert (root / "target" / "a").readlink() == Path("/etc")
     with pytest.raises(HostileArchive):
-        unpack(archive(link("up", ".."), member("up/secret", b"x")), str(ground / "target"), links="anywhere")
-    assert (ground / "secret").read_text() == "untouched"
+        unpack(archive(link("up", ".."), member("up/secret", b"x")), str(root / "target"), links="anywhere")
+    assert (root / "secret").read_text() == "untouched"
 
 
-def test_setuid_setgid_and_sticky_bits_are_dropped(ground: Path) -> None:
-    unpack(archive(member("a", b"x", mode=0o6755), folder("d", 0o3777)), str(ground / "target"))
-    assert stat.S_IMODE((ground / "target" / "a").stat().st_mode) == 0o755
-    assert stat.S_IMODE((ground / "target" / "d").stat().st_mode) == 0o777
+def test_setuid_setgid_and_sticky_bits_are_dropped(root: Path) -> None:
+    unpack(archive(member("a", b"x", mode=0o6755), folder("d", 0o3777)), str(root / "target"))
+    assert stat.S_IMODE((root / "target" / "a").stat().st_mode) == 0o755
+    assert stat.S_IMODE((root / "target" / "d").stat().st_mode) == 0o777
 
 
-def test_the_owner_in_an_archive_means_nothing(ground: Path) -> None:
-    unpack(archive(member("a", b"x", uid=12345, gid=12345)), str(ground / "target"))
-    assert (ground / "target" / "a").stat().st_uid == os.geteuid()
+def test_the_owner_in_an_archive_means_nothing(root: Path) -> None:
+    unpack(archive(member("a", b"x", uid=12345, gid=12345)), str(root / "target"))
+    assert (root / "target" / "a").stat().st_uid == os.geteuid()
 
 
-def test_folders_that_were_there_keep_their_mode(ground: Path) -> None:
-    (ground / "target").chmod(0o700)
-    unpack(archive(folder("./", 0o777), member("a", b"x")), str(ground / "target"))
-    assert stat.S_IMODE((ground / "target").stat().st_mode) == 0o700
+def test_folders_that_were_there_keep_their_mode(root: Path) -> None:
+    (root / "target").chmod(0o700)
+    unpack(archive(folder("./", 0o777), member("a", b"x")), str(root / "target"))
+    assert stat.S_IMODE((root / "target").stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("count", [1, 100, 511, 512, 700, 1024, 1200, 1536, 2000])
-def test_an_archive_cut_short_is_refused(ground: Path, count: int) -> None:
+def test_an_archive_cut_short_is_refused(root: Path, count: int) -> None:
     whole = archive(member("a", b"x" * 600), member("b", b"y")).getvalue()
     with pytest.raises(BadArchive):
-        unpack(io.BytesIO(whole[:count]), str(ground / "target"))
+        unpack(io.BytesIO(whole[:count]), str(root / "target"))
     with pytest.raises(BadArchive):
-        unpack_item(io.BytesIO(whole[:count]), str(ground / "item"))
-    assert not (ground / "item").exists()
+        unpack_item(io.BytesIO(whole[:count]), str(root / "item"))
+    assert not (root / "item").exists()
 
 
 @given(st.binary(max_size=3000))
@@ -507,24 +507,24 @@ def test_a_damaged_archive_does_nothing_but_raise(
         if block[257:262] == b"ustar":
             block[148:156] = b" " * 8
             whole[start + 148 : start + 156] = b"%06o\0 " % sum(block)
-    ground = tmp_path_factory.mktemp("damaged")
+    root = tmp_path_factory.mktemp("damaged")
     with contextlib.suppress(BadArchive, OSError):
-        unpack(io.BytesIO(bytes(whole)), str(ground / "inner" / "target"))
-    assert [each.name for each in ground.iterdir()] in ([], ["inner"])
-    assert [each.name for each in (ground / "inner").iterdir()] == ["target"]
+        unpack(io.BytesIO(bytes(whole)), str(root / "inner" / "target"))
+    assert [each.name for each in root.iterdir()] in ([], ["inner"])
+    assert [each.name for each in (root / "inner").iterdir()] == ["target"]
 
 
-def test_nothing_is_no_archive(ground: Path) -> None:
+def test_nothing_is_no_archive(root: Path) -> None:
     with pytest.raises(BadArchive):
-        unpack(io.BytesIO(), str(ground / "target"))
+        unpack(io.BytesIO(), str(root / "target"))
     with pytest.raises(BadArchive):
-        unpack_item(io.BytesIO(bytes(1024)), str(ground / "item"))
-    unpack(io.BytesIO(bytes(10240)), str(ground / "target"))
+        unpack_item(io.BytesIO(bytes(1024)), str(root / "item"))
+    unpack(io.BytesIO(bytes(10240)), str(root / "target"))
 
 
-def test_more_entries_bytes_or_name_than_the_limits_are_refused(ground: Path) -> None:
+def test_more_entries_bytes_or_name_than_the_limits_are_refused(root: Path) -> None:
     three = [member(f"f{number}", b"x" * 100) for number in range(3)]
-    target = str(ground / "target")
+    target = str(root / "target")
     unpack(archive(*three), target, max_entries=3, max_bytes=300, max_name=2)
     with pytest.raises(BadArchive, match="2 entries"):
         unpack(archive(*three), target, max_entries=2)
@@ -544,7 +544,7 @@ def header(kind: bytes, size: int, name: bytes = b"x") -> bytes:
 
 @pytest.mark.parametrize("size", [1 << 21, 1 << 40, -1])
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
-def test_a_header_that_promises_gigabytes_is_refused_before_it_is_read(ground: Path, kind: bytes, size: int) -> None:
+def test_a_header_that_promises_gigabytes_is_refused_before_it_is_read(root: Path, kind: bytes, size: int) -> None:
     class Endless(io.BytesIO):
         given = 0
 
@@ -556,29 +556,29 @@ def test_a_header_that_promises_gigabytes_is_refused_before_it_is_read(ground: P
             return super().read(count) or bytes(count)
 
     with pytest.raises(BadArchive):
-        unpack(Endless(header(kind, size)), str(ground / "target"))
+        unpack(Endless(header(kind, size)), str(root / "target"))
 
 
-def test_headers_without_end_are_refused(ground: Path) -> None:
+def test_headers_without_end_are_refused(root: Path) -> None:
     stream = (header(b"L", 4) + b"abc\0".ljust(512, b"\0")) * 1000
     with pytest.raises(BadArchive, match="more headers"):
-        unpack(io.BytesIO(stream), str(ground / "target"))
+        unpack(io.BytesIO(stream), str(root / "target"))
 
 
-def test_padding_without_end_is_refused(ground: Path) -> None:
+def test_padding_without_end_is_refused(root: Path) -> None:
     class Endless(io.BytesIO):
         def read(self, count: int | None = -1, /) -> bytes:
             return bytes(count or 0)
 
     with pytest.raises(BadArchive):
-        unpack(Endless(), str(ground / "target"))
+        unpack(Endless(), str(root / "target"))
 
 
-def test_sparse_files_are_refused(ground: Path) -> None:
+def test_sparse_files_are_refused(root: Path) -> None:
     with pytest.raises(BadArchive, match="sparse"):
-        unpack(archive(member("a", b"x", pax_headers={"GNU.sparse.realsize": "1099511627776"})), str(ground / "target"))
+        unpack(archive(member("a", b"x", pax_headers={"GNU.sparse.realsize": "1099511627776"})), str(root / "target"))
     with pytest.raises(BadArchive, match="sparse"):
-        unpack(io.BytesIO(header(b"S", 0) + bytes(1024)), str(ground / "target"))
+        unpack(io.BytesIO(header(b"S", 0) + bytes(1024)), str(root / "target"))
 
 
 @pytest.mark.parametrize(
@@ -595,20 +595,20 @@ def test_sparse_files_are_refused(ground: Path) -> None:
         b"12 size=1e99\n",
     ],
 )
-def test_an_extended_header_that_is_none_is_refused(ground: Path, record: bytes) -> None:
+def test_an_extended_header_that_is_none_is_refused(root: Path, record: bytes) -> None:
     stream = header(b"x", len(record)) + record.ljust(512, b"\0") + header(b"0", 0) + bytes(1024)
     with pytest.raises(BadArchive):
-        unpack(io.BytesIO(stream), str(ground / "target"))
+        unpack(io.BytesIO(stream), str(root / "target"))
 
 
-def test_a_file_where_a_folder_is_stays_out(ground: Path) -> None:
+def test_a_file_where_a_folder_is_stays_out(root: Path) -> None:
     with pytest.raises(OSError, match="d"):
-        unpack(archive(folder("d"), member("d", b"x")), str(ground / "target"))
+        unpack(archive(folder("d"), member("d", b"x")), str(root / "target"))
     with pytest.raises(NotADirectoryError):
-        unpack(archive(member("f", b"x"), member("f/g", b"x")), str(ground / "target"))
+        unpack(archive(member("f", b"x"), member("f/g", b"x")), str(root / "target"))
 
 
-def test_an_item_is_one_file_or_one_folder(ground: Path) -> None:
+def test_an_item_is_one_file_or_one_folder(root: Path) -> None:
     for wrong in (
         archive(member("a", b"x"), member("b", b"x")),
         archive(member("a/b", b"x")),
@@ -617,5 +617,5 @@ def test_an_item_is_one_file_or_one_folder(ground: Path) -> None:
         archive(link("a", "secret")),
     ):
         with pytest.raises(BadArchive):
-            unpack_item(wrong, str(ground / "item"))
-    assert sorted(each.name for each in ground.iterdir()) == ["secret", "target"]
+            unpack_item(wrong, str(root / "item"))
+    assert sorted(each.name for each in root.iterdir()) == ["secret", "target"]

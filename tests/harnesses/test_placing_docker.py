@@ -38,7 +38,7 @@ async def test_an_agent_is_copied_into_a_container_once(
         program = "#!/bin/sh\necho $@\n"
         agent = tiny_agent(tmp_path / "tiny", mirror, {}, {"bin/tiny": (program, 0o755)})
         tools = Tools(tmp_path / "home")
-        async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+        async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as provider:
             box = await provider.create(BoxSpec(provider="docker", image=PYTHON_IMAGE), id=new_id("b"))
             try:
                 placed = await ensure(box, agent, tools)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.provider_suite.ground import leave_out_unclaimed
+from holdfast.testing.provider_suite.base import leave_out_unclaimed
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

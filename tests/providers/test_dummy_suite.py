@@ -9,7 +9,7 @@ import pytest
 from holdfast.boxes.provider import Provider
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.ground import Reopen
+from holdfast.testing.provider_suite.base import Reopen
 
 
 class TestDummy(ProviderSuite):

@@ -14,7 +14,7 @@ from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.ground import Reopen
+from holdfast.testing.provider_suite.base import Reopen
 
 
 class TestLocal(ProviderSuite):

@@ -10,7 +10,7 @@ import pytest
 from holdfast.boxes.provider import Provider
 from holdfast.providers.process import ProcessProvider
 from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.ground import Reopen
+from holdfast.testing.provider_suite.base import Reopen
 
 
 class TestProcess(ProviderSuite):

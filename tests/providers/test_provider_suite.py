@@ -26,7 +26,7 @@ class OneFixture(ProviderSuite):
 
     @pytest.fixture
     async def provider(self, tmp_path):
-        async with self.kind(tmp_path / "ground") as provider:
+        async with self.kind(tmp_path / "data_dir") as provider:
             yield provider
 
 

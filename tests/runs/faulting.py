@@ -203,7 +203,7 @@ class Reader:
 
 
 @dataclass
-class Ground:
+class World:
     """A server on a home with the agents, and a model that does as it is told."""
 
     server: ServerProcess
@@ -215,7 +215,7 @@ class Ground:
 
 
 @asynccontextmanager
-async def grounded(folder: Path, agents: InstalledAgents) -> AsyncIterator[Ground]:
+async def open_world(folder: Path, agents: InstalledAgents) -> AsyncIterator[World]:
     home = folder / "home"
     agents.share_with(home)
     clocks = ShiftedClocks(folder / "clocks")
@@ -226,7 +226,7 @@ async def grounded(folder: Path, agents: InstalledAgents) -> AsyncIterator[Groun
             key = (await first.keys.create("faults")).secret
         assert key is not None
         client = await stack.enter_async_context(Client(server.url, api_key=key))
-        ground = Ground(server, clocks, model, client, key)
+        world = World(server, clocks, model, client, key)
         for name, api in (
             ("chat", Api.OPENAI_CHAT),
             ("responses", Api.OPENAI_RESPONSES),
@@ -234,7 +234,7 @@ async def grounded(folder: Path, agents: InstalledAgents) -> AsyncIterator[Groun
         ):
             base_url = model.url if name == "anthropic" else model.openai_url
             await client.models.add(name, apis=[api], base_url=base_url, model="scripted", key="sk-of-the-model")
-        yield ground
+        yield world
         async for box in client.boxes.list():
             await client.boxes.delete(box.id)
 
@@ -248,8 +248,8 @@ MODEL: Final = {"pi": "chat", "claude": "anthropic", "codex": "responses", "open
 class Struck:
     """One cell, from launch to resume."""
 
-    def __init__(self, ground: Ground, cell: Cell) -> None:
-        self.ground = ground
+    def __init__(self, world: World, cell: Cell) -> None:
+        self.world = world
         self.cell = cell
         self.marker = f"[{cell}]"
         self.gate = Gate(_GATES[cell.moment])
@@ -284,9 +284,9 @@ class Struck:
     # --- its life ---
 
     async def launch(self) -> None:
-        self.ground.model.script([*self.steps(), Step(text=LAST, times=FOR_EVER)], when=self.marker)
+        self.world.model.script([*self.steps(), Step(text=LAST, times=FOR_EVER)], when=self.marker)
         limits: dict[str, Any] = {"disk": _DISK} if self.cell.fault is Fault.DISK_FULL else {}
-        launched = await self.ground.client.runs.launch(
+        launched = await self.world.client.runs.launch(
             f"{PROMPT} {self.marker}", agent=self.cell.agent, model=MODEL[self.cell.agent], box=limits
         )
         self.thread, self.run = launched.thread, launched.run
@@ -299,16 +299,16 @@ class Struck:
         if moment is Moment.LAUNCH and fault in (Fault.KILL_SERVER, Fault.STOP_SERVER):
             return
         await self.until(self._is_there, "the run never came so far")
-        self.box = str((await self.ground.client.runs.get(self.run)).box)
+        self.box = str((await self.world.client.runs.get(self.run)).box)
 
     async def _is_there(self) -> bool:
         if self.cell.moment is not Moment.TOOL and self.gate.is_reached:
             return True
-        run = await self.ground.client.runs.get(self.run)
+        run = await self.world.client.runs.get(self.run)
         assert run.live, run.error
         if self.cell.moment is not Moment.TOOL or run.box is None:
             return False
-        async with await self.ground.client.boxes.open(run.box) as opened:
+        async with await self.world.client.boxes.open(run.box) as opened:
             return await opened.files.exists("begun")
 
     async def go_on(self) -> None:
@@ -316,7 +316,7 @@ class Struck:
         self.gate.release()
         if self.cell.moment is Moment.TOOL and self.box:
             with contextlib.suppress(HoldfastError, BoxError):
-                async with await self.ground.client.boxes.open(self.box) as box:
+                async with await self.world.client.boxes.open(self.box) as box:
                     await box.files.write("go", b"")
 
     async def until(
@@ -335,7 +335,7 @@ class Struck:
     # --- what strikes it ---
 
     async def strike(self) -> None:
-        ground = self.ground
+        world = self.world
         match self.cell.fault:
             case Fault.KILL_AGENT:
                 await self._end(self.agents(), signal.SIGKILL)
@@ -348,24 +348,24 @@ class Struck:
             case Fault.KILL_GUEST:
                 _send([guest_of(self.runner())], signal.SIGKILL)
             case Fault.DELETE_BOX:
-                await ground.client.boxes.delete(self.box)
+                await world.client.boxes.delete(self.box)
             case Fault.KILL_SERVER:
-                await asyncio.to_thread(ground.server.kill)
-                await asyncio.to_thread(ground.server.start)
+                await asyncio.to_thread(world.server.kill)
+                await asyncio.to_thread(world.server.start)
             case Fault.STOP_SERVER:
-                await asyncio.to_thread(ground.server.restart)
+                await asyncio.to_thread(world.server.restart)
             case Fault.NETWORK_AWAY:
-                os.kill(ground.server.pid, signal.SIGSTOP)
+                os.kill(world.server.pid, signal.SIGSTOP)
                 try:
-                    ground.clocks.pass_time(60_000)
+                    world.clocks.pass_time(60_000)
                     self.gate.release()
                     await asyncio.sleep(0.5)  # the fault itself: for so long nothing goes through
                 finally:
-                    os.kill(ground.server.pid, signal.SIGCONT)
+                    os.kill(world.server.pid, signal.SIGCONT)
             case Fault.TOKEN_EXPIRED:
-                ground.clocks.jump(2 * _HOUR)
+                world.clocks.jump(2 * _HOUR)
             case Fault.CLOCK_BACK:
-                ground.clocks.jump(-24 * _HOUR)
+                world.clocks.jump(-24 * _HOUR)
             case Fault.SECOND_RUNNER:
                 await self._take_over()
             case Fault.DISK_FULL:
@@ -385,7 +385,7 @@ class Struck:
     async def _fill_disk(self) -> None:
         """By the agent's own tool or from beside it, until nothing runs in the box any more: it is over its limit."""
         if self.cell.moment is not Moment.TOOL:
-            async with await self.ground.client.boxes.open(self.box) as box:
+            async with await self.world.client.boxes.open(self.box) as box:
                 with contextlib.suppress(BoxError):  # it ends with all the rest
                     await box.exec(["sh", "-c", _FILL], timeout=PATIENCE)
 
@@ -396,10 +396,10 @@ class Struck:
 
     async def _take_over(self) -> None:
         """A second runner of the same run appends in a later epoch, from the same box."""
-        secret = bytes.fromhex((self.ground.server.home / "secret").read_text().strip())
-        access = Access(NoKeys(), secret, clock=self.ground.clocks.clocks().now)
+        secret = bytes.fromhex((self.world.server.home / "secret").read_text().strip())
+        access = Access(NoKeys(), secret, clock=self.world.clocks.clocks().now)
         agent = self.cell.agent.partition(":")[0]
-        async with await self.ground.client.boxes.open(self.box) as box:
+        async with await self.world.client.boxes.open(self.box) as box:
             for epoch in range(3, 100):
                 issued = access.issue_run(self.thread, self.run, epoch, self.box, RunScope.RUNNER, agent=agent)
                 entry = {"id": f"{self.run}-{epoch}-1", "payload": {"type": f"{agent}.notice", "text": "taken over"}}
@@ -441,26 +441,26 @@ class Struck:
             nonlocal silences
             if silences:
                 silences -= 1
-                self.ground.clocks.pass_time(10_000)
-            return not (await self.ground.client.runs.get(self.run)).live
+                self.world.clocks.pass_time(10_000)
+            return not (await self.world.client.runs.get(self.run)).live
 
         await self.until(ended, "the run never ended", between=0.2)
 
     async def resume(self) -> RunInfo:
         """Go on from the thread, and be done."""
         if self.cell.fault is Fault.DISK_FULL:
-            async with await self.ground.client.boxes.open(self.box) as opened:
+            async with await self.world.client.boxes.open(self.box) as opened:
                 await opened.files.delete(
                     "big", recursive=True
                 )  # nothing goes on in a full box: somebody has to make room
-        self.ground.model.script([Step(text=AFTER, times=FOR_EVER)], when=self.marker)
-        launched = await self.ground.client.runs.resume(self.thread, f"Go on, please. {self.marker}")
-        return await asyncio.wait_for(self.ground.client.runs.wait(launched.run), PATIENCE)
+        self.world.model.script([Step(text=AFTER, times=FOR_EVER)], when=self.marker)
+        launched = await self.world.client.runs.resume(self.thread, f"Go on, please. {self.marker}")
+        return await asyncio.wait_for(self.world.client.runs.wait(launched.run), PATIENCE)
 
     async def left_behind(self, resumed: RunInfo) -> list[str]:
         """Processes of either run, those in the box that nobody marked, and boxes that are not the thread's."""
         left = [f"process {pid} of {run}" for run in (self.run, resumed.id) for pid in self.processes(run)]
-        boxes = self.ground.client.boxes
+        boxes = self.world.client.boxes
         async for each in boxes.list():
             if each.owner.thread == self.thread and each.id != resumed.box:
                 left.append(f"box {each.id}")
@@ -484,8 +484,8 @@ class Struck:
     async def entries(self) -> list[dict[str, Any]]:
         """All there are, live text too."""
         found: list[dict[str, Any]] = []
-        headers = {"authorization": f"Bearer {self.ground.key}"}
-        async with httpx.AsyncClient(base_url=self.ground.server.url, headers=headers, timeout=30) as client:
+        headers = {"authorization": f"Bearer {self.world.key}"}
+        async with httpx.AsyncClient(base_url=self.world.server.url, headers=headers, timeout=30) as client:
             offset = "-1"
             while True:
                 answer = await client.get(f"/v1/stream/threads/{self.thread}", params={"offset": offset})

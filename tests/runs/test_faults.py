@@ -19,12 +19,12 @@ from tests.runs.faulting import (
     PATIENT,
     PROMPT,
     Cell,
-    Ground,
     Reader,
     Struck,
+    World,
     cells,
     expected,
-    grounded,
+    open_world,
 )
 from tests.runs.matrix import ALL, BROKEN, PROPERTY
 
@@ -51,34 +51,34 @@ def wanted() -> list[Cell]:
 
 
 @pytest.fixture(scope="module")
-async def ground(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> AsyncIterator[Ground]:
-    async with grounded(tmp_path_factory.mktemp("runs"), installed_agents) as ground:
-        yield ground
+async def world(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> AsyncIterator[World]:
+    async with open_world(tmp_path_factory.mktemp("runs"), installed_agents) as world:
+        yield world
 
 
 @pytest.mark.parametrize("cell", wanted(), ids=str)
-async def test_a_run_survives(ground: Ground, cell: Cell, record_property: Note) -> None:
+async def test_a_run_survives(world: World, cell: Cell, record_property: Note) -> None:
     """One that failed: bin/test --all tests/runs/test_faults.py -k CELL"""
     if os.geteuid() != 0 and cell.agent in DRIVEN and cell.fault in BY_PROCESS:
         pytest.skip("only root can tell a driver from its runner: neither lets others look at it")
     ended = BROKEN
     try:
-        ended = await survives(ground, cell)
+        ended = await survives(world, cell)
     finally:
         record_property(PROPERTY, [*cell.names, ended])
 
 
-async def survives(ground: Ground, cell: Cell) -> str:
+async def survives(world: World, cell: Cell) -> str:
     """How the run ended, once all was seen to be well."""
-    struck = Struck(ground, cell)
+    struck = Struck(world, cell)
     await struck.launch()
-    reader = Reader(ground.client, struck.thread, struck.run)
+    reader = Reader(world.client, struck.thread, struck.run)
     async with reader.following():
         await struck.reach_moment()
         await struck.strike()
         await struck.go_on()
         await struck.settle()
-    status = (await ground.client.runs.get(struck.run)).status
+    status = (await world.client.runs.get(struck.run)).status
     entries = await struck.entries()
     assert status in expected(cell.fault, cell.moment), entries[-1]["payload"]
 
@@ -91,7 +91,7 @@ async def survives(ground: Ground, cell: Cell) -> str:
     if status == "completed" and cell.fault not in CUTTING:
         check_said_once(entries)
     await struck.nothing_left_behind(resumed)
-    await ground.client.boxes.delete(str(resumed.box))
+    await world.client.boxes.delete(str(resumed.box))
     return status
 
 
@@ -134,7 +134,7 @@ def check_said_once(entries: list[Entry]) -> None:
 
 def check_memory(struck: Struck, entries: list[Entry]) -> None:
     """The agent went on from what was before: whatever is whole on the thread, the model was shown, and once."""
-    asked = [each for each in struck.ground.model.requests if each.is_main and each.saw(struck.marker)]
+    asked = [each for each in struck.world.model.requests if each.is_main and each.saw(struck.marker)]
     request = asked[-1]
     prompts = [text for text in request.user_texts if struck.marker in text]
     assert [PROMPT in prompts[0], "Go on, please." in prompts[-1], len(prompts)] == [True, True, 2], request.turns

@@ -41,7 +41,7 @@ class Swept:
 class Provider(ABC):
     """Owned by who opened it; `async with` opens and closes it. Boxes outlive it.
 
-    Everything is found again by any later process that opens a provider on the same ground.
+    Everything is found again by any later process that opens a provider on the same data.
     """
 
     name: str

@@ -144,7 +144,7 @@ def serve() -> None:
         ready = _epoll.poll(_GROUND_SECONDS)
         if monotonic() - looked >= _GROUND_SECONDS:
             looked = monotonic()
-            if ground_is_gone():
+            if data_dir_is_gone():
                 send_all(_signal.SIGKILL)
                 return
         for descriptor, events in ready:
@@ -156,7 +156,7 @@ def serve() -> None:
                     complain(error)
 
 
-def ground_is_gone() -> bool:
+def data_dir_is_gone() -> bool:
     """Whether the folder of this box was deleted behind our back: then nobody can ever reach the box again.
 
     Standard error is the box's start log, a file in that folder. A guest far away has a stream there, which has a name

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.boxes.errors import CannotIsolate
-from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.data_dir import DataDir
 from holdfast.threads.ids import new_id
 
 PYTHON: Final = "/.python"
@@ -61,14 +61,14 @@ class Interpreter:
     """How it is started in a box."""
 
 
-def prepare(ground: Ground, python: str) -> Interpreter:
+def prepare(data_dir: DataDir, python: str) -> Interpreter:
     """A copy of an interpreter, made where it is missing: a second, once for each version. Blocks."""
-    with ground.making_in(ground.runtime):
+    with data_dir.making_in(data_dir.runtime):
         about = Path(python).resolve().stat()
         known = [_VERSION, python, about.st_ino, about.st_mtime_ns, about.st_size]
-        folder = ground.runtime / f"python-{hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]}"
+        folder = data_dir.runtime / f"python-{hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]}"
         if not folder.exists():
-            made = ground.runtime / f".{folder.name}.{new_id('x')}"
+            made = data_dir.runtime / f".{folder.name}.{new_id('x')}"
             try:
                 _copy(_look(python), made)
                 made.rename(folder)

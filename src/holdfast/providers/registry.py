@@ -58,14 +58,14 @@ def _docker(settings: DockerSettings) -> Maker:
             )
             return AbsentProvider("docker", error)
         try:
-            from holdfast.providers.docker import DockerHost, DockerProvider, ground_of
+            from holdfast.providers.docker import DockerHost, DockerProvider, namespace_of
         except ImportError as error:
             raise CannotIsolate(
                 f"boxes at Docker need what is not installed here: {error}", hint="pip install 'holdfast[docker]'"
             ) from None
         return DockerProvider(
             DockerHost(settings.host or f"unix://{_DOCKER_SOCKET}", settings.tls),
-            ground=ground_of(home),
+            namespace=namespace_of(home),
             runtime=settings.runtime,
             image=settings.image,
             egress=egress,

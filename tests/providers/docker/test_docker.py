@@ -38,7 +38,7 @@ from holdfast.boxes.errors import (
     Unsupported,
 )
 from holdfast.boxes.spec import BoxSpec, VolumeMount
-from holdfast.providers.docker import DockerHost, DockerProvider, ground_of, runtime
+from holdfast.providers.docker import DockerHost, DockerProvider, namespace_of, runtime
 from holdfast.providers.docker.engine import EngineProblem
 from holdfast.providers.docker.objects import BOX, MAKER, RECORD, BoxRecord, Kind, Maker, Names, is_forsaken
 from holdfast.providers.docker.snapshots import DEEPEST
@@ -50,7 +50,7 @@ SPEC = BoxSpec(provider="docker", image=PYTHON_IMAGE)
 
 @pytest.fixture
 async def provider(engine: DockerEngine) -> AsyncIterator[DockerProvider]:
-    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+    async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as provider:
         yield provider
         for info in await provider.find():
             await provider.remove(info.id)
@@ -129,10 +129,10 @@ async def test_what_stood_by_a_box_that_is_gone_is_swept_away(provider: DockerPr
     assert await engine.containers(names.labels(Kind.HELPER)) == []
 
 
-async def test_grounds_at_one_daemon_do_not_know_each_other(provider: DockerProvider, engine: DockerEngine) -> None:
+async def test_namespaces_at_one_daemon_do_not_know_each_other(provider: DockerProvider, engine: DockerEngine) -> None:
     box = await provider.create(SPEC, id="b-same")
     snapshot = await box.snapshot()
-    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as other:
+    async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as other:
         assert await other.find() == []
         assert await other.snapshots() == []
         assert await other.probe("b-same") is Liveness.GONE
@@ -169,7 +169,7 @@ async def test_a_box_that_was_removed_behind_our_back_is_gone(provider: DockerPr
 
 
 async def test_a_guest_that_somebody_removed_is_put_there_again(engine: DockerEngine) -> None:
-    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+    async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as provider:
         made = await provider.runtime()
         other = await runtime.prepare(provider.engine)
         assert made == other
@@ -333,21 +333,21 @@ async def test_a_chain_of_snapshots_is_flattened_before_docker_refuses_it(
 
 async def test_a_daemon_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     for address in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:1"):
-        provider = DockerProvider(DockerHost(address), ground="nowhere1")
+        provider = DockerProvider(DockerHost(address), namespace="nowhere1")
         with pytest.raises(CannotIsolate) as caught:
             await provider.open()
         assert address.removeprefix("unix://") in caught.value.message
         assert caught.value.hint
     with pytest.raises(InvalidSpec):
-        DockerProvider(DockerHost("ftp://example"), ground="nowhere1")
+        DockerProvider(DockerHost("ftp://example"), namespace="nowhere1")
 
 
 async def test_a_runtime_that_the_daemon_does_not_know_is_refused_and_one_that_it_knows_is_used(
     engine: DockerEngine,
 ) -> None:
     with pytest.raises(CannotIsolate, match="runsc"):
-        await DockerProvider(DockerHost(engine.url), ground="runtimes", runtime="runsc").open()
-    async with DockerProvider(DockerHost(engine.url), ground="runtimes", runtime="runc") as provider:
+        await DockerProvider(DockerHost(engine.url), namespace="runtimes", runtime="runsc").open()
+    async with DockerProvider(DockerHost(engine.url), namespace="runtimes", runtime="runc") as provider:
         box = await provider.create(SPEC, id="b-runtime")
         found = await provider.engine.container(provider.names.box("b-runtime"))
         assert found["HostConfig"]["Runtime"] == "runc"
@@ -376,8 +376,8 @@ async def test_a_stream_that_is_lost_is_dialled_again_and_processes_go_on(provid
 
 
 def test_a_home_has_one_ground(tmp_path: Path) -> None:
-    assert ground_of(tmp_path) == ground_of(tmp_path)
-    assert ground_of(tmp_path) != ground_of(tmp_path / "other")
+    assert namespace_of(tmp_path) == namespace_of(tmp_path)
+    assert namespace_of(tmp_path) != namespace_of(tmp_path / "other")
 
 
 async def test_a_machine_without_docker_is_told_so_only_when_it_is_asked_for(
@@ -422,14 +422,14 @@ async def test_a_daemon_elsewhere_is_reached_by_tls_and_asks_who_we_are(engine: 
     async with server:
         port = server.sockets[0].getsockname()[1]
         host = DockerHost(f"https://localhost:{port}", tmp_path)
-        async with DockerProvider(host, ground=secrets.token_hex(4)) as provider:
+        async with DockerProvider(host, namespace=secrets.token_hex(4)) as provider:
             assert Capability.HOST_MOUNTS not in provider.capabilities
             box = await provider.create(SPEC, id="b-far")
             data = secrets.token_bytes(3_000_000)
             await box.files.write("large", data)
             assert await box.files.read("large") == data
             await box.delete()
-        strangers = DockerProvider(DockerHost(f"https://localhost:{port}"), ground="strangers")
+        strangers = DockerProvider(DockerHost(f"https://localhost:{port}"), namespace="strangers")
         with pytest.raises(CannotIsolate):
             await strangers.open()
 

@@ -19,7 +19,7 @@ from holdfast.egress import EgressProxy
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.ground import Reopen, appears, eventually
+from holdfast.testing.provider_suite.base import Reopen, appears, eventually
 
 
 class TestDocker(ProviderSuite):
@@ -30,25 +30,25 @@ class TestDocker(ProviderSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def ground(cls) -> str:
+    def namespace(cls) -> str:
         return secrets.token_hex(4)
 
     @pytest.fixture(scope="class")
     @classmethod
     async def provider(
-        cls, engine: DockerEngine, ground: str, tmp_path_factory: pytest.TempPathFactory
+        cls, engine: DockerEngine, namespace: str, tmp_path_factory: pytest.TempPathFactory
     ) -> AsyncIterator[Provider]:
         async with (
             open_records(tmp_path_factory.mktemp("egress") / "data.db") as records,
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
-            DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as provider,
+            DockerProvider(DockerHost(engine.url), namespace=namespace, egress=egress) as provider,
         ):
             yield provider
 
     @pytest.fixture
-    def reopen(self, engine: DockerEngine, ground: str) -> Reopen:
+    def reopen(self, engine: DockerEngine, namespace: str) -> Reopen:
         async def again() -> Provider:
-            other = DockerProvider(DockerHost(engine.url), ground=ground)
+            other = DockerProvider(DockerHost(engine.url), namespace=namespace)
             await other.open()
             return other
 
@@ -74,19 +74,19 @@ while True:
 async def test_a_way_out_is_taken_up_again_before_anybody_asks_after_its_box(
     engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    ground = secrets.token_hex(4)
+    namespace = secrets.token_hex(4)
     network = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
     async with open_records(tmp_path_factory.mktemp("egress") / "data.db") as records:
         async with (
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
-            DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as first,
+            DockerProvider(DockerHost(engine.url), namespace=namespace, egress=egress) as first,
         ):
             box = await first.create(BoxSpec(provider="docker", image=PYTHON_IMAGE, network=network), id="b-lasting")
             await box.spawn(["python3", "-c", _ASKS_ON])
             await appears(box, "answers")
         async with (
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
-            DockerProvider(DockerHost(engine.url), ground=ground, egress=egress) as second,
+            DockerProvider(DockerHost(engine.url), namespace=namespace, egress=egress) as second,
         ):
             await eventually(lambda: _known(egress), "the way out was not taken up again")
             await second.remove("b-lasting")
@@ -112,7 +112,7 @@ async def test_what_is_in_a_box_without_a_network_reaches_its_door(
     async with (
         open_records(tmp_path_factory.mktemp("egress") / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, door=_says_who_came) as egress,
-        DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4), egress=egress) as provider,
+        DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4), egress=egress) as provider,
     ):
         box = await provider.create(BoxSpec(provider="docker", image=PYTHON_IMAGE), id="b-docker")
         assert await box.open_door() == "http://127.0.0.1:3128"

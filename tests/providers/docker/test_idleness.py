@@ -19,7 +19,7 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, OnIdle
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.testing.provider_suite.ground import eventually
+from holdfast.testing.provider_suite.base import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -51,9 +51,9 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def served(engine: DockerEngine, ground: str, home: Path) -> AsyncIterator[Place]:
+async def served(engine: DockerEngine, namespace: str, home: Path) -> AsyncIterator[Place]:
     async with (
-        DockerProvider(DockerHost(engine.url), ground=ground) as provider,
+        DockerProvider(DockerHost(engine.url), namespace=namespace) as provider,
         SqliteBoxes(home / "data.db") as rows,
     ):
         boxes = Boxes(rows, {"docker": provider}, node="here")
@@ -121,7 +121,7 @@ async def test_a_box_that_sleeps_is_woken_by_the_next_server(
         await sh(box, "echo kept > file")
     await place.asleep(id)
     async with (
-        served(engine, place.provider.names.ground, tmp_path) as next_one,
+        served(engine, place.provider.names.namespace, tmp_path) as next_one,
         await next_one.boxes.open(id) as box,
     ):
         assert await sh(box, "cat file") == "kept"

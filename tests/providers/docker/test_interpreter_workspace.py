@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_volume_with_manifests_outlives_boxes_and_is_shared_by_them(engine: DockerEngine) -> None:
-    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+    async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as provider:
         name = volume_name("default", f"sales {secrets.token_hex(4)}")
         await provider.create_volume(name)
         spec = with_volume(BoxSpec(provider="docker", image=PYTHON_IMAGE), name)
@@ -52,7 +52,7 @@ async def test_context_files_are_staged_and_replaced(engine: DockerEngine, tmp_p
     folder = tmp_path / "papers"
     folder.mkdir()
     (folder / "one.txt").write_text("one")
-    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+    async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as provider:
         box = await provider.create(BoxSpec(provider="docker", image=PYTHON_IMAGE), id=f"b-{secrets.token_hex(4)}")
         try:
             first = await context_files.survey([folder], None, {})

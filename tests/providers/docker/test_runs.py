@@ -106,7 +106,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.anyio
 async def test_the_runner_of_every_agent_finds_its_modules_in_an_image_without_python(engine: DockerEngine) -> None:
-    async with DockerProvider(DockerHost(engine.url), ground=secrets.token_hex(4)) as provider:
+    async with DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4)) as provider:
         box = await provider.create(BoxSpec(provider="docker", image=BUSYBOX_IMAGE), id=new_id("b"))
         try:
             for name in (*registry.names(), *registry.kinds()):

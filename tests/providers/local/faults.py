@@ -253,7 +253,7 @@ async def _settled(provider: LocalProvider, spared: set[str]) -> list[str]:
     """What is there that nothing refers to, once the dying had a moment."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
-        inventory = await asyncio.to_thread(take_inventory, provider.ground)
+        inventory = await asyncio.to_thread(take_inventory, provider.data_dir)
         problems = leftovers(inventory)
         problems += [f"the neighbour {id} is not alive" for id in spared - inventory.alive]
         if not problems or time.monotonic() > deadline:

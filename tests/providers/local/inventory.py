@@ -17,13 +17,13 @@ from typing import Final
 
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import POOL
-from holdfast.providers.host.ground import PREPARED, SEALED, Ground
+from holdfast.providers.host.data_dir import PREPARED, SEALED, DataDir
 from holdfast.providers.host.launch import stage_for
 from holdfast.providers.host.link import PAUSED, Link, is_guest, monitor_name
 
 _OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED, SEALED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
-_OF_THE_GROUND: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user", "images"}
+_OF_THE_DATA_DIR: Final = {"boxes", "layers", "snapshots", "volumes", "runtime", "trash", "user", "images"}
 _NEW_SECONDS: Final = 120.0
 _BASES: Final = frozenset({"base-2", "image-base-2", "image-etc-1", "image-apt-1"})
 """Layers that are there from the start."""
@@ -52,7 +52,7 @@ class Inventory:
     volumes: dict[str, set[str]]
     runtime: set[str]
     trash: set[str]
-    ground: set[str]
+    data_dir: set[str]
     groups: dict[str, set[str]]
     """Control groups: boxes, with the hierarchies they have one in."""
     empty_parents: set[str]
@@ -63,13 +63,13 @@ class Inventory:
     """That run, with what is known of them."""
 
 
-def take_inventory(ground: Ground) -> Inventory:
-    boxes = {name: _names(ground.boxes / name) for name in _names(ground.boxes)}
-    snapshots = {name: _layers_in(ground.snapshots / name) for name in _names(ground.snapshots)}
+def take_inventory(data_dir: DataDir) -> Inventory:
+    boxes = {name: _names(data_dir.boxes / name) for name in _names(data_dir.boxes)}
+    snapshots = {name: _layers_in(data_dir.snapshots / name) for name in _names(data_dir.snapshots)}
     groups: dict[str, set[str]] = {}
     empty: set[str] = set()
     frozen: set[str] = set()
-    for folder in _group_folders(ground):
+    for folder in _group_folders(data_dir):
         inside = {name for name in _names(folder) if (folder / name).is_dir()}
         if not inside:
             empty.add(str(folder))
@@ -80,27 +80,27 @@ def take_inventory(ground: Ground) -> Inventory:
                     if (folder / name / file).read_text().strip() == word:
                         frozen.add(name)
     return Inventory(
-        alive=frozenset(name for name in boxes if Link(name, ground.boxes / name).alive()),
+        alive=frozenset(name for name in boxes if Link(name, data_dir.boxes / name).alive()),
         boxes=boxes,
-        records={name: _layers_in(ground.boxes / name / "box.json") for name in boxes if "box.json" in boxes[name]},
-        pool=frozenset(name for name in boxes if _is_in_pool(ground.boxes / name / "box.json")),
+        records={name: _layers_in(data_dir.boxes / name / "box.json") for name in boxes if "box.json" in boxes[name]},
+        pool=frozenset(name for name in boxes if _is_in_pool(data_dir.boxes / name / "box.json")),
         processes_kept={
-            f"{box}/{name}": _names(ground.boxes / box / "processes" / name)
+            f"{box}/{name}": _names(data_dir.boxes / box / "processes" / name)
             for box in boxes
-            for name in _names(ground.boxes / box / "processes")
-            if _is_old(ground.boxes / box / "processes" / name)
+            for name in _names(data_dir.boxes / box / "processes")
+            if _is_old(data_dir.boxes / box / "processes" / name)
         },
-        layers=_names(ground.layers),
+        layers=_names(data_dir.layers),
         snapshots=snapshots,
-        volumes={name: _names(ground.volumes / name) for name in _names(ground.volumes)},
-        runtime=_names(ground.runtime),
-        trash=_names(ground.trash),
-        ground=_names(ground.path),
+        volumes={name: _names(data_dir.volumes / name) for name in _names(data_dir.volumes)},
+        runtime=_names(data_dir.runtime),
+        trash=_names(data_dir.trash),
+        data_dir=_names(data_dir.path),
         groups=groups,
         empty_parents=empty,
         probes=set(_dead_probes()),
         frozen=frozen,
-        processes=dict(_processes(ground)),
+        processes=dict(_processes(data_dir)),
     )
 
 
@@ -135,7 +135,7 @@ def leftovers(there: Inventory) -> list[str]:
             wrong.append(f"volume {name} is half there: {sorted(inside)}")
     wrong += [f"{name} is left in runtime" for name in there.runtime if name.startswith(".")]
     wrong += [f"{name} is left in the trash" for name in there.trash]
-    wrong += [f"{name} is left in the provider's folder" for name in there.ground - _OF_THE_GROUND]
+    wrong += [f"{name} is left in the provider's folder" for name in there.data_dir - _OF_THE_DATA_DIR]
     for name, folders in there.groups.items():
         if name not in there.alive:
             wrong.append(f"control groups are left of {name}, which does not run: {sorted(folders)}")
@@ -183,8 +183,8 @@ def _layers_in(path: Path) -> set[str]:
 # --- control groups ---------------------------------------------------------------------------------------------------
 
 
-def _group_folders(ground: Ground) -> Iterator[Path]:
-    name = _group_of(ground)
+def _group_folders(data_dir: DataDir) -> Iterator[Path]:
+    name = _group_of(data_dir)
     for above in _group_roots():
         # Root's groups are closed to others, who then have none there.
         with contextlib.suppress(PermissionError):
@@ -192,8 +192,8 @@ def _group_folders(ground: Ground) -> Iterator[Path]:
                 yield above / "holdfast" / name
 
 
-def _group_of(ground: Ground) -> str:
-    about = ground.path.stat()
+def _group_of(data_dir: DataDir) -> str:
+    about = data_dir.path.stat()
     return f"{about.st_dev:x}-{about.st_ino:x}"
 
 
@@ -217,9 +217,9 @@ def _dead_probes() -> Iterator[str]:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
+def _processes(data_dir: DataDir) -> Iterator[tuple[int, str]]:
     """All that have to do with the home, but for us and what we started ourselves."""
-    group = f"/holdfast/{_group_of(ground)}/"
+    group = f"/holdfast/{_group_of(data_dir)}/"
     for pid in _all_pids():
         folder = Path("/proc", str(pid))
         try:
@@ -231,14 +231,14 @@ def _processes(ground: Ground) -> Iterator[tuple[int, str]]:
             continue
         if pid == os.getpid() or ours:
             continue
-        mounted = _box_mounted(mounts, ground)
+        mounted = _box_mounted(mounts, data_dir)
         in_group = next((line.partition(group)[2].split("/")[0] for line in groups.splitlines() if group in line), None)
         named = re.match(r"holdfast-box (\S+)", command)
-        ours = named is not None and any(f"{root}/boxes/{named[1]}/upper" in command for root in _roots(ground))
+        ours = named is not None and any(f"{root}/boxes/{named[1]}/upper" in command for root in _roots(data_dir))
         box = mounted or in_group or (named[1] if named and ours else None)
         if box is not None:
             yield pid, f"box {box}, {command[:80]}"
-        elif str(ground.path) in command or (str(stage_for(ground.path)) in mounts and command):
+        elif str(data_dir.path) in command or (str(stage_for(data_dir.path)) in mounts and command):
             yield pid, f"no box, {command[:200]}"
 
 
@@ -263,28 +263,28 @@ def _mounts(process: Path) -> str:
         return ""
 
 
-def _box_mounted(mounts: str, ground: Ground) -> str | None:
+def _box_mounted(mounts: str, data_dir: DataDir) -> str | None:
     for line in mounts.splitlines():
         if "upperdir=" in line:
             upper = line.partition("upperdir=")[2].split(",")[0].split()[0]
-            for root in _roots(ground):
+            for root in _roots(data_dir):
                 if f"{root}/boxes/" in upper:  # it may begin with the old root of whoever mounted it
                     return upper.partition(f"{root}/boxes/")[2].split("/")[0]
     return None
 
 
-def _of_home(home: Path) -> Ground:
-    return Ground(home.absolute() / "local", 0, 0)
+def _of_home(home: Path) -> DataDir:
+    return DataDir(home.absolute() / "local", 0, 0)
 
 
 def guests_of(home: Path) -> list[tuple[int, str]]:
     """The first processes of boxes, with the boxes' ids."""
-    ground = _of_home(home)
+    data_dir = _of_home(home)
     found = []
-    for name in _names(ground.boxes):
+    for name in _names(data_dir.boxes):
         # Those of ordinary users do not let themselves be looked at; the kernel tells who listens on a socket.
         with contextlib.suppress(BoxError, OSError):
-            pid = Link(name, ground.boxes / name).pid()
+            pid = Link(name, data_dir.boxes / name).pid()
             if pid and is_guest(pid):
                 found.append((pid, name))
     return found
@@ -296,29 +296,29 @@ def _command(pid: int) -> bytes:
 
 def monitors_of(home: Path) -> list[tuple[int, str]]:
     """Bubblewrap's own processes: outside, named after the box. Other homes may have boxes of the same names."""
-    ground = _of_home(home)
+    data_dir = _of_home(home)
     found = []
     for pid in _all_pids():
         with contextlib.suppress(OSError):
             command, *arguments = _command(pid).split(b"\0")
             name = command.decode("utf-8", "replace").removeprefix(monitor_name(""))
-            uppers = [f"{root}/boxes/{name}/upper".encode() for root in _roots(ground)]
+            uppers = [f"{root}/boxes/{name}/upper".encode() for root in _roots(data_dir)]
             if command == monitor_name(name).encode() and any(upper in arguments for upper in uppers):
                 found.append((pid, name))
     return found
 
 
-def _roots(ground: Ground) -> tuple[str, str]:
+def _roots(data_dir: DataDir) -> tuple[str, str]:
     """The folder of the boxes as we see it, and as the launcher of a root server does."""
-    return str(ground.path), f"{stage_for(ground.path)}/local"
+    return str(data_dir.path), f"{stage_for(data_dir.path)}/local"
 
 
 def launchers_of(home: Path) -> list[tuple[int, str]]:
-    ground = _of_home(home)
+    data_dir = _of_home(home)
     found = []
     for pid in _all_pids():
         with contextlib.suppress(OSError):
             command = _command(pid).decode("utf-8", "replace")
-            if "launcher.py" in command and str(ground.path) in command:
+            if "launcher.py" in command and str(data_dir.path) in command:
                 found.append((pid, ""))
     return found

@@ -68,7 +68,7 @@ async def test_home_directories_of_the_machine_are_not_there(scene: Scene) -> No
 
 
 async def test_the_folder_of_the_server_is_not_there_by_any_of_its_names(scene: Scene) -> None:
-    names = [str(scene.home), str(scene.provider.ground.path), str(scene.provider.ground.box(scene.neighbour.id))]
+    names = [str(scene.home), str(scene.provider.data_dir.path), str(scene.provider.data_dir.box(scene.neighbour.id))]
     listed = "tell({name: attempt(os.listdir, name) for name in sys.argv[1:]})"
     assert all(isinstance(found, list) for found in outside(listed, *names).values())
     told = await scene.attack(listed, *names, "/run/holdfast", "/oldroot", "/newroot")

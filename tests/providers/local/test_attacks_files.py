@@ -18,7 +18,7 @@ from holdfast.boxes.errors import BoxError, FileProblem, HostileArchive, Invalid
 from holdfast.boxes.files import MAX_READ
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount
-from holdfast.providers.host.ground import measure
+from holdfast.providers.host.data_dir import measure
 from holdfast.providers.host.layers import OWN_LAYERS
 from holdfast.threads.ids import new_id
 
@@ -264,7 +264,7 @@ async def test_a_link_in_a_volume_is_no_sub_path(scene: Scene, target: str) -> N
         await box.start()
         assert await box.files.read("/data/file") == b"mine"
     assert await scene.provider.delete_volume(name) >= 0
-    assert measure(scene.provider.ground.volumes / name) == 0
+    assert measure(scene.provider.data_dir.volumes / name) == 0
 
 
 async def test_a_mounted_folder_that_becomes_a_link_does_not_open_the_server_s_own(
@@ -353,7 +353,7 @@ async def test_what_cannot_be_copied_or_exported_is_said_and_the_box_goes_on(sce
                 pass
         for snapshot in snapshots:
             await scene.provider.delete_snapshot(snapshot.id)
-    assert {path.name for path in scene.provider.ground.layers.iterdir()} == set(OWN_LAYERS)
+    assert {path.name for path in scene.provider.data_dir.layers.iterdir()} == set(OWN_LAYERS)
     await scene.still_fine()
 
 
@@ -364,10 +364,10 @@ async def test_a_snapshot_from_elsewhere_is_not_unpacked_outside_of_its_layer(sc
     exported = b"".join([piece async for piece in scene.provider.export_snapshot(snapshot.id)])
     await scene.provider.delete_snapshot(snapshot.id)
     header = b"\n".join(exported.split(b"\n", 2)[:2]) + b"\n"
-    before = sorted(path.name for path in scene.provider.ground.layers.iterdir())
+    before = sorted(path.name for path in scene.provider.data_dir.layers.iterdir())
     with pytest.raises(BoxError):
         await scene.provider.import_snapshot(one_piece(header + archive(*HOSTILE[kind])))
-    assert sorted(path.name for path in scene.provider.ground.layers.iterdir()) == before
+    assert sorted(path.name for path in scene.provider.data_dir.layers.iterdir()) == before
 
 
 async def test_a_snapshot_from_elsewhere_cannot_put_links_where_a_box_is_mounted_together(scene: Scene) -> None:
@@ -408,7 +408,7 @@ os.chmod(".", 0)
             deleted = await box.delete()
             await asyncio.gather(*scene.provider._background)  # where it took longer than anybody should wait
         assert deleted.freed > 0
-    assert not [path for path in scene.provider.ground.trash.iterdir() if box.id in path.name]
+    assert not [path for path in scene.provider.data_dir.trash.iterdir() if box.id in path.name]
     await scene.still_fine()
 
 
@@ -425,12 +425,12 @@ for name in (b"\xff\xfe", b"new\nline", b"-rf", b"\x1b[31mred", b"a" * 255, "\u2
         await box.files.download("d", tmp_path / "got")
         assert len(os.listdir(os.fsencode(tmp_path / "got"))) == 6  # noqa: PTH208
         await box.delete()
-    assert not [path for path in scene.provider.ground.trash.iterdir() if box.id in path.name]
+    assert not [path for path in scene.provider.data_dir.trash.iterdir() if box.id in path.name]
 
 
 async def test_nobody_else_on_the_machine_reaches_what_boxes_leave(scene: Scene) -> None:
     """A box can make programs that run as whoever runs them, and as their owner: on the machine, nobody gets there."""
     await sh(scene, "cp /usr/bin/id mine; chmod 6755 mine")
-    there = scene.provider.ground.box(scene.box.id) / "upper" / "workspace" / "mine"
+    there = scene.provider.data_dir.box(scene.box.id) / "upper" / "workspace" / "mine"
     assert there.stat().st_mode & 0o7777 == 0o6755
-    assert scene.provider.ground.path.stat().st_mode & 0o007 == 0
+    assert scene.provider.data_dir.path.stat().st_mode & 0o007 == 0

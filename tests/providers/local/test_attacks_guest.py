@@ -36,7 +36,7 @@ def says(value: Any, **more: Any) -> dict[str, Any]:
 async def taken_over(box: Box, scene: Scene, **answers: Any) -> AsyncIterator[None]:
     """A stopped box, with a liar where its guest would listen."""
     script = Path(__file__).with_name("fake_guest.py")
-    folder = scene.provider.ground.box(box.id)
+    folder = scene.provider.data_dir.box(box.id)
     answers = {name.replace("every", "*"): answer for name, answer in answers.items()}
     with subprocess.Popen(  # noqa: ASYNC220 - starts at once
         [sys.executable, "-I", script, folder, json.dumps(answers)], stdout=subprocess.PIPE

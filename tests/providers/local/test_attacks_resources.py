@@ -184,7 +184,7 @@ async def test_kept_output_counts_as_the_box_s_disk(scene: Scene) -> None:
     async with scene.another(disk=8 * MEGABYTE) as box:
         process = await box.spawn(["yes"])
         assert await process.wait(PATIENCE) != 0
-        kept = scene.provider.ground.box(box.id) / "processes" / process.id / "stdout"
+        kept = scene.provider.data_dir.box(box.id) / "processes" / process.id / "stdout"
         assert kept.stat().st_size <= 8 * MEGABYTE
         await scene.still_fine()
 

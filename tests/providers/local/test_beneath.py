@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.providers.host.beneath import FOLDER, open_beneath, open_by_steps
-from holdfast.providers.host.ground import measure
+from holdfast.providers.host.data_dir import measure
 
 _EXCHANGE = 2
 

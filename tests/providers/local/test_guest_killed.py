@@ -81,7 +81,7 @@ async def test_it_is_stopped_while_it_waits_for_others_in_the_box_to_end(
     provider: LocalProvider, box: Box, sleeper: Process
 ) -> None:
     guest = _guest(provider, box)
-    with Link(box.id, provider.ground.box(box.id)).connect() as connection, _HeldAtExit(_child_of(guest)) as held:
+    with Link(box.id, provider.data_dir.box(box.id)).connect() as connection, _HeldAtExit(_child_of(guest)) as held:
         os.kill(guest, signal.SIGKILL)
         await held.wait()
         async with asyncio.timeout(_SECONDS):
@@ -121,7 +121,7 @@ async def _check_runs(box: Box) -> None:
 
 
 def _guest(provider: LocalProvider, box: Box) -> int:
-    pid = Link(box.id, provider.ground.box(box.id)).pid()
+    pid = Link(box.id, provider.data_dir.box(box.id)).pid()
     assert pid is not None
     return pid
 

@@ -23,7 +23,7 @@ from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.providers.host.box import LocalBox
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.testing.provider_suite.ground import eventually
+from holdfast.testing.provider_suite.base import eventually
 from holdfast.threads.ids import now_ms
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ DELETE = BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=IDLE)
 
 
 @dataclass
-class Ground:
+class World:
     """A service on real boxes, whose clock can be put forward: idle times pass without anybody waiting."""
 
     home: Path
@@ -68,31 +68,31 @@ class Ground:
 
 
 @contextlib.asynccontextmanager
-async def opened(home: Path) -> AsyncIterator[Ground]:
+async def opened(home: Path) -> AsyncIterator[World]:
     async with LocalProvider(home) as provider, SqliteBoxes(home / "data.db") as rows:
-        ground: Ground
-        boxes = Boxes(rows, {"local": provider}, node="here", clock=lambda: ground.clock())
-        ground = Ground(home, provider, boxes)
+        world: World
+        boxes = Boxes(rows, {"local": provider}, node="here", clock=lambda: world.clock())
+        world = World(home, provider, boxes)
         try:
-            yield ground
+            yield world
         finally:
             await boxes.close()
 
 
 @pytest.fixture
-async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
-    async with opened(tmp_path) as ground:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    async with opened(tmp_path) as world:
         activity = LocalBox.activity
 
         async def put_forward(box: LocalBox) -> Metrics:
-            return ground.put_forward(box.id, await activity(box))
+            return world.put_forward(box.id, await activity(box))
 
         monkeypatch.setattr(LocalBox, "activity", put_forward)
         try:
-            yield ground
+            yield world
         finally:
-            for info in await ground.provider.find():
-                await ground.provider.remove(info.id)
+            for info in await world.provider.find():
+                await world.provider.remove(info.id)
 
 
 async def spawned(box: Box, *argv: str) -> Callable[[], Awaitable[None]]:
@@ -150,61 +150,61 @@ async def run_something(box: Box) -> Callable[[], Awaitable[None]]:
 
 @pytest.mark.parametrize("work", [burn, listen, hold_a_channel, run_something])
 async def test_a_box_is_idle_from_the_end_of_its_work(
-    ground: Ground, work: Callable[[Box], Awaitable[Callable[[], Awaitable[None]]]]
+    world: World, work: Callable[[Box], Awaitable[Callable[[], Awaitable[None]]]]
 ) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    async with await ground.boxes.open(row.id) as box:
+    row = await world.boxes.create(HIBERNATE)
+    async with await world.boxes.open(row.id) as box:
         end = await work(box)
-        await ground.boxes.sweep()
+        await world.boxes.sweep()
         for _ in range(3):
             if work is burn:
                 await burned(box, 0.02 * IDLE)  # the clock is put forward, and the processor is not
-            await ground.pass_time(IDLE - 1)
-            assert await ground.state(row.id) is BoxState.RUNNING
+            await world.pass_time(IDLE - 1)
+            assert await world.state(row.id) is BoxState.RUNNING
         await end()
-        await ground.boxes.sweep()
-        await ground.pass_time(IDLE - 1)
-        assert await ground.state(row.id) is BoxState.RUNNING
-        await ground.pass_time(2)
-        assert await ground.state(row.id) is BoxState.HIBERNATED
+        await world.boxes.sweep()
+        await world.pass_time(IDLE - 1)
+        assert await world.state(row.id) is BoxState.RUNNING
+        await world.pass_time(2)
+        assert await world.state(row.id) is BoxState.HIBERNATED
 
 
-async def test_a_process_that_merely_sleeps_keeps_no_box_awake_and_neither_does_who_looks(ground: Ground) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    async with await ground.boxes.open(row.id) as box:
+async def test_a_process_that_merely_sleeps_keeps_no_box_awake_and_neither_does_who_looks(world: World) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    async with await world.boxes.open(row.id) as box:
         await spawned(box, "sh", "-c", "while :; do sleep 0.5; done")
-    await ground.boxes.sweep()
+    await world.boxes.sweep()
     for _ in range(3):
-        await ground.pass_time(9)
-        async with await ground.boxes.peek(row.id) as box:
+        await world.pass_time(9)
+        async with await world.boxes.peek(row.id) as box:
             assert (await box.metrics()).processes >= 1
             assert all(step.ok for step in await box.ping())
-        assert (await ground.provider.diagnose(row.id))[-1].ok
-        await ground.boxes.get(row.id)
-        assert await ground.state(row.id) is BoxState.RUNNING
-    await ground.pass_time(9)
-    assert await ground.state(row.id) is BoxState.HIBERNATED
+        assert (await world.provider.diagnose(row.id))[-1].ok
+        await world.boxes.get(row.id)
+        assert await world.state(row.id) is BoxState.RUNNING
+    await world.pass_time(9)
+    assert await world.state(row.id) is BoxState.HIBERNATED
 
 
-async def test_an_open_connection_to_the_network_is_work(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = await ground.boxes.create(DELETE)
-    monkeypatch.setattr(ground.provider, "traffic", lambda id: Traffic(1, 1, open=1))
-    await ground.pass_time(100)
-    assert await ground.state(row.id) is BoxState.RUNNING
-    monkeypatch.setattr(ground.provider, "traffic", lambda id: Traffic(1, 1, open=0))
-    await ground.pass_time(IDLE)
-    assert await ground.state(row.id) is BoxState.DELETED
+async def test_an_open_connection_to_the_network_is_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = await world.boxes.create(DELETE)
+    monkeypatch.setattr(world.provider, "traffic", lambda id: Traffic(1, 1, open=1))
+    await world.pass_time(100)
+    assert await world.state(row.id) is BoxState.RUNNING
+    monkeypatch.setattr(world.provider, "traffic", lambda id: Traffic(1, 1, open=0))
+    await world.pass_time(IDLE)
+    assert await world.state(row.id) is BoxState.DELETED
 
 
-async def test_idle_time_goes_on_when_the_server_is_started_again(ground: Ground) -> None:
-    row = await ground.boxes.create(DELETE)
-    await ground.boxes.sweep()
-    await ground.pass_time(IDLE - 5)
-    async with opened(ground.home) as other:
-        other.ahead = ground.ahead = ground.ahead + 4000
+async def test_idle_time_goes_on_when_the_server_is_started_again(world: World) -> None:
+    row = await world.boxes.create(DELETE)
+    await world.boxes.sweep()
+    await world.pass_time(IDLE - 5)
+    async with opened(world.home) as other:
+        other.ahead = world.ahead = world.ahead + 4000
         await other.boxes.sweep()
         assert await other.state(row.id) is BoxState.RUNNING
-        ground.ahead += 1000
+        world.ahead += 1000
         await other.pass_time(1)
         assert await other.state(row.id) is BoxState.DELETED
 
@@ -227,19 +227,19 @@ async def test_short_idle_times_are_kept_without_a_sweep(tmp_path: Path) -> None
 # Hibernation
 
 
-async def test_a_hibernated_box_has_no_memory_and_wakes_on_its_files(ground: Ground) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    async with await ground.boxes.open(row.id) as box:
+async def test_a_hibernated_box_has_no_memory_and_wakes_on_its_files(world: World) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    async with await world.boxes.open(row.id) as box:
         await box.files.write("notes", b"1")
         await box.exec(["sh", "-c", "rm -rf gone; mkdir folder; ln -s notes folder/link; chmod 600 notes"])
-        await ground.boxes.sweep()
-        await ground.pass_time(IDLE + 1)
-        assert await ground.state(row.id) is BoxState.HIBERNATED
-        assert ground.provider.usage(row.id).memory is None
+        await world.boxes.sweep()
+        await world.pass_time(IDLE + 1)
+        assert await world.state(row.id) is BoxState.HIBERNATED
+        assert world.provider.usage(row.id).memory is None
         assert await box.power() is Power.STOPPED
         # The handle was opened before it slept, and wakes it.
         assert (await box.exec(["cat", "folder/../notes"])).stdout == b"1"
-    assert await ground.state(row.id) is BoxState.RUNNING
+    assert await world.state(row.id) is BoxState.RUNNING
 
 
 async def refused(connecting: Awaitable[object]) -> None:
@@ -259,33 +259,33 @@ REQUESTS: dict[str, Callable[[Box], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("sleep", ["hibernate", pytest.param("pause", marks=needs_groups)])
-async def test_whatever_is_asked_of_a_sleeping_box_wakes_it(ground: Ground, sleep: str) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    async with await ground.boxes.open(row.id) as box:
+async def test_whatever_is_asked_of_a_sleeping_box_wakes_it(world: World, sleep: str) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    async with await world.boxes.open(row.id) as box:
         await box.files.write("notes", b"1")
         for name, ask in REQUESTS.items():
-            await getattr(ground.boxes, sleep)(row.id)
-            assert await ground.state(row.id) in (BoxState.HIBERNATED, BoxState.PAUSED)
+            await getattr(world.boxes, sleep)(row.id)
+            assert await world.state(row.id) in (BoxState.HIBERNATED, BoxState.PAUSED)
             asked = await ask(box)
             if hasattr(asked, "close"):
                 await asked.close()
-            assert await ground.state(row.id) is BoxState.RUNNING, name
+            assert await world.state(row.id) is BoxState.RUNNING, name
 
 
-async def test_a_hundred_who_ask_at_once_wake_a_box_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    await ground.boxes.hibernate(row.id)
+async def test_a_hundred_who_ask_at_once_wake_a_box_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    await world.boxes.hibernate(row.id)
     started: list[str] = []
-    launch = ground.provider.launch
+    launch = world.provider.launch
 
     async def counted(record: object) -> int:
         started.append("")
         return await launch(record)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ground.provider, "launch", counted)
+    monkeypatch.setattr(world.provider, "launch", counted)
 
     async def ask(number: int) -> bytes:
-        async with await ground.boxes.open(row.id) as box:
+        async with await world.boxes.open(row.id) as box:
             return (await box.exec(["echo", str(number)])).stdout
 
     assert await asyncio.gather(*(ask(number) for number in range(100))) == [b"%d\n" % each for each in range(100)]
@@ -293,78 +293,78 @@ async def test_a_hundred_who_ask_at_once_wake_a_box_once(ground: Ground, monkeyp
 
 
 @needs_groups
-async def test_looking_at_a_sleeping_box_does_not_wake_it(ground: Ground) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    for sleep, state in ((ground.boxes.pause, BoxState.PAUSED), (ground.boxes.hibernate, BoxState.HIBERNATED)):
+async def test_looking_at_a_sleeping_box_does_not_wake_it(world: World) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    for sleep, state in ((world.boxes.pause, BoxState.PAUSED), (world.boxes.hibernate, BoxState.HIBERNATED)):
         await sleep(row.id)
-        async with await ground.boxes.peek(row.id) as box:
+        async with await world.boxes.peek(row.id) as box:
             with contextlib.suppress(BoxStopped):
                 assert (await box.metrics()).memory is not None
             await box.ping()
             await box.processes()
-        await ground.boxes.sweep()
-        assert await ground.state(row.id) is state
+        await world.boxes.sweep()
+        assert await world.state(row.id) is state
 
 
-async def test_a_box_that_somebody_stopped_stays_stopped(ground: Ground) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    await ground.boxes.hibernate(row.id)
-    assert (await ground.boxes.stop(row.id)).state is BoxState.STOPPED
-    async with await ground.boxes.open(row.id) as box:
+async def test_a_box_that_somebody_stopped_stays_stopped(world: World) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    await world.boxes.hibernate(row.id)
+    assert (await world.boxes.stop(row.id)).state is BoxState.STOPPED
+    async with await world.boxes.open(row.id) as box:
         with pytest.raises(BoxStopped):
             await box.exec(["true"])
-    assert (await ground.boxes.start_box(row.id)).state is BoxState.RUNNING
+    assert (await world.boxes.start_box(row.id)).state is BoxState.RUNNING
 
 
-async def test_files_that_were_lost_come_back_from_the_snapshot(ground: Ground) -> None:
-    row = await ground.boxes.create(HIBERNATE)
-    async with await ground.boxes.open(row.id) as box:
+async def test_files_that_were_lost_come_back_from_the_snapshot(world: World) -> None:
+    row = await world.boxes.create(HIBERNATE)
+    async with await world.boxes.open(row.id) as box:
         await box.files.write("notes", b"precious")
-    await ground.boxes.hibernate(row.id)
-    await ground.provider.remove(row.id)
-    await ground.boxes.sweep()
-    assert await ground.state(row.id) is BoxState.HIBERNATED
-    async with await ground.boxes.open(row.id) as box:
+    await world.boxes.hibernate(row.id)
+    await world.provider.remove(row.id)
+    await world.boxes.sweep()
+    assert await world.state(row.id) is BoxState.HIBERNATED
+    async with await world.boxes.open(row.id) as box:
         assert await box.files.read("notes") == b"precious"
-    assert await ground.state(row.id) is BoxState.RUNNING
+    assert await world.state(row.id) is BoxState.RUNNING
 
 
-async def test_many_sleeps_leave_one_snapshot_and_few_layers(ground: Ground) -> None:
-    row = await ground.boxes.create(HIBERNATE)
+async def test_many_sleeps_leave_one_snapshot_and_few_layers(world: World) -> None:
+    row = await world.boxes.create(HIBERNATE)
     for number in range(12):
-        async with await ground.boxes.open(row.id) as box:
+        async with await world.boxes.open(row.id) as box:
             await box.files.write("large", bytes([number]) * 1_000_000)
             await box.files.write(f"small-{number}", b"%d" % number)
-        await ground.boxes.hibernate(row.id)
-        assert len(await ground.snapshots(row.id)) == 1
-    layers = [path for path in ground.provider.ground.layers.iterdir() if path.name.startswith("l-")]
+        await world.boxes.hibernate(row.id)
+        assert len(await world.snapshots(row.id)) == 1
+    layers = [path for path in world.provider.data_dir.layers.iterdir() if path.name.startswith("l-")]
     assert len(layers) <= 6
     assert sum(file.stat().st_size for layer in layers for file in layer.rglob("large")) <= 6_000_000
-    async with await ground.boxes.open(row.id) as box:
+    async with await world.boxes.open(row.id) as box:
         assert await box.files.read("large") == bytes([11]) * 1_000_000
         assert (await box.exec(["sh", "-c", "ls small-* | wc -l"])).text.strip() == "12"
-    await ground.boxes.delete(row.id)
-    assert await ground.snapshots(row.id) == []
-    assert [path for path in ground.provider.ground.layers.iterdir() if path.name.startswith("l-")] == []
+    await world.boxes.delete(row.id)
+    assert await world.snapshots(row.id) == []
+    assert [path for path in world.provider.data_dir.layers.iterdir() if path.name.startswith("l-")] == []
     with pytest.raises(BoxGone):
-        await ground.boxes.open(row.id)
+        await world.boxes.open(row.id)
 
 
 @needs_groups
-async def test_an_acquire_wakes_what_sleeps(ground: Ground) -> None:
-    row = (await ground.boxes.acquire("k", HIBERNATE)).row
-    await ground.boxes.hibernate(row.id)
-    again = await ground.boxes.acquire("k", HIBERNATE)
+async def test_an_acquire_wakes_what_sleeps(world: World) -> None:
+    row = (await world.boxes.acquire("k", HIBERNATE)).row
+    await world.boxes.hibernate(row.id)
+    again = await world.boxes.acquire("k", HIBERNATE)
     assert (again.row.id, again.row.state, again.why) == (
         row.id,
         BoxState.RUNNING,
         "it was hibernated, and was woken",
     )
-    await ground.boxes.pause(row.id)
-    assert (await ground.boxes.acquire("k", HIBERNATE)).why == "it was paused, and was woken"
-    await ground.boxes.hibernate(row.id)
-    await ground.provider.remove(row.id)
-    restored = await ground.boxes.acquire("k", HIBERNATE)
+    await world.boxes.pause(row.id)
+    assert (await world.boxes.acquire("k", HIBERNATE)).why == "it was paused, and was woken"
+    await world.boxes.hibernate(row.id)
+    await world.provider.remove(row.id)
+    restored = await world.boxes.acquire("k", HIBERNATE)
     assert restored.how.value == "restored"
 
 
@@ -372,20 +372,20 @@ async def test_an_acquire_wakes_what_sleeps(ground: Ground) -> None:
 
 
 @needs_groups
-async def test_a_paused_box_goes_on_where_it_was(ground: Ground) -> None:
-    assert Capability.PAUSE in ground.provider.capabilities
-    row = await ground.boxes.create(PAUSE)
-    async with await ground.boxes.open(row.id) as box:
+async def test_a_paused_box_goes_on_where_it_was(world: World) -> None:
+    assert Capability.PAUSE in world.provider.capabilities
+    row = await world.boxes.create(PAUSE)
+    async with await world.boxes.open(row.id) as box:
         process = await box.spawn(["sh", "-c", "while :; do date +%s.%N; sleep 0.02; done"])
-        await ground.boxes.sweep()
+        await world.boxes.sweep()
         await asyncio.sleep(0.3)
-        await ground.boxes.pause(row.id)
+        await world.boxes.pause(row.id)
         assert await box.power() is Power.PAUSED
         printed = len(await process.read("stdout"))
         await asyncio.sleep(0.2)
         assert len(await process.read("stdout")) == printed
         assert (await box.metrics()).disk
-        async with opened(ground.home) as other:  # a server that was started again finds it as it was
+        async with opened(world.home) as other:  # a server that was started again finds it as it was
             await other.boxes.sweep()
             assert await other.state(row.id) is BoxState.PAUSED
             async with await other.boxes.open(row.id) as woken:
@@ -398,37 +398,37 @@ async def test_a_paused_box_goes_on_where_it_was(ground: Ground) -> None:
 
 
 @needs_groups
-async def test_a_paused_box_is_snapshotted_forked_stopped_and_deleted_like_any_other(ground: Ground) -> None:
-    row = await ground.boxes.create(PAUSE)
-    async with await ground.boxes.open(row.id) as box:
+async def test_a_paused_box_is_snapshotted_forked_stopped_and_deleted_like_any_other(world: World) -> None:
+    row = await world.boxes.create(PAUSE)
+    async with await world.boxes.open(row.id) as box:
         await box.files.write("notes", b"1")
         await box.spawn(["sleep", "1000"])
-    await ground.boxes.pause(row.id)
-    taken = await ground.boxes.snapshot(row.id)
-    fork = await ground.boxes.fork(row.id)
-    assert await ground.state(row.id) is BoxState.PAUSED
-    restored = await ground.boxes.restore(taken.id)
+    await world.boxes.pause(row.id)
+    taken = await world.boxes.snapshot(row.id)
+    fork = await world.boxes.fork(row.id)
+    assert await world.state(row.id) is BoxState.PAUSED
+    restored = await world.boxes.restore(taken.id)
     for id in (fork.id, restored.id):
-        async with await ground.boxes.open(id) as box:
+        async with await world.boxes.open(id) as box:
             assert await box.files.read("notes") == b"1"
-    assert (await ground.boxes.stop(row.id)).state is BoxState.STOPPED
-    await ground.boxes.start_box(row.id)
-    await ground.boxes.pause(row.id)
-    await ground.boxes.delete(row.id)
-    assert await ground.state(row.id) is BoxState.DELETED
+    assert (await world.boxes.stop(row.id)).state is BoxState.STOPPED
+    await world.boxes.start_box(row.id)
+    await world.boxes.pause(row.id)
+    await world.boxes.delete(row.id)
+    assert await world.state(row.id) is BoxState.DELETED
 
 
 @needs_groups
-async def test_a_pause_that_was_cut_short_is_finished_and_one_that_was_forgotten_is_ended(ground: Ground) -> None:
-    row = await ground.boxes.create(PAUSE)
-    mark = ground.provider.ground.box(row.id) / "paused"
+async def test_a_pause_that_was_cut_short_is_finished_and_one_that_was_forgotten_is_ended(world: World) -> None:
+    row = await world.boxes.create(PAUSE)
+    mark = world.provider.data_dir.box(row.id) / "paused"
     mark.touch()  # whoever paused it died before they held it
-    await ground.provider.sweep()
-    async with await ground.boxes.peek(row.id) as box:
+    await world.provider.sweep()
+    async with await world.boxes.peek(row.id) as box:
         assert await box.power() is Power.PAUSED
-    await ground.boxes.sweep()
-    assert await ground.state(row.id) is BoxState.PAUSED
+    await world.boxes.sweep()
+    assert await world.state(row.id) is BoxState.PAUSED
     mark.unlink()  # whoever let it go on died before they did
-    await ground.boxes.sweep()
-    async with await ground.boxes.open(row.id) as box:
+    await world.boxes.sweep()
+    async with await world.boxes.open(row.id) as box:
         assert (await box.exec(["true"], timeout=10)).ok

@@ -56,7 +56,7 @@ async def sh(box: Box, command: str) -> str:
 
 
 def layers_on_disk(provider: LocalProvider) -> set[str]:
-    return {path.name for path in provider.ground.layers.iterdir()}
+    return {path.name for path in provider.data_dir.layers.iterdir()}
 
 
 # --- what a box of an image is ----------------------------------------------------------------------------------------
@@ -115,12 +115,12 @@ async def test_limits_volumes_terminals_and_ports_are_as_in_other_boxes(provider
 
 
 async def test_an_unknown_image_is_refused_by_name_before_anything_is_made(provider: LocalProvider) -> None:
-    before = set(provider.ground.ids())
+    before = set(provider.data_dir.ids())
     for name in ("nothing:here", "sha256:" + "0" * 64, "UPPER", "../x"):
         with pytest.raises(ImageNotFound, match="there is no local image") as refused:
             await provider.create(BoxSpec(image=name), id=new_id("b"))
         assert "holdfast image" in (refused.value.hint or "")
-    assert set(provider.ground.ids()) == before
+    assert set(provider.data_dir.ids()) == before
 
 
 # --- the life of one --------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ async def test_layers_cover_each_other_as_they_say(
         "cd /; ls d; ls o; ls was; cat f to; stat -c '%h %i' twice same | sort -u | wc -l; find / -xdev -name '.wh*'"
     )
     assert await sh(box, found) == "added\nstays\nseen\nnew\n331"
-    place = provider.ground.layers / layer_name(image.layers[2]) / "files" / "linked"
+    place = provider.data_dir.layers / layer_name(image.layers[2]) / "files" / "linked"
     assert os.getxattr(place, "user.mark") == b"m"
     again = await provider.images.import_archive("layered:2", pieces(write(layers)))
     assert again.digest == image.digest
@@ -294,10 +294,10 @@ async def test_setuid_is_dropped_and_modes_are_kept(provider: LocalProvider) -> 
         .file("shut/in", b"")
     )
     image = await provider.images.import_archive("modes", pieces(tar.done()))
-    place = provider.ground.layers / layer_name(image.layers[0]) / "files"
+    place = provider.data_dir.layers / layer_name(image.layers[0]) / "files"
     modes = {name: stat.S_IMODE((place / name).lstat().st_mode) for name in ("su", "t", "secret", "shut")}
     assert modes == {"su": 0o755, "t": 0o1777, "secret": 0o600, "shut": 0o700}
-    assert {path.lstat().st_uid for path in place.rglob("*")} == {provider.ground.uid}
+    assert {path.lstat().st_uid for path in place.rglob("*")} == {provider.data_dir.uid}
 
 
 async def test_devices_of_dev_are_left_out(provider: LocalProvider) -> None:
@@ -305,7 +305,7 @@ async def test_devices_of_dev_are_left_out(provider: LocalProvider) -> None:
 
     tar = Tar().folder("dev").add("dev/null", tarfile.CHRTYPE, devmajor=1, devminor=3).add("run/pipe", tarfile.FIFOTYPE)
     image = await provider.images.import_archive("devices", pieces(tar.file("x").done()))
-    files = provider.ground.layers / layer_name(image.layers[0]) / "files"
+    files = provider.data_dir.layers / layer_name(image.layers[0]) / "files"
     assert sorted(str(path.relative_to(files)) for path in files.rglob("*")) == ["dev", "x"]
 
 

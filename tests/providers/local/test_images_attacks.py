@@ -28,7 +28,7 @@ class ImageScene(Scene):
     """The same, with the guest's interpreter: the image has none."""
 
     async def attack(self, program: str, *arguments: str, box: Box | None = None, timeout: float = PATIENCE) -> Any:
-        python = portable_python.prepare(self.provider.ground, self.provider.mounted.host_python).command
+        python = portable_python.prepare(self.provider.data_dir, self.provider.mounted.host_python).command
         done = await (box or self.box).exec([*python, "-c", PRELUDE + program, *arguments], timeout=timeout)
         assert done.exit_code == 0, done.stderr.decode()
         return json.loads(done.stdout)
@@ -50,7 +50,7 @@ async def test_nothing_of_the_machine_is_there(scene: ImageScene, tmp_path: Path
     secret = tmp_path / "secret"
     secret.write_text("a-secret-of-the-machine")
     paths = [str(secret), "/etc/shadow", "/usr/bin/env", f"/proc/self/root{secret}", f"/workspace/../..{secret}",
-             str(scene.home), str(scene.provider.ground.path), "/run/holdfast", "/oldroot", "/newroot"]  # fmt: skip
+             str(scene.home), str(scene.provider.data_dir.path), "/run/holdfast", "/oldroot", "/newroot"]  # fmt: skip
     assert set((await scene.attack(READ, *paths)).values()) == {"ENOENT"}
     assert str(scene.neighbour.id) not in (await scene.box.exec(["cat", "/proc/self/mountinfo"])).text
     await scene.still_fine()
@@ -189,7 +189,7 @@ async def test_what_the_loader_of_process_1_reads_is_not_the_boxs_to_write(scene
         await box.stop()
         await box.start()
         assert (await box.exec(["echo", "here"])).text == "here\n"
-        log = (scene.provider.ground.box(box.id) / "start.log").read_text()
+        log = (scene.provider.data_dir.box(box.id) / "start.log").read_text()
         assert "evil" not in log
         assert "preload" not in log
 
@@ -207,7 +207,7 @@ tell(found)
         )
         assert {error for errors in told.values() for error in errors} <= {"EBUSY", "EXDEV", "ENOTEMPTY"}, told
         await box.stop()
-        upper = scene.provider.ground.box(box.id) / "upper"
+        upper = scene.provider.data_dir.box(box.id) / "upper"
         (upper / ".python").symlink_to("/etc")  # as if it had found a way
         with pytest.raises(ProviderRefused, match="is a link"):
             await box.start()

@@ -39,7 +39,7 @@ async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lo
 
 @pytest.fixture
 def images(provider: LocalProvider) -> LocalImages:
-    return LocalImages(provider.ground, provider._collect, SMALL)
+    return LocalImages(provider.data_dir, provider._collect, SMALL)
 
 
 def everything(folder: Path) -> dict[str, tuple[int, int]]:
@@ -54,10 +54,10 @@ def everything(folder: Path) -> dict[str, tuple[int, int]]:
 async def refused(
     provider: LocalProvider, images: LocalImages, archive: bytes, kind: Any = HostileArchive, match: str | None = None
 ) -> None:
-    before = everything(provider.ground.path)
+    before = everything(provider.data_dir.path)
     with pytest.raises(kind, match=match):
         await images.import_archive("hostile", pieces(archive))
-    assert everything(provider.ground.path) == before
+    assert everything(provider.data_dir.path) == before
     assert not [each for each in await images.list() if each.name == "hostile"]
 
 
@@ -134,7 +134,7 @@ async def test_links_are_data_and_never_followed(provider: LocalProvider, images
     tar = Tar().link("a", str(victim)).file("a", b"evil").link("b", "../" * 30 + str(victim)[1:]).link("c", "c")
     tar.link("var/d", str(tmp_path)).hard_link("e", "b").file("e", b"evil")
     image = await images.import_archive("links", pieces(tar.done()))
-    files = provider.ground.layers / layer_name(image.layers[0]) / "files"
+    files = provider.data_dir.layers / layer_name(image.layers[0]) / "files"
     assert victim.read_text() == "untouched"
     assert (files / "a").read_text() == "evil"
     assert (files / "b").is_symlink()
@@ -157,7 +157,7 @@ async def test_attributes_that_an_overlay_obeys_are_not_taken(provider: LocalPro
              "system.posix_acl_access")  # fmt: skip
     headers = {f"SCHILY.xattr.{name}": "/etc" for name in names}
     image = await images.import_archive("marked", pieces(Tar().file("x", b"", pax_headers=headers).done()))
-    assert os.listxattr(provider.ground.layers / layer_name(image.layers[0]) / "files" / "x") == []
+    assert os.listxattr(provider.data_dir.layers / layer_name(image.layers[0]) / "files" / "x") == []
     await images.remove("marked")
 
 
@@ -167,7 +167,7 @@ async def test_names_that_differ_by_case_or_form_are_different_files(images: Loc
     for name in names:
         tar.file(name, name.encode())
     image = await images.import_archive("unicode", pieces(tar.done()))
-    files = images._ground.layers / layer_name(image.layers[0]) / "files"
+    files = images._data_dir.layers / layer_name(image.layers[0]) / "files"
     assert sorted(path.name for path in files.iterdir()) == sorted(names)
     assert all((files / name).read_text() == name for name in names)
     await images.remove("unicode")
@@ -210,13 +210,13 @@ async def test_a_stream_within_a_stream_is_not_looked_through_twice(
 
 
 async def test_a_decompressor_that_asks_for_much_memory_is_refused(provider: LocalProvider) -> None:
-    small = LocalImages(provider.ground, provider._collect, ArchiveLimits(memory=1 << 20))
+    small = LocalImages(provider.data_dir, provider._collect, ArchiveLimits(memory=1 << 20))
     packed = lzma.compress(Tar().file("x").done(), preset=9)
     await refused(provider, small, packed, (BadArchive, HostileArchive))
 
 
 async def test_the_last_of_the_disk_is_left_alone(provider: LocalProvider) -> None:
-    greedy = LocalImages(provider.ground, provider._collect, ArchiveLimits(spare=1 << 60))
+    greedy = LocalImages(provider.data_dir, provider._collect, ArchiveLimits(spare=1 << 60))
     await refused(provider, greedy, Tar().file("x", b"x").done(), NoSpace)
     await refused(provider, greedy, oci_layout([Tar().file("x", b"x").done()]), NoSpace)
 
@@ -241,7 +241,7 @@ async def main():
         await provider.images.remove("large")
 anyio.run(main)
 """
-    home = str(provider.ground.path.parent / "large")
+    home = str(provider.data_dir.path.parent / "large")
     done = await asyncio.to_thread(run, program, home)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64
@@ -323,7 +323,7 @@ async def test_rubbish_of_every_kind_is_refused_and_nothing_else_happens(
 ) -> None:
     """Each byte of the headers of an archive turned over: what is left is an image, or refused."""
     whole = bytearray(Tar().file("x", b"x", pax_headers={"SCHILY.xattr.user.a": "b"}).link("l", "x").done())
-    before = everything(provider.ground.path)
+    before = everything(provider.data_dir.path)
     for at in range(0, 3072, 7):
         broken = bytearray(whole)
         broken[at] ^= 0xFF
@@ -332,7 +332,7 @@ async def test_rubbish_of_every_kind_is_refused_and_nothing_else_happens(
             await images.remove("rubbish")
         except (BadArchive, HostileArchive):
             pass
-    assert everything(provider.ground.path) == before
+    assert everything(provider.data_dir.path) == before
 
 
 # --- cut short --------------------------------------------------------------------------------------------------------
@@ -360,15 +360,15 @@ async def main():
         await provider.images.import_archive("half", archive())
 anyio.run(main)
 """
-    home = provider.ground.path.parent
+    home = provider.data_dir.path.parent
     done = await asyncio.to_thread(run, program, str(home))
     assert (done.returncode, done.stdout) == (-9, "half\n"), done.stderr
-    layers = provider.ground.layers
+    layers = provider.data_dir.layers
     assert [path for path in layers.iterdir() if path.name.startswith(".")]
     swept = await provider.sweep()
     assert swept.freed >= 16 << 20
     assert not [path for path in layers.iterdir() if path.name.startswith(".")]
-    assert list(provider.ground.images.iterdir()) == []
+    assert list(provider.data_dir.images.iterdir()) == []
 
 
 async def test_a_sweep_leaves_an_import_alone_that_goes_on(provider: LocalProvider, images: LocalImages) -> None:
@@ -380,13 +380,13 @@ async def test_a_sweep_leaves_an_import_alone_that_goes_on(provider: LocalProvid
             yield whole[start : start + 100_000]
 
     image = await images.import_archive("slow", slowly())
-    assert (provider.ground.layers / layer_name(image.layers[0]) / "files" / "x").stat().st_size == 300_000
+    assert (provider.data_dir.layers / layer_name(image.layers[0]) / "files" / "x").stat().st_size == 300_000
     await images.remove("slow")
 
 
 async def test_a_sender_that_leaves_halfway_leaves_nothing(provider: LocalProvider, images: LocalImages) -> None:
     whole = Tar().file("x", b"x" * 300_000).done()
-    before = everything(provider.ground.path)
+    before = everything(provider.data_dir.path)
 
     async def halfway() -> AsyncIterator[bytes]:
         yield whole[:100_000]
@@ -394,7 +394,7 @@ async def test_a_sender_that_leaves_halfway_leaves_nothing(provider: LocalProvid
 
     with pytest.raises(ConnectionResetError):
         await images.import_archive("half", halfway())
-    assert everything(provider.ground.path) == before
+    assert everything(provider.data_dir.path) == before
 
 
 def busybox_free() -> bytes:

@@ -23,7 +23,7 @@ pytestmark = [
 async def test_a_stage_is_never_seen_outside_of_its_launcher_even_one_that_was_killed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with LocalProvider(home) as provider:
-        stage = Path(stage_for(provider.ground.path))
+        stage = Path(stage_for(provider.data_dir.path))
         first = await provider.create(BoxSpec(), id="first")
         assert not stage.exists()
         assert Path(f"/proc/{_launcher_of(stage)}/root{stage}/local/boxes/first").is_dir()

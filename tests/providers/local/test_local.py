@@ -101,7 +101,7 @@ async def test_more_snapshots_than_layers_can_be_mounted_are_merged(provider: Lo
     for number in range(layers.DEEPEST + 3):
         await sh(box, f"echo {number} > count; echo {number} > only-{number}; rm -f only-{number - 2}")
         snapshots.append(await box.snapshot())
-    assert len(provider.ground.read(box.id).layers) <= layers.DEEPEST
+    assert len(provider.data_dir.read(box.id).layers) <= layers.DEEPEST
     last = layers.DEEPEST + 2
     assert await sh(box, "cat count; ls only-*") == f"{last}\nonly-{last - 1}\nonly-{last}\n"
     early = await provider.restore(snapshots[3].id, BoxSpec(), id=new_id("b"))
@@ -216,7 +216,7 @@ async def test_what_shows_when_a_box_was_made_shows_when_it_was_handed_over(prov
 
 
 async def test_a_box_that_somebody_else_stopped_and_started_is_seen_as_it_is(provider: LocalProvider, box: Box) -> None:
-    async with LocalProvider(provider.ground.path.parent) as other:
+    async with LocalProvider(provider.data_dir.path.parent) as other:
         theirs = await other.attach(box.id)
         assert await box.power() is await theirs.power() is Power.RUNNING
         await theirs.stop()

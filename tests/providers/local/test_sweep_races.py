@@ -14,7 +14,7 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.providers.host import limits
-from holdfast.providers.host.ground import BoxRecord
+from holdfast.providers.host.data_dir import BoxRecord
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.host import trash
-from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.local.provider import LocalProvider
 from holdfast.threads.ids import new_id
 
@@ -78,7 +78,7 @@ async def test_a_removal_counts_a_file_with_several_names_once(tmp_path: Path) -
     (tmp_path / "doomed" / "b").hardlink_to(tmp_path / "doomed" / "a")
     (tmp_path / "doomed" / "kept").write_bytes(bytes(1 << 20))
     (tmp_path / "kept").hardlink_to(tmp_path / "doomed" / "kept")
-    emptied = Ground(tmp_path / "local", 0, 0).empty([tmp_path / "doomed", tmp_path / "missing"], 60)
+    emptied = DataDir(tmp_path / "local", 0, 0).empty([tmp_path / "doomed", tmp_path / "missing"], 60)
     assert emptied.finished
     assert 1 << 20 <= emptied.freed < 2 << 20
     assert (tmp_path / "kept").stat().st_size == 1 << 20

@@ -18,7 +18,7 @@ REOPENS = "echo told > /dev/stdout; echo also > /dev/stderr"
 
 async def user_of(provider: LocalProvider, box: Box) -> int:
     """As the kernel tells it of the box's process."""
-    pid = Link(box.id, provider.ground.box(box.id)).pid()
+    pid = Link(box.id, provider.data_dir.box(box.id)).pid()
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     users = {line.split()[1:] and tuple(line.split()[1:]) for line in lines if line.startswith(("Uid:", "Gid:"))}
     (numbers,) = users
@@ -45,12 +45,12 @@ async def test_each_box_is_another_user_and_all_files_have_one_owner(tmp_path: P
         first, second = await provider.create(spec, id="first"), await provider.create(spec, id="second")
         users = {await user_of(provider, first), await user_of(provider, second)}
         assert len(users) == 2
-        assert not users & {0, provider.ground.uid}
+        assert not users & {0, provider.data_dir.uid}
         assert (await first.exec(["sh", "-ec", "id -u; umask 077; mkdir /shared/a; echo by first > /shared/a/file"])).ok
         assert (await second.exec(["sh", "-ec", "cat /shared/a/file; echo by second >> /shared/a/file"])).ok
         assert await first.files.read("/shared/a/file") == b"by first\nby second\n"
-        assert owners(provider.ground.volumes / "shared" / "files") == {provider.ground.uid}
-        assert owners(provider.ground.box("first") / "upper") == {provider.ground.uid}
+        assert owners(provider.data_dir.volumes / "shared" / "files") == {provider.data_dir.uid}
+        assert owners(provider.data_dir.box("first") / "upper") == {provider.data_dir.uid}
         for box in (first, second):
             assert (await box.exec(["sh", "-c", REOPENS])).text == "told\n"
             kept = await box.spawn(["sh", "-c", REOPENS])
@@ -94,7 +94,7 @@ async def test_a_folder_of_the_machine_is_shared_as_before(tmp_path: Path) -> No
         for box in boxes:
             assert (await box.exec(["sh", "-ec", "echo x >> /folder/made; echo x >> /folder/open"])).ok
             await box.delete()
-        assert (folder / "made").stat().st_uid == provider.ground.uid
+        assert (folder / "made").stat().st_uid == provider.data_dir.uid
         assert (folder / "open").stat().st_uid == 0
 
 
@@ -105,10 +105,10 @@ async def test_a_box_of_before_goes_on_and_becomes_another_user_when_it_starts_a
         provider._launcher.maps = False  # as before
         box = await provider.create(BoxSpec(), id="older")
         await box.files.write("file", b"text")
-        assert await user_of(provider, box) == provider.ground.uid
+        assert await user_of(provider, box) == provider.data_dir.uid
     async with LocalProvider(tmp_path / "home") as provider:
         box = await provider.attach("older")
-        assert await user_of(provider, box) == provider.ground.uid
+        assert await user_of(provider, box) == provider.data_dir.uid
         assert (await box.exec(["sh", "-c", REOPENS])).text == "told\n"
         kept = await box.spawn(["sh", "-c", REOPENS])
         assert await kept.wait(30) == 0
@@ -117,7 +117,7 @@ async def test_a_box_of_before_goes_on_and_becomes_another_user_when_it_starts_a
         await fork.delete()
         await box.stop()
         await box.start()
-        assert await user_of(provider, box) != provider.ground.uid
+        assert await user_of(provider, box) != provider.data_dir.uid
         await box.files.write("file", b"more")
         assert await box.files.read("file") == b"more"
         await box.delete()

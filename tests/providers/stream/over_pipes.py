@@ -72,7 +72,7 @@ class PipesProvider(ProcessProvider):
         self._links: dict[str, StreamLink] = {}
 
     def link(self, id: str) -> StreamLink:
-        folder = self.ground.box(id)
+        folder = self.data_dir.box(id)
 
         async def verdict() -> BoxError | None:
             if not folder.exists():

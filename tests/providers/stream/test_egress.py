@@ -16,7 +16,7 @@ from holdfast.boxes.errors import BoxConflict
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Traffic
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.stream import let_out
-from holdfast.testing.provider_suite.ground import exactly, rest
+from holdfast.testing.provider_suite.base import exactly, rest
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import frames
-from holdfast.testing.provider_suite.ground import all_of, appears, ends, number_in, prints, sh
+from holdfast.testing.provider_suite.base import all_of, appears, ends, number_in, prints, sh
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 20.0
@@ -119,7 +119,7 @@ async def test_whoever_waits_in_a_box_that_stops_or_goes_is_told_so(provider: Pi
 def _guest_link(provider: PipesProvider) -> Any:
     from holdfast.providers.host.link import Link
 
-    return Link("one", provider.ground.box("one"))
+    return Link("one", provider.data_dir.box("one"))
 
 
 async def test_a_file_that_was_being_written_is_not_there_by_halves(provider: PipesProvider, box: Box) -> None:

@@ -10,7 +10,7 @@ from tests.providers.stream.over_pipes import PipesProvider
 
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.ground import Reopen
+from holdfast.testing.provider_suite.base import Reopen
 
 
 class TestStream(ProviderSuite):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.providers.docker.engine import DEFAULT_ADDRESS, DockerHost
-from holdfast.providers.docker.ground import ground_of
+from holdfast.providers.docker.namespace import namespace_of
 from holdfast.providers.docker.provider import DockerProvider
 
-__all__ = ["DEFAULT_ADDRESS", "DockerHost", "DockerProvider", "ground_of"]
+__all__ = ["DEFAULT_ADDRESS", "DockerHost", "DockerProvider", "namespace_of"]

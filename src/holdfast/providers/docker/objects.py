@@ -20,8 +20,8 @@ from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.boxes.spec import BoxSpec
 
-GROUND: Final = "holdfast.docker.ground"
-"""Whose it is: a home of Holdfast's has a ground of its own, and leaves that of others alone."""
+NAMESPACE: Final = "holdfast.docker.ground"
+"""The namespace it belongs to. The label is older than the word, and stays so that objects are found again."""
 KIND: Final = "holdfast.docker.kind"
 BOX: Final = "holdfast.docker.box"
 RECORD: Final = "holdfast.docker.record"
@@ -106,16 +106,16 @@ def is_forsaken(label: str | None, me: Maker, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    ground: str
+    namespace: str
 
     def labels(self, kind: str, **more: str) -> dict[str, str]:
-        return {GROUND: self.ground, KIND: kind, **more}
+        return {NAMESPACE: self.namespace, KIND: kind, **more}
 
     def box(self, id: str) -> str:
-        return f"holdfast-{self.ground}-{id}"
+        return f"holdfast-{self.namespace}-{id}"
 
     def helper(self, nonce: str) -> str:
-        return f"holdfast-{self.ground}.helper.{nonce}"
+        return f"holdfast-{self.namespace}.helper.{nonce}"
 
     def change(self, id: str, number: int) -> str:
         return f"{self.box(id)}.change.{number}"
@@ -124,7 +124,7 @@ class Names:
         return f"{self.box(id)}.part.{number}"
 
     def volume(self, name: str) -> str:
-        return f"holdfast-{self.ground}.volume.{name}"
+        return f"holdfast-{self.namespace}.volume.{name}"
 
     def kept(self, nonce: str) -> str:
         """An image that is nobody's any more, while a box is made of it."""
@@ -132,10 +132,10 @@ class Names:
 
     @property
     def kept_prefix(self) -> str:
-        return f"holdfast-{self.ground}/kept:"
+        return f"holdfast-{self.namespace}/kept:"
 
     def snapshot(self, id: str) -> str:
-        return f"holdfast-{self.ground}/snapshot:{id}"
+        return f"holdfast-{self.namespace}/snapshot:{id}"
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

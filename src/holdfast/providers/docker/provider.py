@@ -43,13 +43,13 @@ from holdfast.providers.docker.box import DockerBox, workdir_of
 from holdfast.providers.docker.changes import Changes
 from holdfast.providers.docker.egress import ServerEgress
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, told
-from holdfast.providers.docker.ground import check_ground
 from holdfast.providers.docker.images import DockerImages, resolve_image
+from holdfast.providers.docker.namespace import check_namespace
 from holdfast.providers.docker.objects import (
     BOX,
-    GROUND,
     KIND,
     MAKER,
+    NAMESPACE,
     RECORD,
     SNAPSHOT_KIND,
     BoxRecord,
@@ -96,7 +96,7 @@ class _Held:
 
 
 class DockerProvider(Provider):
-    """Boxes at one daemon. `ground` tells them from those of other homes at the same daemon."""
+    """Boxes at one daemon. `namespace` tells them from those of other homes at the same daemon."""
 
     name = "docker"
     snapshot_kind = SNAPSHOT_KIND
@@ -108,14 +108,14 @@ class DockerProvider(Provider):
         self,
         host: DockerHost | None = None,
         *,
-        ground: str,
+        namespace: str,
         runtime: str | None = None,
         image: str | None = None,
         egress: Egress | None = None,
     ) -> None:
-        check_ground(ground)
+        check_namespace(namespace)
         self.engine = Engine(host or DockerHost())
-        self.names = Names(ground)
+        self.names = Names(namespace)
         self.oci_runtime = runtime
         """Of the daemon: runc, runsc, kata; None for its own choice."""
         self.default_image = image
@@ -409,7 +409,12 @@ class DockerProvider(Provider):
         labels = (found.get("Config") or {}).get("Labels") or {}
         record = BoxRecord.from_text(labels.get(RECORD, ""))
         power = containers.power_of(str(found["State"]["Status"]))
-        if record is None or labels.get(GROUND) != self.names.ground or labels.get(KIND) != Kind.BOX or power is None:
+        if (
+            record is None
+            or labels.get(NAMESPACE) != self.names.namespace
+            or labels.get(KIND) != Kind.BOX
+            or power is None
+        ):
             raise BoxNotFound(missing)
         return record, power, found
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 from holdfast.boxes.errors import BoxError, BoxUnreachable, CannotIsolate
 from holdfast.providers.docker import guest_python
 from holdfast.providers.docker.engine import Engine, EngineProblem, told
-from holdfast.providers.docker.objects import GROUND, KIND, MAKER, NONCE, RECORD, Kind, Maker, Names, is_forsaken
+from holdfast.providers.docker.objects import KIND, MAKER, NAMESPACE, NONCE, RECORD, Kind, Maker, Names, is_forsaken
 from holdfast.time_limit import time_limit
 
 PLACE: Final = guest_python.PLACE
@@ -37,7 +37,7 @@ _LARGEST_TOLD: Final = 1 << 20
 _VERSION: Final = 1
 _OLD_SECONDS: Final = 30 * 24 * 3600.0
 _COMMON: Final = "common"
-"""The ground of what all homes at a daemon share."""
+"""The namespace of what all homes at a daemon share."""
 _MACHINES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
@@ -124,7 +124,7 @@ async def sweep(engine: Engine, me: Maker) -> list[str]:
 
 async def _make(engine: Engine, marker: str) -> Runtime:
     nonce = secrets.token_hex(8)
-    labels = {GROUND: _COMMON, KIND: Kind.GUEST, MAKER: str(Maker.this())}
+    labels = {NAMESPACE: _COMMON, KIND: Kind.GUEST, MAKER: str(Maker.this())}
     archive, python = await asyncio.to_thread(guest_python.pack, _sources(), "guest")
     runtime = Runtime(f"{marker}.{nonce}", python)
     await engine.create_volume(runtime.volume, labels)

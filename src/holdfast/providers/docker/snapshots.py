@@ -37,7 +37,7 @@ _DIGEST: Final = 32
 
 
 class Snapshots:
-    """Of one ground at one daemon."""
+    """Of one namespace at one daemon."""
 
     def __init__(self, engine: Engine, names: Names, provider: str) -> None:
         self._engine = engine

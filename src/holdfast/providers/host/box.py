@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class LocalBox(GuestBox):
     def __init__(self, provider: GuestProvider, info: BoxInfo) -> None:
-        folder = provider.ground.box(info.id)
+        folder = provider.data_dir.box(info.id)
         self.link = Link(info.id, folder, info.created_at)
         self.link.wake = self._wake
         self._look = Link(info.id, folder, info.created_at)

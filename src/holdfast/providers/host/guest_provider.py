@@ -43,8 +43,7 @@ from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.guest_answers import GuestRefused, number_in
 from holdfast.providers.host import layer_copy, layers, limits, volumes
 from holdfast.providers.host.box import LocalBox
-from holdfast.providers.host.disk_guard import NOTE
-from holdfast.providers.host.ground import (
+from holdfast.providers.host.data_dir import (
     CREATING,
     DELETING,
     HELD,
@@ -53,11 +52,12 @@ from holdfast.providers.host.ground import (
     SEALING,
     BoxImage,
     BoxRecord,
-    Ground,
+    DataDir,
     measure,
     remove_tree,
     updated,
 )
+from holdfast.providers.host.disk_guard import NOTE
 from holdfast.providers.host.guest_handles import Pulses
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.link import PAUSED, Link
@@ -92,14 +92,14 @@ class GuestProvider(Provider):
     other_user: bool = False
     """Whether processes in boxes are of another user than this one."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
+    def __init__(self, data_dir: DataDir) -> None:
+        self.data_dir = data_dir
         self._disk: ThreadPoolExecutor | None = None
         self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1) + 2)
         self._watch: FileWatch | None = None
         self._pulses = Pulses()
         self._background: set[asyncio.Task[Any]] = set()
-        self._trash = Trash(ground, self.on_disk, self._later)
+        self._trash = Trash(data_dir, self.on_disk, self._later)
 
     @property
     def watch(self) -> FileWatch:
@@ -165,7 +165,7 @@ class GuestProvider(Provider):
 
     def recover(self, record: BoxRecord) -> BoxRecord:
         """Put a box that does not run in order before it is started."""
-        return layers.recover(self.ground, record)
+        return layers.recover(self.data_dir, record)
 
     async def seal(self, link: Link) -> bool:
         """Make the files of a box that runs read-only for everybody, for good. False where somebody writes to them."""
@@ -195,7 +195,7 @@ class GuestProvider(Provider):
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec)
-        with contextlib.nullcontext() if spec.image is None else self.ground.layers_kept():
+        with contextlib.nullcontext() if spec.image is None else self.data_dir.layers_kept():
             first, image = self.beginning(spec)
             begun = self._begin(spec, id, labels or {}, first, None, image)
         return await self._complete(begun)
@@ -203,10 +203,10 @@ class GuestProvider(Provider):
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
         self.check(spec)
-        with self.ground.layers_kept():
-            manifest = layers.read_manifest(self.ground, snapshot)
+        with self.data_dir.layers_kept():
+            manifest = layers.read_manifest(self.data_dir, snapshot)
             for layer in manifest.layers:
-                if not (self.ground.layers / layer / "files").is_dir():
+                if not (self.data_dir.layers / layer / "files").is_dir():
                     raise WrongSnapshot(f"snapshot {snapshot} is damaged: its layer {layer} is missing")
             if spec.image is not None and manifest.image is None:
                 raise WrongSnapshot(
@@ -230,19 +230,19 @@ class GuestProvider(Provider):
             raise InvalidSpec(f"{id!r} cannot be the id of a box: lower case letters, digits and -, at most 63")
         check_labels(labels)
         record = updated(
-            self.ground.new_record(id, spec, labels, now_ms()),
+            self.data_dir.new_record(id, spec, labels, now_ms()),
             layers=own_layers,
             began=len(own_layers),
             snapshot=snapshot,
             head=snapshot,
             image=image,
         )
-        folder = self.ground.box(id)
+        folder = self.data_dir.box(id)
         try:
             folder.mkdir(mode=0o711)
         except FileExistsError:
             raise BoxConflict(f"there is a local box {id} already") from None
-        lock = self.ground.try_lock(id)
+        lock = self.data_dir.try_lock(id)
         if lock is None:
             raise BoxConflict(f"somebody else is making box {id}")
         try:
@@ -250,11 +250,11 @@ class GuestProvider(Provider):
             folder.chmod(0o711)
             (folder / "processes").mkdir(mode=0o700)
             self.prepare_files(record)
-            self.ground.write(record)
+            self.data_dir.write(record)
             if POOL in labels:
                 (folder / PREPARED).touch(mode=0o600)
         except OSError as error:
-            self.ground.discard(folder)
+            self.data_dir.discard(folder)
             os.close(lock)
             raise NoSpace(f"box {id} cannot be made: {error}", hint=DISK_HINT) from None
         return record, lock
@@ -264,13 +264,13 @@ class GuestProvider(Provider):
         self.check(spec)
         check_labels(labels)
         _check_id(id, self.name)
-        async with self.ground.locked(id):
+        async with self.data_dir.locked(id):
             record = self._record(id)
             if record.labels.get(POOL) != spec.hash:
                 raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
             changed = updated(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
-            self.ground.write(changed)
-            link = Link(id, self.ground.box(id), created_at)
+            self.data_dir.write(changed)
+            link = Link(id, self.data_dir.box(id), created_at)
             if self._power(link) is not Power.RUNNING:
                 raise BoxStopped(f"box {id} died before it was handed over")
             # Its guest hears of it with the first request: its idle time began now, its folders are as old as it is.
@@ -278,13 +278,13 @@ class GuestProvider(Provider):
         return LocalBox(self, BoxInfo(id, self.name, spec, changed.labels, Power.RUNNING, created_at, record.snapshot))
 
     def prepare_files(self, record: BoxRecord) -> None:
-        folder = self.ground.box(record.id)
-        self.ground.make_folder(folder / "upper")
-        self.ground.make_folder(folder / "work", 0o700)
+        folder = self.data_dir.box(record.id)
+        self.data_dir.make_folder(folder / "upper")
+        self.data_dir.make_folder(folder / "work", 0o700)
 
     async def _complete(self, begun: tuple[BoxRecord, int]) -> Box:
         record, lock = begun
-        folder = self.ground.box(record.id)
+        folder = self.data_dir.box(record.id)
         try:
             try:
                 await self._bring_up(record)
@@ -298,11 +298,11 @@ class GuestProvider(Provider):
 
     async def _take_down(self, id: str) -> int:
         """End a box and remove it. It is locked, or was never whole."""
-        link = Link(id, self.ground.box(id))
+        link = Link(id, self.data_dir.box(id))
         await self.end(link)
         self._pulses.forget(id)
         self.release(id)
-        moved = self.ground.discard(self.ground.box(id))
+        moved = self.data_dir.discard(self.data_dir.box(id))
         return await self._trash.remove([moved] if moved else [])
 
     async def end(self, link: Link) -> None:
@@ -311,7 +311,7 @@ class GuestProvider(Provider):
     async def _bring_up(self, record: BoxRecord) -> None:
         """Start the guest and hear from it. Only so many at once: more would make each slower, and none faster."""
         async with self._starts:
-            link = Link(record.id, self.ground.box(record.id), record.created_at)
+            link = Link(record.id, self.data_dir.box(record.id), record.created_at)
             self._forget_seal(record.id)
             # The kernel takes longer to move a process than to start one: it does so while the rest goes on.
             confining = asyncio.ensure_future(self.confine(record, await self.launch(record)))
@@ -335,7 +335,7 @@ class GuestProvider(Provider):
 
     def start_log(self, id: str) -> str:
         try:
-            with (self.ground.box(id) / "start.log").open("rb") as log:  # what a box says there is not bounded
+            with (self.data_dir.box(id) / "start.log").open("rb") as log:  # what a box says there is not bounded
                 return log.read(_LOG_BYTES).decode("utf-8", "replace").strip()
         except OSError:
             return ""
@@ -348,7 +348,7 @@ class GuestProvider(Provider):
             self.name,
             record.spec,
             record.labels,
-            self._power(Link(record.id, self.ground.box(record.id))),
+            self._power(Link(record.id, self.data_dir.box(record.id))),
             record.created_at,
             record.snapshot,
         )
@@ -371,14 +371,14 @@ class GuestProvider(Provider):
         return True
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        records = sorted(self.ground.records(), key=lambda record: (record.created_at, record.id))
+        records = sorted(self.data_dir.records(), key=lambda record: (record.created_at, record.id))
         return [self.describe(record) for record in records if matches(record.labels, labels or {})]
 
     def _record(self, id: str) -> BoxRecord:
         _check_id(id, self.name)
-        if not self.ground.whole(id):
+        if not self.data_dir.whole(id):
             raise BoxNotFound(f"there is no {self.name} box {id}")
-        return self.ground.read(id)
+        return self.data_dir.read(id)
 
     async def attach(self, id: str) -> Box:
         return LocalBox(self, self.describe(self._record(id)))
@@ -405,7 +405,7 @@ class GuestProvider(Provider):
         """Alone at a whole box."""
         try:
             self._record(id)
-            async with self.ground.locked(id):
+            async with self.data_dir.locked(id):
                 yield self._record(id)
         except BoxNotFound:
             raise BoxGone(f"box {id} is gone") from None
@@ -416,7 +416,7 @@ class GuestProvider(Provider):
             await to_the_end(self._stop(id))
 
     async def _stop(self, id: str) -> None:
-        link = Link(id, self.ground.box(id))
+        link = Link(id, self.data_dir.box(id))
         await self._resume(link)
         with contextlib.suppress(BoxStopped, BoxUnreachable, GuestRefused):
             await link.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 1)
@@ -430,7 +430,7 @@ class GuestProvider(Provider):
 
         What was killed just now may take a moment to let go of its files.
         """
-        folder = self.ground.box(link.box)
+        folder = self.data_dir.box(link.box)
         (folder / SEALING).touch()
         for _ in range(_SEAL_TRIES):
             if await self.seal(link):
@@ -442,12 +442,12 @@ class GuestProvider(Provider):
 
     def _forget_seal(self, id: str) -> None:
         for name in (SEALING, SEALED):
-            (self.ground.box(id) / name).unlink(missing_ok=True)
+            (self.data_dir.box(id) / name).unlink(missing_ok=True)
 
     async def start_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
         async with self._alone(id) as record:
-            link = Link(id, self.ground.box(id))
+            link = Link(id, self.data_dir.box(id))
             if not await self._is_up(link):
                 await self._start(record)
             elif link.paused:
@@ -464,7 +464,7 @@ class GuestProvider(Provider):
     async def pause_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.PAUSE)
         async with self._alone(id):
-            link = Link(id, self.ground.box(id))
+            link = Link(id, self.data_dir.box(id))
             if not await self._is_up(link):
                 raise BoxStopped(f"box {id} is stopped", hint="there is nothing to pause")
             if not link.paused:
@@ -472,7 +472,7 @@ class GuestProvider(Provider):
 
     async def _pause(self, link: Link) -> None:
         """Marked before it is held: what is held without a mark was forgotten by whoever copied it."""
-        (self.ground.box(link.box) / PAUSED).touch()
+        (self.data_dir.box(link.box) / PAUSED).touch()
         try:
             await self.hold(link.box)
         except BaseException:
@@ -482,17 +482,17 @@ class GuestProvider(Provider):
     async def _resume(self, link: Link) -> None:
         if link.paused:
             await self.go_on(link.box)
-            (self.ground.box(link.box) / PAUSED).unlink(missing_ok=True)
+            (self.data_dir.box(link.box) / PAUSED).unlink(missing_ok=True)
 
     async def _start(self, record: BoxRecord) -> None:
-        (self.ground.box(record.id) / PAUSED).unlink(missing_ok=True)  # of a box that ended while it was held
+        (self.data_dir.box(record.id) / PAUSED).unlink(missing_ok=True)  # of a box that ended while it was held
         await self._up_or_down(self.recover(record))
 
     async def _up_or_down(self, record: BoxRecord) -> None:
         try:
             await self._bring_up(record)
         except BaseException:
-            await to_the_end(self.end(Link(record.id, self.ground.box(record.id))))
+            await to_the_end(self.end(Link(record.id, self.data_dir.box(record.id))))
             raise
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None:
@@ -501,13 +501,13 @@ class GuestProvider(Provider):
         require(self.name, self.capabilities, Capability.NETWORK_LIVE, *needed(BoxSpec(network=policy)))
         async with self._alone(id) as record:
             changed = updated(record, spec=replace(record.spec, network=policy))
-            self.ground.write(changed)
-            link = Link(id, self.ground.box(id))
+            self.data_dir.write(changed)
+            link = Link(id, self.data_dir.box(id))
             try:
                 if link.alive():
                     await self.let_out(link, changed)
             except BaseException:
-                self.ground.write(record)
+                self.data_dir.write(record)
                 raise
 
     async def open_door(self, id: str) -> None:
@@ -517,11 +517,11 @@ class GuestProvider(Provider):
         )
 
     async def remove(self, id: str) -> int:
-        if not _ID.fullmatch(id) or not self.ground.box(id).exists():
+        if not _ID.fullmatch(id) or not self.data_dir.box(id).exists():
             return 0
         try:
-            async with self.ground.locked(id):
-                folder = self.ground.box(id)
+            async with self.data_dir.locked(id):
+                folder = self.data_dir.box(id)
                 if not folder.exists():
                     return 0
                 (folder / DELETING).touch()
@@ -538,34 +538,34 @@ class GuestProvider(Provider):
             return await to_the_end(self._snapshot(record, labels))
 
     async def _snapshot(self, record: BoxRecord, labels: Mapping[str, str]) -> Snapshot:
-        ground = self.ground
-        with ground.layers_kept():
+        data_dir = self.data_dir
+        with data_dir.layers_kept():
             # A box that sleeps often would keep all that it ever overwrote, a layer for each sleep.
             deepest = layers.DEEPEST_ASLEEP if HIBERNATION in labels else layers.DEEPEST
             record, own_layers = await self._freeze(record, deepest)
-            snapshot = await self.on_disk(layers.write_snapshot, ground, record, own_layers, labels)
-            ground.write(updated(record, head=snapshot.id))
+            snapshot = await self.on_disk(layers.write_snapshot, data_dir, record, own_layers, labels)
+            data_dir.write(updated(record, head=snapshot.id))
         return snapshot
 
     async def _freeze(self, record: BoxRecord, deepest: int) -> tuple[BoxRecord, tuple[str, ...]]:
         """Layers with all that a box holds now. It is locked, and so are the layers, until something refers to them."""
-        ground = self.ground
-        link = Link(record.id, ground.box(record.id))
+        data_dir = self.data_dir
+        link = Link(record.id, data_dir.box(record.id))
         running = await self._is_up(link)
         if not running:
             record = self.recover(record)
-        if not layers.changed(ground, record):
+        if not layers.changed(data_dir, record):
             return record, record.layers
         # Only what nobody can write to is frozen as it is. Anything else is copied, and the copy is nobody's to write.
         if not (await self._idle(link) and await self._seal(link) if running else self._is_sealed(record.id)):
             return record, (*record.layers, await self._copy_top(record, running))
         if running:
             await self.end(link)
-        record = layers.freeze_top(ground, record)
+        record = layers.freeze_top(data_dir, record)
         if len(record.layers) > deepest:
             try:
-                record = await self.on_disk(layers.merge, ground, record, deepest)
-                ground.write(record)
+                record = await self.on_disk(layers.merge, data_dir, record, deepest)
+                data_dir.write(record)
             except (OSError, RecursionError) as error:  # deeper than we can walk, say: it has its layers as they are
                 log.warning("the layers of box %s are not merged: %s", record.id, error)
         if running:
@@ -580,7 +580,7 @@ class GuestProvider(Provider):
         return number_in(answer, "processes") == 0 and number_in(answer, "connections") == 0
 
     def _is_sealed(self, id: str) -> bool:
-        return (self.ground.box(id) / SEALED).exists()
+        return (self.data_dir.box(id) / SEALED).exists()
 
     async def _copy_top(self, record: BoxRecord, running: bool) -> str:
         """A layer with what a box has written, which may be changed after. What runs is held still meanwhile."""
@@ -589,12 +589,12 @@ class GuestProvider(Provider):
             async with self.held_still(record.id) if running else contextlib.nullcontext():
                 return await self.copy_files(source, target)
 
-        return await layer_copy.copy_top(self.ground, record.id, copy, self.on_disk, running=running)
+        return await layer_copy.copy_top(self.data_dir, record.id, copy, self.on_disk, running=running)
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:
-        link = Link(id, self.ground.box(id))
-        (self.ground.box(id) / HELD).touch()
+        link = Link(id, self.data_dir.box(id))
+        (self.data_dir.box(id) / HELD).touch()
         try:
             try:
                 # Not by halves. A process can arrange for its own awakening; then its files change, which is noticed.
@@ -609,13 +609,13 @@ class GuestProvider(Provider):
     async def _let_go(self, link: Link) -> None:
         with contextlib.suppress(BoxStopped):  # nothing runs there any more
             await link.ask({"op": "kill_all", "number": 18})
-        (self.ground.box(link.box) / HELD).unlink(missing_ok=True)
+        (self.data_dir.box(link.box) / HELD).unlink(missing_ok=True)
 
     async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
         require(self.name, self.capabilities, Capability.FORK)
         # Without a snapshot in between: nothing would be left to forget it where we died.
         async with self._alone(id) as record:
-            with self.ground.layers_kept():
+            with self.data_dir.layers_kept():
                 record, own_layers = await to_the_end(self._freeze(record, layers.DEEPEST))
                 begun = self._begin(record.spec, new or new_id("b"), labels, own_layers, None, record.image)
         return await self._complete(begun)
@@ -626,20 +626,20 @@ class GuestProvider(Provider):
         task.add_done_callback(self._background.discard)
 
     async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
-        found = await self.on_disk(layers.manifests, self.ground)
+        found = await self.on_disk(layers.manifests, self.data_dir)
         return [each.snapshot for each in found if matches(each.snapshot.labels, labels or {})]
 
     async def snapshot(self, id: str) -> Snapshot:
-        return layers.read_manifest(self.ground, id).snapshot
+        return layers.read_manifest(self.data_dir, id).snapshot
 
     async def delete_snapshot(self, id: str) -> int:
-        layers.forget_snapshot(self.ground, id)
+        layers.forget_snapshot(self.data_dir, id)
         return await self._collect()
 
     async def _collect(self) -> int:
         """Remove layers that nothing needs. Where somebody takes a snapshot all the while, a later sweep does."""
         for _ in range(_COLLECT_TRIES):
-            moved = await self.on_disk(layers.collect, self.ground)
+            moved = await self.on_disk(layers.collect, self.data_dir)
             if moved is not None:
                 return await self._trash.remove(moved)
             await asyncio.sleep(_COLLECT_PAUSE)
@@ -647,14 +647,14 @@ class GuestProvider(Provider):
 
     async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
         require(self.name, self.capabilities, Capability.EXPORT)
-        layers.read_manifest(self.ground, id)
+        layers.read_manifest(self.data_dir, id)
         read, write = os.pipe2(os.O_CLOEXEC)
         pipe = Pipe(read)
         pipe.widen()
 
         def export() -> None:
             with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as out:
-                layers.export(self.ground, id, out)
+                layers.export(self.data_dir, id, out)
 
         exporting = on_own_thread(export)
         try:
@@ -672,7 +672,7 @@ class GuestProvider(Provider):
 
         def take() -> Snapshot:
             with io.open(read, "rb", buffering=1 << 18) as source:  # noqa: UP020
-                return layers.import_(self.ground, source)
+                return layers.import_(self.data_dir, source)
 
         taking = on_own_thread(take)
         try:
@@ -689,14 +689,14 @@ class GuestProvider(Provider):
 
     async def create_volume(self, name: str) -> Volume:
         require(self.name, self.capabilities, Capability.VOLUMES)
-        return volumes.create(self.ground, name)
+        return volumes.create(self.data_dir, name)
 
     async def volumes(self) -> list[Volume]:
-        return volumes.all_volumes(self.ground)
+        return volumes.all_volumes(self.data_dir)
 
     async def delete_volume(self, name: str) -> int:
         require(self.name, self.capabilities, Capability.VOLUMES)
-        moved = await self.on_disk(volumes.delete, self.ground, name)
+        moved = await self.on_disk(volumes.delete, self.data_dir, name)
         return await self._trash.remove([moved] if moved else [])
 
     # --- housekeeping ---
@@ -704,13 +704,13 @@ class GuestProvider(Provider):
     async def sweep(self, keep: Collection[str] | None = None) -> Swept:
         removed: list[str] = []
         freed = 0
-        for id in self.ground.ids():
+        for id in self.data_dir.ids():
             why = self._why_remove(id, keep)
             if why is None and not await self.on_disk(self.ails, id):
                 continue
             lock = None
             with contextlib.suppress(BoxNotFound):
-                lock = self.ground.try_lock(id)
+                lock = self.data_dir.try_lock(id)
             if lock is None:
                 continue  # somebody is at it
             try:
@@ -725,14 +725,14 @@ class GuestProvider(Provider):
             finally:
                 os.close(lock)
         freed += await self._collect()
-        for folder in (self.ground.volumes, self.ground.runtime):
-            await self.on_disk(self.ground.tidy, folder)
+        for folder in (self.data_dir.volumes, self.data_dir.runtime):
+            await self.on_disk(self.data_dir.tidy, folder)
         freed += await self._trash.clear()
         removed += await self.on_disk(self.sweep_machine)
         return Swept(tuple(removed), freed)
 
     def _why_remove(self, id: str, keep: Collection[str] | None) -> str | None:
-        folder = self.ground.box(id)
+        folder = self.data_dir.box(id)
         if (folder / DELETING).exists():
             return "its deletion was cut short"
         if (folder / CREATING).exists() or not (folder / "box.json").exists():
@@ -743,17 +743,17 @@ class GuestProvider(Provider):
 
     def ails(self, id: str) -> bool:
         """Whether a whole box is not as it should be, unless somebody is at it: what died halfway leaves it so."""
-        folder = self.ground.box(id)
+        folder = self.data_dir.box(id)
         return (folder / HELD).exists() or self._is_half_sealed(id) or any(True for _ in _leftovers(folder))
 
     def _is_half_sealed(self, id: str) -> bool:
         """Whether somebody died while they ended a box: what runs there can perhaps not write any more."""
-        folder = self.ground.box(id)
+        folder = self.data_dir.box(id)
         return (folder / SEALING).exists() or (self._is_sealed(id) and Link(id, folder).alive())
 
     async def mend(self, id: str) -> None:
         """Undo what left a box ailing, or finish it. The box is locked."""
-        folder = self.ground.box(id)
+        folder = self.data_dir.box(id)
         for path in _leftovers(folder):
             await self.on_disk(remove_tree, path) if path.is_dir() else path.unlink(missing_ok=True)
         if self._is_half_sealed(id):
@@ -769,8 +769,8 @@ class GuestProvider(Provider):
         return []
 
     async def disk_use(self, id: str) -> int:
-        own = layers.own(self.ground, self.ground.read(id))
-        return sum([await self.on_disk(measure, folder) for folder in (self.ground.box(id), *own)])
+        own = layers.own(self.data_dir, self.data_dir.read(id))
+        return sum([await self.on_disk(measure, folder) for folder in (self.data_dir.box(id), *own)])
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
         steps = await self._diagnose_provider()
@@ -785,15 +785,15 @@ class GuestProvider(Provider):
 
     async def _diagnose_provider(self) -> list[Step]:
         begin = time.perf_counter()
-        there = self.ground.boxes.is_dir() and os.access(self.ground.boxes, os.W_OK)
+        there = self.data_dir.boxes.is_dir() and os.access(self.data_dir.boxes, os.W_OK)
         taken = (time.perf_counter() - begin) * 1000
         next_step = None if there else "make the folder writable for the server, and restart it"
-        return [Step("boxes folder", there, taken, str(self.ground.boxes), next_step)]
+        return [Step("boxes folder", there, taken, str(self.data_dir.boxes), next_step)]
 
     def over_disk_limit(self, id: str) -> str | None:
         """Why the processes of a box were ended, where it holds too much on disk."""
         try:
-            return (self.ground.box(id) / NOTE).read_text()
+            return (self.data_dir.box(id) / NOTE).read_text()
         except OSError:
             return None
 

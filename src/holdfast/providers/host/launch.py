@@ -164,7 +164,7 @@ class Launcher:
             self._process = None
 
 
-def stage_for(ground: Path) -> str:
+def stage_for(data_dir: Path) -> str:
     """Where a root server's launcher makes the boxes' folder reachable. It exists in the launcher's mount namespace
     alone; the name differs by home, so that what runs there can be told apart in a list of processes."""
-    return f"/run/holdfast/{hashlib.sha256(os.fsencode(ground)).hexdigest()[:16]}"
+    return f"/run/holdfast/{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]}"

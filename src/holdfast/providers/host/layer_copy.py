@@ -12,13 +12,13 @@ from typing import Any
 
 from holdfast.boxes.errors import BoxNotStill, FileProblem
 from holdfast.providers.host.beneath import FOLDER
-from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.host.layers import unfinished_layer
 from holdfast.threads.ids import new_id
 
 
 async def copy_top(
-    ground: Ground,
+    data_dir: DataDir,
     id: str,
     copy: Callable[[int, int], Awaitable[Mapping[str, Any]]],
     on_disk: Callable[[Callable[[], None]], Awaitable[None]],
@@ -33,14 +33,14 @@ async def copy_top(
     layer: str = new_id("l")
     making = ExitStack()
     try:
-        made = making.enter_context(unfinished_layer(ground))
-        ground.make_folder(made / "files")
+        made = making.enter_context(unfinished_layer(data_dir))
+        data_dir.make_folder(made / "files")
         with ExitStack() as descriptors:
-            source, target = (os.open(each, FOLDER) for each in (ground.box(id) / "upper", made / "files"))
+            source, target = (os.open(each, FOLDER) for each in (data_dir.box(id) / "upper", made / "files"))
             descriptors.callback(os.close, source)
             descriptors.callback(os.close, target)
             check_copied(id, await copy(source, target), running=running)
-        made.rename(ground.layers / layer)
+        made.rename(data_dir.layers / layer)
     finally:
         await on_disk(making.close)
     return layer

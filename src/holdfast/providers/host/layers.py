@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, Final
 from holdfast.boxes.errors import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.snapshots import Holding, Snapshot
 from holdfast.guest import tree
-from holdfast.providers.host.ground import (
+from holdfast.providers.host.data_dir import (
     BoxImage,
     BoxRecord,
+    DataDir,
     Emptied,
-    Ground,
     measure,
     remove_tree,
     updated,
@@ -95,12 +95,12 @@ class Manifest:
         )
 
 
-def read_manifest(ground: Ground, id: str) -> Manifest:
+def read_manifest(data_dir: DataDir, id: str) -> Manifest:
     """Raises `SnapshotNotFound`, `WrongSnapshot`."""
     if not id or "/" in id or id.startswith("."):
         raise SnapshotNotFound(f"there is no snapshot {id!r}")
     try:
-        manifest = Manifest.from_json(json.loads((ground.snapshots / f"{id}.json").read_bytes()))
+        manifest = Manifest.from_json(json.loads((data_dir.snapshots / f"{id}.json").read_bytes()))
     except FileNotFoundError:
         raise SnapshotNotFound(f"there is no local snapshot {id}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -110,88 +110,88 @@ def read_manifest(ground: Ground, id: str) -> Manifest:
     return manifest
 
 
-def manifests(ground: Ground) -> list[Manifest]:
+def manifests(data_dir: DataDir) -> list[Manifest]:
     """The oldest first."""
     found = []
-    for name in sorted(entry.name for entry in os.scandir(ground.snapshots) if entry.name.endswith(".json")):
+    for name in sorted(entry.name for entry in os.scandir(data_dir.snapshots) if entry.name.endswith(".json")):
         if not name.startswith("."):
             with contextlib.suppress(SnapshotNotFound, WrongSnapshot):
-                found.append(read_manifest(ground, name.removesuffix(".json")))
+                found.append(read_manifest(data_dir, name.removesuffix(".json")))
     return found
 
 
 # --- freezing ---------------------------------------------------------------------------------------------------------
 
 
-def recover(ground: Ground, record: BoxRecord) -> BoxRecord:
+def recover(data_dir: DataDir, record: BoxRecord) -> BoxRecord:
     """Finish or undo a freeze that was cut short. The box is locked and does not run."""
-    folder = ground.box(record.id)
+    folder = data_dir.box(record.id)
     freezing = record.freezing
     if freezing is not None:
-        if (ground.layers / freezing / "files").is_dir():
+        if (data_dir.layers / freezing / "files").is_dir():
             record = updated(record, layers=(*record.layers, freezing), freezing=None)
         else:
             with contextlib.suppress(OSError):
-                (ground.layers / freezing).rmdir()
+                (data_dir.layers / freezing).rmdir()
             record = updated(record, freezing=None)
-        _fresh_upper(ground, folder)
-        ground.write(record)
+        _fresh_upper(data_dir, folder)
+        data_dir.write(record)
     elif not (folder / "upper").is_dir() or not (folder / "work").is_dir():
-        _fresh_upper(ground, folder)
+        _fresh_upper(data_dir, folder)
     return record
 
 
-def _fresh_upper(ground: Ground, folder: Path) -> None:
+def _fresh_upper(data_dir: DataDir, folder: Path) -> None:
     if not (folder / "upper").is_dir():
-        ground.discard(folder / "work")
-        _make_at_once(ground, folder / "upper", 0o755)
+        data_dir.discard(folder / "work")
+        _make_at_once(data_dir, folder / "upper", 0o755)
     if not (folder / "work").is_dir():
-        _make_at_once(ground, folder / "work", 0o700)
+        _make_at_once(data_dir, folder / "work", 0o700)
 
 
-def _make_at_once(ground: Ground, path: Path, mode: int) -> None:
+def _make_at_once(data_dir: DataDir, path: Path, mode: int) -> None:
     """There with its owner, or not at all: a folder that is not the box's own would keep it from ever starting."""
     made = path.with_name(f".{path.name}")
-    ground.discard(made)
-    ground.make_folder(made, mode)
+    data_dir.discard(made)
+    data_dir.make_folder(made, mode)
     made.rename(path)
 
 
-def changed(ground: Ground, record: BoxRecord) -> bool:
+def changed(data_dir: DataDir, record: BoxRecord) -> bool:
     """Whether a box has written anything since its last layer."""
-    with os.scandir(ground.box(record.id) / "upper") as entries:
+    with os.scandir(data_dir.box(record.id) / "upper") as entries:
         return any(True for _ in entries)
 
 
-def freeze_top(ground: Ground, record: BoxRecord) -> BoxRecord:
+def freeze_top(data_dir: DataDir, record: BoxRecord) -> BoxRecord:
     """Make the upper folder of a box its topmost layer. A rename: as fast for much as for little.
 
     The box is sealed: no process, here or in another box, can write to that folder any more.
     """
-    folder = ground.box(record.id)
+    folder = data_dir.box(record.id)
     layer: str = new_id("l")
     record = updated(record, freezing=layer)
-    ground.write(record)
-    (ground.layers / layer).mkdir(mode=0o711)
-    (ground.layers / layer).chmod(0o711)
-    (folder / "upper").rename(ground.layers / layer / "files")
-    return recover(ground, record)
+    data_dir.write(record)
+    (data_dir.layers / layer).mkdir(mode=0o711)
+    (data_dir.layers / layer).chmod(0o711)
+    (folder / "upper").rename(data_dir.layers / layer / "files")
+    return recover(data_dir, record)
 
 
-def _new_layer(ground: Ground, fill: Callable[[Path], None]) -> str:
+def _new_layer(data_dir: DataDir, fill: Callable[[Path], None]) -> str:
     """Made aside, and then put in its place."""
     layer: str = new_id("l")
-    with unfinished_layer(ground) as made:
+    with unfinished_layer(data_dir) as made:
         fill(made / "files")
-        made.rename(ground.layers / layer)
+        made.rename(data_dir.layers / layer)
     return layer
 
 
 @contextlib.contextmanager
-def unfinished_layer(ground: Ground) -> Iterator[Path]:
+def unfinished_layer(data_dir: DataDir) -> Iterator[Path]:
     """A folder for a layer, under a lock that tells a sweep to leave it alone. To be renamed; else it is removed."""
-    made = ground.layers / f".{new_id('l')}"
-    with ground.layers_kept():
+    made = data_dir.layers / f".{new_id('l')}"
+    with data_dir.layers_kept():
         made.mkdir(mode=0o711)
         made.chmod(0o711)
         descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -199,38 +199,38 @@ def unfinished_layer(ground: Ground) -> Iterator[Path]:
     try:
         yield made
     finally:
-        moved = ground.discard(made)
+        moved = data_dir.discard(made)
         os.close(descriptor)
         if moved is not None:
             remove_tree(moved)
 
 
-def own(ground: Ground, record: BoxRecord) -> list[Path]:
+def own(data_dir: DataDir, record: BoxRecord) -> list[Path]:
     """The folders of what a box has added, and was frozen since."""
-    return [ground.layers / layer for layer in record.layers[record.began :]]
+    return [data_dir.layers / layer for layer in record.layers[record.began :]]
 
 
-def merge(ground: Ground, record: BoxRecord, deepest: int) -> BoxRecord:
+def merge(data_dir: DataDir, record: BoxRecord, deepest: int) -> BoxRecord:
     """The same files in fewer layers: the box's own, or all, where it began with many. Links, no copies. Blocks."""
     spared = record.began if record.began < deepest else 1
     above = list(record.layers[spared:])
-    merged = _new_layer(ground, lambda files: _merge(ground, above, files, keep_marks=True))
+    merged = _new_layer(data_dir, lambda files: _merge(data_dir, above, files, keep_marks=True))
     layers = (*record.layers[:spared], merged)
     return updated(record, layers=layers, began=min(record.began, len(layers)))
 
 
-def merge_into(ground: Ground, layers: Sequence[str], target: Path) -> None:
+def merge_into(data_dir: DataDir, layers: Sequence[str], target: Path) -> None:
     """The files of some layers, the lowest first, as those of one. What was deleted stays marked. Blocks."""
-    _merge(ground, list(layers), target, keep_marks=True)
+    _merge(data_dir, list(layers), target, keep_marks=True)
 
 
-def _merge(ground: Ground, layers: list[str], target: Path, *, keep_marks: bool) -> None:
-    ground.make_folder(target)
+def _merge(data_dir: DataDir, layers: list[str], target: Path, *, keep_marks: bool) -> None:
+    data_dir.make_folder(target)
     for layer in layers:
-        _lay_over(ground, ground.layers / layer / "files", target, keep_marks=keep_marks)
+        _lay_over(data_dir, data_dir.layers / layer / "files", target, keep_marks=keep_marks)
 
 
-def _lay_over(ground: Ground, source: Path, target: Path, *, keep_marks: bool) -> None:
+def _lay_over(data_dir: DataDir, source: Path, target: Path, *, keep_marks: bool) -> None:
     with os.scandir(source) as entries:
         found = list(entries)  # none stays open while we go deeper
     for entry in found:
@@ -251,7 +251,7 @@ def _lay_over(ground: Ground, source: Path, target: Path, *, keep_marks: bool) -
                 place.mkdir()
                 if opaque and keep_marks:
                     os.setxattr(place, _OPAQUE, b"y")
-            _lay_over(ground, Path(entry.path), place, keep_marks=keep_marks)
+            _lay_over(data_dir, Path(entry.path), place, keep_marks=keep_marks)
             place.chmod(stat.S_IMODE(status.st_mode))
             if os.geteuid() == 0:
                 os.chown(place, status.st_uid, status.st_gid)
@@ -270,62 +270,67 @@ def _is_opaque(path: str) -> bool:
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
-def write_snapshot(ground: Ground, record: BoxRecord, layers: tuple[str, ...], labels: Mapping[str, str]) -> Snapshot:
+def write_snapshot(
+    data_dir: DataDir, record: BoxRecord, layers: tuple[str, ...], labels: Mapping[str, str]
+) -> Snapshot:
     parent = record.head or record.snapshot
-    known = _layers_of(ground, parent)
-    size = sum(measure(ground.layers / layer) for layer in layers if layer not in OWN_LAYERS and layer not in known)
+    known = _layers_of(data_dir, parent)
+    size = sum(measure(data_dir.layers / layer) for layer in layers if layer not in OWN_LAYERS and layer not in known)
     snapshot = Snapshot(
         new_id("s"), "local", KIND, Holding.REFERENCE, record.id, parent, size, now_ms(), {**record.labels, **labels}
     )
-    write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, layers, record.image).to_json())
+    write_whole(data_dir.snapshots / f"{snapshot.id}.json", Manifest(snapshot, layers, record.image).to_json())
     return snapshot
 
 
-def _layers_of(ground: Ground, id: str | None) -> tuple[str, ...]:
+def _layers_of(data_dir: DataDir, id: str | None) -> tuple[str, ...]:
     if id is None:
         return ()
     try:
-        return read_manifest(ground, id).layers
+        return read_manifest(data_dir, id).layers
     except (SnapshotNotFound, WrongSnapshot):
         return ()
 
 
-def forget_snapshot(ground: Ground, id: str) -> None:
+def forget_snapshot(data_dir: DataDir, id: str) -> None:
     """What only it referred to is left for `collect`."""
-    read_manifest(ground, id)
-    (ground.snapshots / f"{id}.json").unlink(missing_ok=True)
+    read_manifest(data_dir, id)
+    (data_dir.snapshots / f"{id}.json").unlink(missing_ok=True)
 
 
-def collect(ground: Ground) -> list[Path] | None:
+def collect(data_dir: DataDir) -> list[Path] | None:
     """Move layers that no box and no snapshot refers to into the trash. Returns where they are now. Blocks.
 
     None where somebody is about to refer to a layer: ask again.
     """
-    with ground.layers_alone() as alone:
+    with data_dir.layers_alone() as alone:
         if not alone:
             return None
-        for path in (*ground.snapshots.glob(".*"), *ground.images.glob(".*")):  # whoever writes one holds the layers
+        for path in (
+            *data_dir.snapshots.glob(".*"),
+            *data_dir.images.glob(".*"),
+        ):  # whoever writes one holds the layers
             _unlink(str(path))
         needed = set(OWN_LAYERS)
-        for manifest in manifests(ground):
+        for manifest in manifests(data_dir):
             needed.update(manifest.layers)
-        for id in ground.ids():
-            needed.update(_needed_by(ground, id))
-        for named in image_documents(ground):
+        for id in data_dir.ids():
+            needed.update(_needed_by(data_dir, id))
+        for named in image_documents(data_dir):
             needed.update(named.get("layers", ()))
-        with os.scandir(ground.layers) as entries:
+        with os.scandir(data_dir.layers) as entries:
             unneeded = [Path(entry.path) for entry in entries if entry.name not in needed]
         return [
             moved
             for path in unneeded
-            if (not path.name.startswith(".") or _abandoned(path)) and (moved := ground.discard(path)) is not None
+            if (not path.name.startswith(".") or _abandoned(path)) and (moved := data_dir.discard(path)) is not None
         ]
 
 
-def _needed_by(ground: Ground, id: str) -> Iterator[str]:
+def _needed_by(data_dir: DataDir, id: str) -> Iterator[str]:
     """Read from disk whatever state the box is in: a layer too many costs room, one too few costs a box."""
     try:
-        document = json.loads((ground.box(id) / "box.json").read_bytes())
+        document = json.loads((data_dir.box(id) / "box.json").read_bytes())
     except (OSError, ValueError):
         return
     yield from document.get("layers", ())
@@ -333,9 +338,9 @@ def _needed_by(ground: Ground, id: str) -> Iterator[str]:
         yield document["freezing"]
 
 
-def image_documents(ground: Ground) -> Iterator[dict[str, Any]]:
+def image_documents(data_dir: DataDir) -> Iterator[dict[str, Any]]:
     """What is kept of each image. One that cannot be read is passed over."""
-    for path in sorted(ground.images.glob("*.json")):
+    for path in sorted(data_dir.images.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             document = json.loads(path.read_bytes())
             if isinstance(document, dict):
@@ -360,17 +365,17 @@ def _abandoned(path: Path) -> bool:
 # --- by value ---------------------------------------------------------------------------------------------------------
 
 
-def export(ground: Ground, id: str, out: BinaryIO) -> None:
+def export(data_dir: DataDir, id: str, out: BinaryIO) -> None:
     """A snapshot with all of its files. Blocks."""
-    manifest = read_manifest(ground, id)
+    manifest = read_manifest(data_dir, id)
     header = json.dumps(Manifest(manifest.snapshot, (), manifest.image).to_json()).encode()
     out.write(_MAGIC + header + b"\n")
-    flat = ground.trash / f"{_EXPORT}{new_id('x')}"
-    with ground.making_in(ground.trash):
+    flat = data_dir.trash / f"{_EXPORT}{new_id('x')}"
+    with data_dir.making_in(data_dir.trash):
         try:
-            with ground.layers_kept():
+            with data_dir.layers_kept():
                 above = [layer for layer in manifest.layers if layer not in (BASE, IMAGE_BASE)]
-                _merge(ground, above, flat, keep_marks=False)
+                _merge(data_dir, above, flat, keep_marks=False)
             tree.pack(str(flat), out)
         except BrokenPipeError:
             raise
@@ -380,7 +385,7 @@ def export(ground: Ground, id: str, out: BinaryIO) -> None:
             remove_tree(flat)
 
 
-def import_(ground: Ground, source: BinaryIO) -> Snapshot:
+def import_(data_dir: DataDir, source: BinaryIO) -> Snapshot:
     """Read what `export` wrote. Nobody vouches for it: it is unpacked without ever following a link. Blocks."""
     if source.read(len(_MAGIC)) != _MAGIC:
         raise WrongSnapshot("this is no exported snapshot", hint="export one: holdfast box snapshots --export ID")
@@ -394,37 +399,39 @@ def import_(ground: Ground, source: BinaryIO) -> Snapshot:
         raise WrongSnapshot(f"this is a snapshot of kind {told.kind}; local boxes are restored from {KIND}")
 
     def fill(files: Path) -> None:
-        ground.make_folder(files)
+        data_dir.make_folder(files)
         try:
             tree.unpack(source, str(files), links="anywhere")
         except tree.BadArchive as error:
             raise WrongSnapshot(f"the exported snapshot cannot be unpacked: {error}") from None
-        _give_all(ground, files)
+        _give_all(data_dir, files)
 
-    with ground.layers_kept():
-        layer = _new_layer(ground, fill)
-        size = measure(ground.layers / layer)
+    with data_dir.layers_kept():
+        layer = _new_layer(data_dir, fill)
+        size = measure(data_dir.layers / layer)
         labels = told.labels if isinstance(told.labels, dict) else {}
         snapshot = Snapshot(
             new_id("s"), "local", KIND, Holding.VALUE, str(told.box)[:64], None, size, now_ms(), dict(labels)
         )
         base = BASE if header.image is None else IMAGE_BASE
-        write_whole(ground.snapshots / f"{snapshot.id}.json", Manifest(snapshot, (base, layer), header.image).to_json())
+        write_whole(
+            data_dir.snapshots / f"{snapshot.id}.json", Manifest(snapshot, (base, layer), header.image).to_json()
+        )
     return snapshot
 
 
-def _give_all(ground: Ground, folder: Path) -> None:
-    ground.give(folder)
+def _give_all(data_dir: DataDir, folder: Path) -> None:
+    data_dir.give(folder)
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            ground.give(Path(parent) / name)
+            data_dir.give(Path(parent) / name)
 
 
-def clear_trash(ground: Ground, seconds: float) -> Emptied:
+def clear_trash(data_dir: DataDir, seconds: float) -> Emptied:
     """Remove what was taken away and not yet removed, and what was cut short on its way out. Blocks."""
-    with ground.alone_in(ground.trash) as alone, os.scandir(ground.trash) as entries:
+    with data_dir.alone_in(data_dir.trash) as alone, os.scandir(data_dir.trash) as entries:
         doomed = [Path(entry.path) for entry in entries if alone or not entry.name.startswith(_EXPORT)]
-        return ground.empty(doomed, seconds)
+        return data_dir.empty(doomed, seconds)
 
 
 def _unlink(path: str) -> None:

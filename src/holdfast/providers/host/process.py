@@ -39,7 +39,7 @@ from holdfast.boxes.process import (
 )
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, number_in
-from holdfast.providers.host.ground import write_whole
+from holdfast.providers.host.data_dir import write_whole
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.link import DEFAULT_SECONDS, Call, Link
 from holdfast.providers.output import Collected, Tail

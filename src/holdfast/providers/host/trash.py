@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.providers.host import layers
-from holdfast.providers.host.ground import Emptied, Ground
+from holdfast.providers.host.data_dir import DataDir, Emptied
 
 SECONDS: Final = 3.0
 """How long a removal may take at a time."""
@@ -23,8 +23,8 @@ InBackground = Callable[[Coroutine[Any, Any, Any]], None]
 
 
 class Trash:
-    def __init__(self, ground: Ground, on_disk: OnDisk, in_background: InBackground) -> None:
-        self._ground = ground
+    def __init__(self, data_dir: DataDir, on_disk: OnDisk, in_background: InBackground) -> None:
+        self._data_dir = data_dir
         self._on_disk = on_disk
         self._in_background = in_background
         self._clearing = asyncio.Lock()
@@ -33,7 +33,7 @@ class Trash:
         """Remove what is in the trash. Returns the bytes freed until now."""
         if not moved:
             return 0
-        emptied = await self._on_disk(self._ground.empty, moved, SECONDS)
+        emptied = await self._on_disk(self._data_dir.empty, moved, SECONDS)
         if not emptied.finished:
             self._in_background(self.clear())
         return emptied.freed
@@ -45,7 +45,7 @@ class Trash:
         async with self._clearing:
             freed = 0
             while True:
-                emptied = await self._on_disk(layers.clear_trash, self._ground, SECONDS)
+                emptied = await self._on_disk(layers.clear_trash, self._data_dir, SECONDS)
                 freed += emptied.freed
                 if emptied.finished:
                     return freed

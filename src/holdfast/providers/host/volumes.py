@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.boxes.errors import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
-from holdfast.providers.host.ground import Ground, remove_tree, write_whole
+from holdfast.providers.host.data_dir import DataDir, remove_tree, write_whole
 from holdfast.threads.ids import new_id, now_ms
 
 MOST: Final = 32
@@ -21,33 +21,33 @@ MOST: Final = 32
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def create(ground: Ground, name: str) -> Volume:
+def create(data_dir: DataDir, name: str) -> Volume:
     check_name(name, "volume")
-    with ground.making_in(ground.volumes):
-        return _create(ground, name)
+    with data_dir.making_in(data_dir.volumes):
+        return _create(data_dir, name)
 
 
-def _create(ground: Ground, name: str) -> Volume:
-    made = ground.volumes / f".{name}.{new_id('x')}"
+def _create(data_dir: DataDir, name: str) -> Volume:
+    made = data_dir.volumes / f".{name}.{new_id('x')}"
     made.mkdir(mode=0o711)
     made.chmod(0o711)
-    ground.make_folder(made / "files")
+    data_dir.make_folder(made / "files")
     volume = Volume(name, now_ms())
     write_whole(made / "volume.json", {"name": name, "createdAt": volume.created_at})
-    if (ground.volumes / name).exists():
+    if (data_dir.volumes / name).exists():
         remove_tree(made)
         raise VolumeExists(f"there is a volume {name} already")
     try:
-        made.rename(ground.volumes / name)
+        made.rename(data_dir.volumes / name)
     except OSError:
         remove_tree(made)
         raise VolumeExists(f"there is a volume {name} already") from None
     return volume
 
 
-def all_volumes(ground: Ground) -> list[Volume]:
+def all_volumes(data_dir: DataDir) -> list[Volume]:
     found = []
-    for entry in os.scandir(ground.volumes):
+    for entry in os.scandir(data_dir.volumes):
         if not entry.name.startswith("."):
             try:
                 told = json.loads((Path(entry.path) / "volume.json").read_bytes())
@@ -57,30 +57,30 @@ def all_volumes(ground: Ground) -> list[Volume]:
     return sorted(found, key=lambda volume: volume.name)
 
 
-def delete(ground: Ground, name: str) -> Path | None:
+def delete(data_dir: DataDir, name: str) -> Path | None:
     """Move a volume into the trash. Returns where it is now. Blocks."""
     check_name(name, "volume")
-    if not _is_there(ground, name):
+    if not _is_there(data_dir, name):
         raise VolumeNotFound(f"there is no volume {name}")
-    for record in ground.all_records():  # what is being created mounts it in a moment
+    for record in data_dir.all_records():  # what is being created mounts it in a moment
         if any(mount.volume == name for mount in record.spec.volumes):
             raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"delete the box first: {record.id}")
-    return ground.discard(ground.volumes / name)
+    return data_dir.discard(data_dir.volumes / name)
 
 
-def _is_there(ground: Ground, name: str) -> bool:
-    return (ground.volumes / name / "volume.json").exists()
+def _is_there(data_dir: DataDir, name: str) -> bool:
+    return (data_dir.volumes / name / "volume.json").exists()
 
 
-def require(ground: Ground, name: str) -> None:
-    if not _is_there(ground, name):
+def require(data_dir: DataDir, name: str) -> None:
+    if not _is_there(data_dir, name):
         raise VolumeNotFound(f"there is no volume {name}", hint=f"make it: holdfast volume create {name}")
 
 
-def check(ground: Ground, spec: BoxSpec, private: Path) -> None:
+def check(data_dir: DataDir, spec: BoxSpec, private: Path) -> None:
     """Refuse mounts that cannot be, or must not be, before anything is made."""
     for volume in spec.volumes:
-        require(ground, volume.volume)
+        require(data_dir, volume.volume)
     for mount in spec.mounts:
         _resolved(mount, private)
 
@@ -114,12 +114,12 @@ class Source:
         return f"folder{number}" if Path(self.root, *self.parts).is_dir() else f"file{number}"
 
 
-def sources(ground: Ground, spec: BoxSpec, private: Path) -> list[Source]:
+def sources(data_dir: DataDir, spec: BoxSpec, private: Path) -> list[Source]:
     """Everything that a box mounts. Sub-paths of volumes are made where they are missing."""
     found = []
     for volume in spec.volumes:
-        os.close(_open_volume(ground, volume))
-        root = str(ground.volumes / volume.volume / "files")
+        os.close(_open_volume(data_dir, volume))
+        root = str(data_dir.volumes / volume.volume / "files")
         parts = tuple(volume.subpath.split("/")) if volume.subpath else ()
         found.append(Source(root, parts, volume.path, volume.read_only))
     for mount in spec.mounts:
@@ -129,13 +129,13 @@ def sources(ground: Ground, spec: BoxSpec, private: Path) -> list[Source]:
     return found
 
 
-def _open_volume(ground: Ground, mount: VolumeMount) -> int:
+def _open_volume(data_dir: DataDir, mount: VolumeMount) -> int:
     """Step by step: boxes write to volumes, and one may have put a link where the sub-path goes."""
-    require(ground, mount.volume)
-    descriptor = os.open(ground.volumes / mount.volume / "files", _FOLDER)
+    require(data_dir, mount.volume)
+    descriptor = os.open(data_dir.volumes / mount.volume / "files", _FOLDER)
     for part in mount.subpath.split("/") if mount.subpath else ():
         try:
-            descriptor = _step(ground, descriptor, part)
+            descriptor = _step(data_dir, descriptor, part)
         except OSError as error:
             raise InvalidSpec(
                 f"{mount.subpath} of volume {mount.volume} cannot be mounted: {part}: {error.strerror}"
@@ -143,7 +143,7 @@ def _open_volume(ground: Ground, mount: VolumeMount) -> int:
     return descriptor
 
 
-def _step(ground: Ground, folder: int, name: str) -> int:
+def _step(data_dir: DataDir, folder: int, name: str) -> int:
     try:
         try:
             return os.open(name, _FOLDER, dir_fd=folder)
@@ -151,16 +151,16 @@ def _step(ground: Ground, folder: int, name: str) -> int:
             os.mkdir(name, 0o755, dir_fd=folder)
             made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             if os.geteuid() == 0:
-                os.fchown(made, ground.uid, ground.gid)
+                os.fchown(made, data_dir.uid, data_dir.gid)
             os.close(made)
             return os.open(name, _FOLDER, dir_fd=folder)
     finally:
         os.close(folder)
 
 
-def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequence[str]) -> None:
+def check_places(data_dir: DataDir, layers: Sequence[str], upper: Path, paths: Sequence[str]) -> None:
     """Refuse to mount onto a path on which the box has put a link: the way there would lead out of it."""
-    folders = _folders(ground, layers, upper)
+    folders = _folders(data_dir, layers, upper)
     for path in paths:
         for walked, kind in _steps(folders, path):
             if stat.S_ISLNK(kind):
@@ -170,13 +170,13 @@ def check_places(ground: Ground, layers: Sequence[str], upper: Path, paths: Sequ
                 )
 
 
-def has_place(ground: Ground, layers: Sequence[str], upper: Path, path: str) -> bool:
+def has_place(data_dir: DataDir, layers: Sequence[str], upper: Path, path: str) -> bool:
     """Whether a folder can be mounted at a path: the box has put nothing but folders there."""
-    return all(stat.S_ISDIR(kind) for _, kind in _steps(_folders(ground, layers, upper), path))
+    return all(stat.S_ISDIR(kind) for _, kind in _steps(_folders(data_dir, layers, upper), path))
 
 
-def _folders(ground: Ground, layers: Sequence[str], upper: Path) -> list[str]:
-    return [str(upper), *(f"{ground.layers}/{layer}/files" for layer in reversed(layers))]
+def _folders(data_dir: DataDir, layers: Sequence[str], upper: Path) -> list[str]:
+    return [str(upper), *(f"{data_dir.layers}/{layer}/files" for layer in reversed(layers))]
 
 
 def _steps(folders: Sequence[str], path: str) -> Iterator[tuple[str, int]]:

@@ -22,8 +22,8 @@ from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers import portable_python
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.host import layers, limits, volumes
+from holdfast.providers.host.data_dir import BoxImage, BoxRecord, DataDir
 from holdfast.providers.host.disk_guard import DiskGuard, Watched, default_limit
-from holdfast.providers.host.ground import BoxImage, BoxRecord, Ground
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher, stage_for
 from holdfast.providers.host.link import PAUSED, Link, monitor_name
@@ -66,7 +66,7 @@ class LocalProvider(GuestProvider):
         """
         path = home.absolute() / "local"
         uid, gid = runtime.chosen_user(path)
-        super().__init__(Ground(path, uid, gid))
+        super().__init__(DataDir(path, uid, gid))
         self._home = home.absolute()
         self._tools = self._home / "tools"
         self._mounted_tools: tuple[int, int] | None = None
@@ -80,12 +80,12 @@ class LocalProvider(GuestProvider):
         self._launcher: Launcher | None = None
         self._guard: DiskGuard | None = None
         self._interpreter: portable_python.Interpreter | None = None
-        self.images = LocalImages(self.ground, self._collect)
+        self.images = LocalImages(self.data_dir, self._collect)
         self._ways_out = WaysOut(egress)
 
     @functools.cached_property
     def _group_name(self) -> str:
-        return limits.home_name(self.ground.path)
+        return limits.home_name(self.data_dir.path)
 
     async def open(self) -> None:
         if self._launcher is not None:
@@ -105,19 +105,19 @@ class LocalProvider(GuestProvider):
         self.capabilities = _capabilities(self._backend)
         if self._ways_out.serves:
             self.capabilities |= CAPABILITIES
-        binds = [[str(self.ground.path), "local"], [str(self._tools), "tools"]]
+        binds = [[str(self.data_dir.path), "local"], [str(self._tools), "tools"]]
         if made.python_prefix is not None:
             binds.append([str(made.python_prefix), "python"])
         self._launcher = Launcher(
             {
-                "stage": stage_for(self.ground.path) if self._as_root else None,
+                "stage": stage_for(self.data_dir.path) if self._as_root else None,
                 "binds": binds,
-                "uid": self.ground.uid if self._as_root else None,
-                "gid": self.ground.gid if self._as_root else None,
+                "uid": self.data_dir.uid if self._as_root else None,
+                "gid": self.data_dir.gid if self._as_root else None,
             }
         )
         await self._launcher.start()
-        self._guard = DiskGuard(self.ground.path, self._running, self._stop_writers)
+        self._guard = DiskGuard(self.data_dir.path, self._running, self._stop_writers)
         if self._ways_out.serves:
             self._later(self._let_out_again())
 
@@ -125,21 +125,21 @@ class LocalProvider(GuestProvider):
         return [
             Watched(
                 record.id,
-                self.ground.box(record.id),
+                self.data_dir.box(record.id),
                 self._disk_of(record.spec),
-                tuple(layers.own(self.ground, record)),
+                tuple(layers.own(self.data_dir, record)),
                 by_default=record.spec.disk is None,
             )
-            for record in self.ground.records()
-            if self._power(Link(record.id, self.ground.box(record.id))) is Power.RUNNING
+            for record in self.data_dir.records()
+            if self._power(Link(record.id, self.data_dir.box(record.id))) is Power.RUNNING
         ]
 
     def _disk_of(self, spec: BoxSpec) -> int:
         """Bytes that a box may have on disk."""
-        return spec.disk or self._box_disk or default_limit(self.ground.path)
+        return spec.disk or self._box_disk or default_limit(self.data_dir.path)
 
     async def _stop_writers(self, id: str) -> None:
-        link = Link(id, self.ground.box(id))
+        link = Link(id, self.data_dir.box(id))
         try:
             await link.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_STOP_SECONDS)
         except (BoxError, GuestRefused):  # its guest is of no help: then all of it
@@ -161,17 +161,17 @@ class LocalProvider(GuestProvider):
                 hint="give another --home: boxes must not see the server's data",
             )
         try:
-            self.ground.prepare()
+            self.data_dir.prepare()
         except OSError as error:
             if not self._as_root or error.errno != errno.EINVAL:
                 raise
             raise CannotIsolate(
-                f"the user id {self.ground.uid}, which boxes are to run as, does not exist in this user namespace",
+                f"the user id {self.data_dir.uid}, which boxes are to run as, does not exist in this user namespace",
                 hint="run the server as another user than root, or map more user ids into the namespace",
             ) from None
         self._mounted_tools = self._make_tools()
-        self._ways_out.claim(self.ground.path)
-        return runtime.prepare(self.ground, machine.require_bubblewrap().path), limits.detect()
+        self._ways_out.claim(self.data_dir.path)
+        return runtime.prepare(self.data_dir, machine.require_bubblewrap().path), limits.detect()
 
     def _make_tools(self) -> tuple[int, int]:
         """The folder is mounted before anything is in it, and stays: what comes later appears in boxes that run."""
@@ -194,12 +194,12 @@ class LocalProvider(GuestProvider):
     # --- a box ---
 
     def beginning(self, spec: BoxSpec) -> tuple[tuple[str, ...], BoxImage | None]:
-        return ((layers.BASE,), None) if spec.image is None else image_store.beginning(self.ground, spec.image)
+        return ((layers.BASE,), None) if spec.image is None else image_store.beginning(self.data_dir, spec.image)
 
     def _latest(self, info: BoxInfo) -> tuple[BoxImage | None, NetworkPolicy]:
         """A box's image, and its policy as it is now: it may have changed since a handle was made."""
         try:
-            record = self.ground.read(info.id)
+            record = self.data_dir.read(info.id)
         except BoxError:
             return None, info.spec.network
         return record.image, record.spec.network
@@ -212,33 +212,33 @@ class LocalProvider(GuestProvider):
     async def let_out(self, link: Link, record: BoxRecord) -> None:
         if self._has_way_out(record):
             await self._ways_out.open(link, record.spec.network, record.labels)
-            (self.ground.box(record.id) / _WAY_OUT).touch()
+            (self.data_dir.box(record.id) / _WAY_OUT).touch()
 
     def _has_way_out(self, record: BoxRecord) -> bool:
         """Whether its guest keeps a listener: also one that nothing is allowed through any more, to say so at once."""
-        return record.spec.network.mode is not Network.NONE or (self.ground.box(record.id) / _WAY_OUT).exists()
+        return record.spec.network.mode is not Network.NONE or (self.data_dir.box(record.id) / _WAY_OUT).exists()
 
     async def open_door(self, id: str) -> None:
         if not self._ways_out.serves:
             await super().open_door(id)
         async with self._alone(id) as record:
-            link = Link(id, self.ground.box(id))
+            link = Link(id, self.data_dir.box(id))
             await self._ways_out.open(link, record.spec.network, record.labels)
-            (self.ground.box(id) / _WAY_OUT).touch()
+            (self.data_dir.box(id) / _WAY_OUT).touch()
 
     def traffic(self, id: str) -> Traffic | None:
         return self._ways_out.traffic(id)
 
     async def _let_out_again(self) -> None:
         """Boxes outlive whoever served them: what they connected to meanwhile waits for us."""
-        cut_off = [record.id for record in self.ground.records() if self._is_cut_off(record.id)]
+        cut_off = [record.id for record in self.data_dir.records() if self._is_cut_off(record.id)]
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def reconnect(id: str) -> None:
             try:
                 async with turns, self._alone(id) as record:
                     if self._is_cut_off(id):
-                        await self.let_out(Link(id, self.ground.box(id)), record)
+                        await self.let_out(Link(id, self.data_dir.box(id)), record)
             except BoxError as error:
                 log.warning("box %s has no way out: %s", id, error)
 
@@ -247,8 +247,8 @@ class LocalProvider(GuestProvider):
     def _is_cut_off(self, id: str) -> bool:
         """Whether a box runs that should have a way out, and has none, or that of a guest which is no more."""
         try:
-            link = Link(id, self.ground.box(id))
-            if not self._ways_out.serves or not self._has_way_out(self.ground.read(id)) or link.paused:
+            link = Link(id, self.data_dir.box(id))
+            if not self._ways_out.serves or not self._has_way_out(self.data_dir.read(id)) or link.paused:
                 return False
             pid = link.pid()
         except BoxError:
@@ -274,32 +274,32 @@ class LocalProvider(GuestProvider):
 
     def check(self, spec: BoxSpec) -> None:
         super().check(spec)
-        volumes.check(self.ground, spec, self._home)
+        volumes.check(self.data_dir, spec, self._home)
 
     def user_of(self, id: str) -> int:
         """Who the processes of a box are, outside of it, when it is started now."""
-        own = runtime.box_user(self.ground.path, id) if self._launcher is not None and self._launcher.maps else None
-        return self.ground.uid if own is None else own
+        own = runtime.box_user(self.data_dir.path, id) if self._launcher is not None and self._launcher.maps else None
+        return self.data_dir.uid if own is None else own
 
     def _reachable(self, path: Path) -> str:
         """A path as the launcher has it."""
         if not self._as_root:
             return str(path)
-        return f"{stage_for(self.ground.path)}/local/{path.relative_to(self.ground.path)}"
+        return f"{stage_for(self.data_dir.path)}/local/{path.relative_to(self.data_dir.path)}"
 
     async def launch(self, record: BoxRecord) -> int:
         assert self._runtime is not None
         assert self._launcher is not None
         spec = record.spec
-        folder = self.ground.box(record.id)
+        folder = self.data_dir.box(record.id)
         (folder / _WAY_OUT).unlink(missing_ok=True)
         image = record.image
         places = ["/proc", "/dev", "/run", bubblewrap.GUEST, portable_python.PYTHON]
         if image is None:
             places += ["/etc", *(target for _, target in self._runtime.programs)]
         places += [volume.path for volume in spec.volumes] + [mount.path for mount in spec.mounts]
-        volumes.check_places(self.ground, record.layers, folder / "upper", places)
-        sources = volumes.sources(self.ground, spec, self._home)
+        volumes.check_places(self.data_dir, record.layers, folder / "upper", places)
+        sources = volumes.sources(self.data_dir, spec, self._home)
         pretends = image is not None and image.uid == 0
         filter_file = self._runtime.root_seccomp if pretends else self._runtime.seccomp
         filter = os.open(filter_file, os.O_RDONLY | os.O_CLOEXEC)  # read to its end by each box that starts
@@ -308,17 +308,17 @@ class LocalProvider(GuestProvider):
             staged = [each.place(number) for number, each in enumerate(sources)]
             mounts = [
                 bubblewrap.Mount(
-                    f"{stage_for(self.ground.path)}/{place}" if self._as_root else first + 1 + number,
+                    f"{stage_for(self.data_dir.path)}/{place}" if self._as_root else first + 1 + number,
                     source.path,
                     source.read_only,
                 )
                 for number, (source, place) in enumerate(zip(sources, staged, strict=True))
             ]
             if self._sees_tools(record, folder):
-                reached = f"{stage_for(self.ground.path)}/tools" if self._as_root else str(self._tools)
+                reached = f"{stage_for(self.data_dir.path)}/tools" if self._as_root else str(self._tools)
                 mounts.insert(0, bubblewrap.Mount(reached, bubblewrap.TOOLS, read_only=True))
             files = bubblewrap.Files(
-                tuple(self._reachable(self.ground.layers / layer / "files") for layer in record.layers),
+                tuple(self._reachable(self.data_dir.layers / layer / "files") for layer in record.layers),
                 self._reachable(folder / "upper"),
                 self._reachable(folder / "work"),
             )
@@ -356,14 +356,14 @@ class LocalProvider(GuestProvider):
             return False
         if self._make_tools() != self._mounted_tools:  # somebody removed it: the launcher has the one that is no more
             return False
-        return volumes.has_place(self.ground, record.layers, folder / "upper", bubblewrap.TOOLS)
+        return volumes.has_place(self.data_dir, record.layers, folder / "upper", bubblewrap.TOOLS)
 
     def _machine(self) -> bubblewrap.Machine:
         """What of this machine a box without an image sees."""
         made = self.mounted
         prefix = None
         if made.python_prefix is not None:
-            prefix = f"{stage_for(self.ground.path)}/python" if self._as_root else str(made.python_prefix)
+            prefix = f"{stage_for(self.data_dir.path)}/python" if self._as_root else str(made.python_prefix)
         return bubblewrap.Machine(
             made.programs,
             made.masked_files,
@@ -379,7 +379,7 @@ class LocalProvider(GuestProvider):
         """The same for a box of an image."""
         made = self.mounted
         if self._interpreter is None:
-            self._interpreter = await self.on_disk(portable_python.prepare, self.ground, made.host_python)
+            self._interpreter = await self.on_disk(portable_python.prepare, self.data_dir, made.host_python)
         return bubblewrap.ImageMachine(
             made.masked_files,
             made.masked_folders,
@@ -418,7 +418,7 @@ class LocalProvider(GuestProvider):
         if group.exists:
             await self.on_disk(group.kill)
         if link.is_held():
-            await self.on_disk(_kill_unborn, link.box, self._reachable(self.ground.box(link.box) / "upper"))
+            await self.on_disk(_kill_unborn, link.box, self._reachable(self.data_dir.box(link.box) / "upper"))
         await link.kill()
 
     async def seal(self, link: Link) -> bool:
@@ -451,7 +451,7 @@ class LocalProvider(GuestProvider):
         told = self.start_log(id)
         if "bwrap:" in told or "launcher:" in told:
             # As the operator knows the place: the stage exists in the launcher's mount namespace alone.
-            told = told.replace(f"{stage_for(self.ground.path)}/local", str(self.ground.path))
+            told = told.replace(f"{stage_for(self.data_dir.path)}/local", str(self.data_dir.path))
             return machine.explain(told, machine.look())
         return super().explain(id)
 
@@ -485,11 +485,11 @@ class LocalProvider(GuestProvider):
         await self.on_disk(self._group(id).thaw)
 
     def _is_paused(self, id: str) -> bool:
-        return Link(id, self.ground.box(id)).paused
+        return Link(id, self.data_dir.box(id)).paused
 
     def held_activity(self, id: str) -> dict[str, Any] | None:
         try:
-            since = (self.ground.box(id) / PAUSED).stat().st_mtime
+            since = (self.data_dir.box(id) / PAUSED).stat().st_mtime
         except FileNotFoundError:
             return None
         processes = max(0, len(self._group(id).processes()) - _SANDBOX_PROCESSES)
@@ -514,7 +514,7 @@ class LocalProvider(GuestProvider):
         if not self._backend.roots:
             return False
         try:
-            pid = Link(id, self.ground.box(id)).pid()
+            pid = Link(id, self.data_dir.box(id)).pid()
             return pid is not None and f"/{self._group_name}/{id}" not in Path(f"/proc/{pid}/cgroup").read_text()
         except (BoxError, OSError):
             return False
@@ -523,7 +523,7 @@ class LocalProvider(GuestProvider):
         """Whether somebody who ended a box did not get to the end of it."""
         group = self._group(id)
         try:
-            pid = Link(id, self.ground.box(id)).pid()
+            pid = Link(id, self.data_dir.box(id)).pid()
         except BoxError:
             return group.condemned
         if pid is None:
@@ -533,23 +533,23 @@ class LocalProvider(GuestProvider):
 
     async def mend(self, id: str) -> None:
         if self._is_ending(id):
-            await self.end(Link(id, self.ground.box(id)))
+            await self.end(Link(id, self.data_dir.box(id)))
             self.release(id)
         elif self._is_held_wrongly(id):
             await (self.hold(id) if self._is_paused(id) else self.go_on(id))
-        elif self._is_loose(id) and (pid := Link(id, self.ground.box(id)).pid()) is not None:
-            record = self.ground.read(id)
+        elif self._is_loose(id) and (pid := Link(id, self.data_dir.box(id)).pid()) is not None:
+            record = self.data_dir.read(id)
             self._make_group(record)
             await self.confine(record, pid)
         elif self._is_cut_off(id):
-            await self.let_out(Link(id, self.ground.box(id)), self.ground.read(id))
+            await self.let_out(Link(id, self.data_dir.box(id)), self.data_dir.read(id))
         await super().mend(id)
 
     def sweep_machine(self) -> list[str]:
         removed = []
         for id in limits.list_groups(self._backend, self._group_name):
             # Asked after the groups were listed: a box has its folder before it has a group.
-            if not self.ground.box(id).exists():
+            if not self.data_dir.box(id).exists():
                 group = self._group(id)
                 group.kill()
                 if group.remove():

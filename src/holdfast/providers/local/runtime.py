@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.guest import GUEST as GUEST_MODULES
-from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.host.layers import BASE, IMAGE_APT, IMAGE_BASE, IMAGE_ETC
 from holdfast.providers.local import seccomp
 from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, SKELETON, UID, USER
@@ -111,15 +111,15 @@ class Runtime:
         return _host_path(self.python, self.python_prefix)
 
 
-def prepare(ground: Ground, bwrap: Path, root: Path = Path("/")) -> Runtime:
+def prepare(data_dir: DataDir, bwrap: Path, root: Path = Path("/")) -> Runtime:
     """Make what is missing. Blocks; milliseconds where nothing is."""
-    with ground.making_in(ground.runtime), ground.layers_kept():
-        return _prepare(ground, bwrap, root)
+    with data_dir.making_in(data_dir.runtime), data_dir.layers_kept():
+        return _prepare(data_dir, bwrap, root)
 
 
-def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
+def _prepare(data_dir: DataDir, bwrap: Path, root: Path) -> Runtime:
     programs = tuple((str((root / name).resolve()), f"/{name}") for name in _PROGRAM_FOLDERS if (root / name).is_dir())
-    python, version, prefix = _choose_python(root, ground)
+    python, version, prefix = _choose_python(root, data_dir)
     identity = hashlib.sha256(f"{python} {version} {BASE} {IMAGE_BASE}".encode())
     for source in _guest_sources():
         identity.update(source.read_bytes())
@@ -130,9 +130,9 @@ def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
     identity.update(json.dumps([_WRITTEN, told]).encode() + bwrap.read_bytes())
     filter, root_filter = seccomp.compile_filter(), seccomp.compile_root_filter()
     identity.update(filter + root_filter)
-    folder = ground.runtime / identity.hexdigest()[:16]
+    folder = data_dir.runtime / identity.hexdigest()[:16]
     if not folder.exists():
-        made = ground.runtime / f".{folder.name}.{new_id('x')}"
+        made = data_dir.runtime / f".{folder.name}.{new_id('x')}"
         made.mkdir(mode=0o755)
         made.chmod(0o755)
         _compile_guest(made / "guest", _host_path(python, prefix))
@@ -145,10 +145,10 @@ def _prepare(ground: Ground, bwrap: Path, root: Path) -> Runtime:
             made.rename(folder)
         except OSError:  # another process was quicker
             shutil.rmtree(made)
-    make_layer(ground, BASE, SKELETON, {})
-    make_layer(ground, IMAGE_BASE, IMAGE_SKELETON, {})
-    make_layer(ground, IMAGE_ETC, (), _IMAGE_ETC_FILES)
-    make_layer(ground, IMAGE_APT, (), _IMAGE_APT_FILES)
+    make_layer(data_dir, BASE, SKELETON, {})
+    make_layer(data_dir, IMAGE_BASE, IMAGE_SKELETON, {})
+    make_layer(data_dir, IMAGE_ETC, (), _IMAGE_ETC_FILES)
+    make_layer(data_dir, IMAGE_APT, (), _IMAGE_APT_FILES)
     there = [name for name in MASKED if _is_open_to_all(root / "proc" / name)]
     return Runtime(
         folder,
@@ -184,10 +184,10 @@ def _guest_sources() -> list[Path]:
     return [folder / f"{name}.py" for name in GUEST_MODULES]
 
 
-def _choose_python(root: Path, ground: Ground) -> tuple[str, str, Path | None]:
+def _choose_python(root: Path, data_dir: DataDir) -> tuple[str, str, Path | None]:
     """The machine's own Python where it will do, else the one that runs this: path in the box, version, prefix."""
     own = root / "usr" / "bin" / "python3"
-    note = ground.runtime / "python.json"
+    note = data_dir.runtime / "python.json"
     with contextlib.suppress(OSError, ValueError, KeyError):
         status = own.stat()
         known = json.loads(note.read_bytes())
@@ -295,41 +295,41 @@ def _copy_readable(source: Path, target: Path) -> None:
         return  # changed while we looked, or not for us: a box can do without
 
 
-def make_layer(ground: Ground, name: str, folders: Sequence[tuple[str, int]], files: Mapping[str, str]) -> None:
+def make_layer(data_dir: DataDir, name: str, folders: Sequence[tuple[str, int]], files: Mapping[str, str]) -> None:
     """Where it is missing. Whoever calls this keeps layers from being removed."""
-    layer = ground.layers / name
+    layer = data_dir.layers / name
     if layer.exists():
         return
-    made = ground.layers / f".{name}.{new_id('x')}"
+    made = data_dir.layers / f".{name}.{new_id('x')}"
     root = made / "files"
     made.mkdir(mode=0o711)
     made.chmod(0o711)
-    ground.make_folder(root)
+    data_dir.make_folder(root)
     for folder, mode in folders:
-        ground.make_folder(root / folder, mode)
+        data_dir.make_folder(root / folder, mode)
     for path, text in files.items():
         for parent in reversed(Path(path).parents[:-1]):
             if not (root / parent).exists():
-                ground.make_folder(root / parent)
+                data_dir.make_folder(root / parent)
         (root / path).write_text(text, "utf-8", "surrogateescape")
         (root / path).chmod(0o644)
-        ground.give(root / path)
+        data_dir.give(root / path)
     try:
         made.rename(layer)
     except OSError:  # another process was quicker
         shutil.rmtree(made)
 
 
-def chosen_user(ground_path: Path) -> tuple[int, int]:
+def chosen_user(data_path: Path) -> tuple[int, int]:
     """Who boxes run as, outside: whoever we are, or, for root, a user of their own that nobody else is."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
-    note = ground_path / "user"
+    note = data_path / "user"
     with contextlib.suppress(OSError, ValueError):
         uid = int(note.read_text())
         return uid, uid
-    uid = _free_user(str(ground_path), Path("/proc/self/uid_map").read_text())
-    ground_path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    uid = _free_user(str(data_path), Path("/proc/self/uid_map").read_text())
+    data_path.mkdir(mode=0o711, parents=True, exist_ok=True)
     # Whoever else does this at the same time writes the same.
     temporary = note.with_name(".user")
     temporary.write_text(str(uid))
@@ -338,11 +338,11 @@ def chosen_user(ground_path: Path) -> tuple[int, int]:
     return uid, uid
 
 
-def box_user(ground_path: Path, id: str) -> int | None:
+def box_user(data_path: Path, id: str) -> int | None:
     """A user for one box alone, who owns nothing on disk; None where there are not enough numbers for that."""
     if _top_user(Path("/proc/self/uid_map").read_text()) < _BOX_USERS.stop:
         return None
-    number = hashlib.sha256(os.fsencode(ground_path) + b"\0" + id.encode()).digest()[:8]
+    number = hashlib.sha256(os.fsencode(data_path) + b"\0" + id.encode()).digest()[:8]
     return _BOX_USERS[int.from_bytes(number, "big") % len(_BOX_USERS)]
 
 

@@ -19,7 +19,7 @@ from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.guest import codec
-from holdfast.providers.host.ground import BoxRecord, Ground
+from holdfast.providers.host.data_dir import BoxRecord, DataDir
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher
 from holdfast.providers.host.link import Link
@@ -54,7 +54,7 @@ class ProcessProvider(GuestProvider):
 
     def __init__(self, folder: Path, *, tools: Path | None = None) -> None:
         """`tools` has the programs that this machine has for boxes."""
-        super().__init__(Ground(folder.absolute(), os.geteuid(), os.getegid()))
+        super().__init__(DataDir(folder.absolute(), os.geteuid(), os.getegid()))
         self._launcher: Launcher | None = None
         self.tools = None if tools is None else str(tools.absolute())
 
@@ -63,7 +63,7 @@ class ProcessProvider(GuestProvider):
         if self._launcher is not None:
             return
         log.warning(WARNING)
-        self.ground.prepare()
+        self.data_dir.prepare()
         self._launcher = Launcher({"stage": None, "binds": [], "uid": None, "gid": None})
         await self._launcher.start()
 
@@ -76,7 +76,7 @@ class ProcessProvider(GuestProvider):
     # --- a box ---
 
     def _files(self, id: str) -> Path:
-        return self.ground.box(id) / "files"
+        return self.data_dir.box(id) / "files"
 
     def workdir(self, info: BoxInfo) -> str:
         return f"{self._files(info.id)}{info.spec.workdir}".rstrip("/")
@@ -89,7 +89,7 @@ class ProcessProvider(GuestProvider):
             "TMPDIR": str(self._files(info.id) / "tmp"),
             "LANG": "C.UTF-8",
             _NAME: info.id,
-            _MARK: str(self.ground.box(info.id)),
+            _MARK: str(self.data_dir.box(info.id)),
         }
 
     def prepare_files(self, record: BoxRecord) -> None:
@@ -104,10 +104,10 @@ class ProcessProvider(GuestProvider):
         assert self._launcher is not None
         guest = Path(codec.__file__).with_name("init.py")
         request = {
-            "folder": str(self.ground.box(record.id)),
+            "folder": str(self.data_dir.box(record.id)),
             "program": sys.executable,
             "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
-            "environment": {_MARK: str(self.ground.box(record.id))},
+            "environment": {_MARK: str(self.data_dir.box(record.id))},
             "mounts": [],
             "rlimits": [],
         }
@@ -118,7 +118,7 @@ class ProcessProvider(GuestProvider):
         await super().end(link)
         found: list[int] = []
         for _ in range(_ROUNDS):
-            found = await asyncio.to_thread(_marked, self.ground.box(link.box))
+            found = await asyncio.to_thread(_marked, self.data_dir.box(link.box))
             if not found:
                 return
             for pid in found:

@@ -7,14 +7,14 @@
                 yield provider
 
         @pytest.fixture
-        def reopen(self, tmp_path):  # optional: how another process comes to the same ground; proves restarts
+        def reopen(self, tmp_path):  # optional: how another process comes to the same data; proves restarts
             async def again():
                 other = MyProvider(tmp_path)
                 await other.open()
                 return other
             return again
 
-The ground may be shared between tests and with boxes of others: a test touches only what it made, and removes it. What
+Its data may be shared between tests and with boxes of others: a test touches only what it made, and removes it. What
 the provider does not claim in its `capabilities` is tried once, has to be refused by name, and the tests that build on
 it are skipped; an account of both is printed in the end. Fixture `spec` can be overridden where a box needs an image
 or more. Boxes need `sh` and the usual commands; the tests of ports need `python3` too, and are skipped without.
@@ -25,7 +25,7 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "ground", "execs", "processes", "terminals", "channels", "files", "trees", "lifecycle", "isolation", "snapshots",
+    "base", "execs", "processes", "terminals", "channels", "files", "trees", "lifecycle", "isolation", "snapshots",
     "volumes", "images", "claims", "races", "restart", "pool", "networks", "pauses",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

@@ -12,10 +12,10 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, ConnectRefused, InvalidSpec
 from holdfast.boxes.process import Connection, Process
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     MEGABYTE,
-    Ground,
     Hatchery,
+    Suite,
     cancelled,
     claims,
     ends,
@@ -52,7 +52,7 @@ async def _both_ways(connection: Connection, data: bytes) -> bytes:
         await sending
 
 
-class Channels(Ground):
+class Channels(Suite):
     async def test_a_channel_carries_bytes_both_ways_until_its_end(self, box: Box) -> None:
         async with await box.channel(["cat"]) as channel:
             await channel.write(b"hel")

@@ -13,7 +13,7 @@ from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec, HostMount, OnIdle, VolumeMount
-from holdfast.testing.provider_suite.ground import Ground, Hatchery, fresh
+from holdfast.testing.provider_suite.base import Hatchery, Suite, fresh
 
 _IN_A_SPEC: dict[Capability, dict[str, Any]] = {
     Capability.IMAGES: {"image": "debian:13"},
@@ -53,7 +53,7 @@ _OF_A_PROVIDER: dict[Capability, tuple[Callable[[Provider], Awaitable[object]], 
 }
 
 
-class Claims(Ground):
+class Claims(Suite):
     async def test_a_provider_says_who_it_is(self, provider: Provider) -> None:
         assert provider.name
         assert provider.snapshot_kind or Capability.SNAPSHOTS not in provider.capabilities

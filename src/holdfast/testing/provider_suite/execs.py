@@ -10,12 +10,12 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import CannotExecute, ExecTimeout, InvalidSpec, OutputTooLarge
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,
-    Ground,
     Hatchery,
     Memory,
+    Suite,
     appears,
     cancelled,
     ends,
@@ -41,7 +41,7 @@ ODD_ARGUMENTS = (
 )
 
 
-class Execs(Ground):
+class Execs(Suite):
     async def test_exec_gives_both_streams_apart_and_the_exit_code(self, box: Box) -> None:
         done = await sh(box, "printf out; printf err >&2; exit 7")
         assert (done.exit_code, done.stdout, done.stderr, done.ok, done.text) == (7, b"out", b"err", False, "out")

@@ -20,10 +20,10 @@ from holdfast.boxes.errors import (
     WrongFileKind,
 )
 from holdfast.boxes.files import MAX_READ, FileKind
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     MEGABYTE,
-    Ground,
     Memory,
+    Suite,
     cancelled,
     eventually,
     pieces,
@@ -36,7 +36,7 @@ from holdfast.time_limit import time_limit
 ODD_NAMES = ("two words", "two\nlines", "grüße 🌊", "-rf", "*", "'\"", "n" * 255, os.fsdecode(b"not \xff text"))
 
 
-class FilesOfABox(Ground):
+class FilesOfABox(Suite):
     async def test_a_file_is_read_as_it_was_written(self, box: Box) -> None:
         every = bytes(range(256)) * 10
         for data in (b"", b"x", every):

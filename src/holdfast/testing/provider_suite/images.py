@@ -15,13 +15,13 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BadArchive, HostileArchive, ImageNotFound, InvalidSpec
 from holdfast.boxes.images import ImageConfig, ImageStore
 from holdfast.boxes.provider import Provider
-from holdfast.testing.provider_suite.ground import Ground, Hatchery, claims, fresh, text
+from holdfast.testing.provider_suite.base import Hatchery, Suite, claims, fresh, text
 
 _APPLETS: Final = ("cat", "echo", "env", "grep", "id", "ls", "mkdir", "pwd", "rm", "sh", "sleep", "test", "true")
 _PIECE: Final = 1 << 18
 
 
-class Images(Ground):
+class Images(Suite):
     @pytest.fixture
     def rootfs(self) -> bytes:
         """A root filesystem tarball with `sh` and the usual commands. By default of this machine's own busybox."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, ExecTimeout
-from holdfast.testing.provider_suite.ground import MEGABYTE, PATIENCE, Ground, Hatchery, claims, fresh, sh, text
+from holdfast.testing.provider_suite.base import MEGABYTE, PATIENCE, Hatchery, Suite, claims, fresh, sh, text
 
 
-class Isolation(Ground):
+class Isolation(Suite):
     @claims(Capability.ISOLATION)
     async def test_a_box_does_not_see_the_files_of_its_machine(self, box: Box, open_folder: Path) -> None:
         secret = fresh("secret")

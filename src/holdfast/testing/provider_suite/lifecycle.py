@@ -24,10 +24,10 @@ from holdfast.boxes.errors import (
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     PATIENCE,
-    Ground,
     Hatchery,
+    Suite,
     cancelled,
     claims,
     fresh,
@@ -38,7 +38,7 @@ from holdfast.testing.provider_suite.ground import (
 )
 
 
-class LifeOfABox(Ground):
+class LifeOfABox(Suite):
     async def test_a_box_is_made_as_asked_for_and_says_so(self, provider: Provider, hatchery: Hatchery) -> None:
         before = int(time() * 1000) - 5000
         id = fresh("box")

@@ -7,13 +7,13 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.network_policy import PROXY_PORT, Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.testing.provider_suite.ground import Ground, Hatchery, claims
+from holdfast.testing.provider_suite.base import Hatchery, Suite, claims
 
 _NOWHERE = "nowhere.invalid"
 _SOMEWHERE = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
 
 
-class Networks(Ground):
+class Networks(Suite):
     @claims(Capability.NETWORK_ALLOW, Capability.CONNECT)
     async def test_a_box_with_rules_is_told_what_none_of_them_allows(self, hatchery: Hatchery) -> None:
         box = await hatchery.box(network=_SOMEWHERE)

@@ -12,7 +12,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxStopped, BoxUnreachable
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
-from holdfast.testing.provider_suite.ground import Ground, Hatchery, Reopen, claims, eventually, prints, sh, text
+from holdfast.testing.provider_suite.base import Hatchery, Reopen, Suite, claims, eventually, prints, sh, text
 from holdfast.time_limit import time_limit
 
 _COUNT = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done"
@@ -22,7 +22,7 @@ async def printed(box: Box, process: str) -> int:
     return len(await (await box.process(process)).read())
 
 
-class Pauses(Ground):
+class Pauses(Suite):
     @claims(Capability.PAUSE)
     async def test_a_paused_box_holds_its_processes_and_a_start_lets_them_go_on(
         self, provider: Provider, box: Box

@@ -16,7 +16,7 @@ from holdfast.boxes.labels import POOL
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec, Lifetime
-from holdfast.testing.provider_suite.ground import Ground, Hatchery, Reopen, claims, fresh, sh, text
+from holdfast.testing.provider_suite.base import Hatchery, Reopen, Suite, claims, fresh, sh, text
 
 _ASKERS = 8
 _NOW = 1_800_000_000_000
@@ -31,10 +31,10 @@ async def described(provider: Provider, id: str) -> BoxInfo:
     return info
 
 
-class BoxesMadeAhead(Ground):
+class BoxesMadeAhead(Suite):
     @pytest.fixture
     async def other(self, reopen: Reopen) -> AsyncIterator[Provider]:
-        """Another process on the same ground."""
+        """Another process on the same data."""
         other = await reopen()
         yield other
         await other.close()

@@ -12,11 +12,11 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, ProcessNotFound
 from holdfast.boxes.process import ProcessState
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,
-    Ground,
     Hatchery,
+    Suite,
     all_of,
     appears,
     cancelled,
@@ -29,7 +29,7 @@ from holdfast.testing.provider_suite.ground import (
 from holdfast.time_limit import time_limit
 
 
-class Processes(Ground):
+class Processes(Suite):
     async def test_a_process_needs_nobody_and_its_output_is_kept(self, box: Box) -> None:
         process = await box.spawn(["sh", "-c", "printf out; printf problem >&2; echo end > end; exit 4"])
         await appears(box, "end")

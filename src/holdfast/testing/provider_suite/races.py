@@ -14,10 +14,10 @@ from holdfast.boxes.errors import BoxConflict, BoxError
 from holdfast.boxes.process import Completed
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     PATIENCE,
-    Ground,
     Hatchery,
+    Suite,
     all_of,
     appears,
     claims,
@@ -38,7 +38,7 @@ async def _outcome(work: Awaitable[Any]) -> Any:
         return error
 
 
-class Races(Ground):
+class Races(Suite):
     async def test_two_deletes_at_once_are_one(self, provider: Provider, box: Box, hatchery: Hatchery) -> None:
         await sh(box, "head -c 3000000 /dev/urandom > file")
         other = await hatchery.attach(box.id)

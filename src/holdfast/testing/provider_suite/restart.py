@@ -1,4 +1,4 @@
-"""A provider is closed, and another one comes to the same ground: as after a restart, or beside it."""
+"""A provider is closed, and another one comes to the same data: as after a restart, or beside it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.boxes.errors import BoxGone, BoxNotFound
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec
-from holdfast.testing.provider_suite.ground import (
+from holdfast.testing.provider_suite.base import (
     PATIENCE,
-    Ground,
     Hatchery,
     Reopen,
+    Suite,
     all_of,
     appears,
     claims,
@@ -28,10 +28,10 @@ from holdfast.testing.provider_suite.ground import (
 )
 
 
-class Restart(Ground):
+class Restart(Suite):
     @pytest.fixture
     async def second(self, reopen: Reopen) -> AsyncIterator[Provider]:
-        """Another provider on the ground of the first."""
+        """Another provider on the data of the first."""
         other = await reopen()
         try:
             yield other

@@ -15,10 +15,10 @@ from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.snapshots import Holding
 from holdfast.boxes.spec import BoxSpec
-from holdfast.testing.provider_suite.ground import MEGABYTE, Ground, Hatchery, claims, fresh, prints, sh, text
+from holdfast.testing.provider_suite.base import MEGABYTE, Hatchery, Suite, claims, fresh, prints, sh, text
 
 
-class Snapshots(Ground):
+class Snapshots(Suite):
     @claims(Capability.SNAPSHOTS)
     async def test_a_snapshot_describes_itself(self, provider: Provider, box: Box, hatchery: Hatchery) -> None:
         before = int(time() * 1000) - 5000

@@ -7,10 +7,10 @@ import pytest
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError
-from holdfast.testing.provider_suite.ground import PATIENCE, Ground, all_of, claims, prints
+from holdfast.testing.provider_suite.base import PATIENCE, Suite, all_of, claims, prints
 
 
-class Terminals(Ground):
+class Terminals(Suite):
     @claims(Capability.PTY)
     async def test_a_terminal_is_one_for_all_three_streams(self, box: Box) -> None:
         script = "test -t 0 && test -t 1 && test -t 2 && echo yes; echo problem >&2; echo direct > /dev/tty"

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, FileMissing, FileProblem, HostileArchive
-from holdfast.testing.provider_suite.ground import MEGABYTE, Ground, Memory, sh, text
+from holdfast.testing.provider_suite.base import MEGABYTE, Memory, Suite, sh, text
 
 
 async def _archive(*members: tarfile.TarInfo, piece: int = 1000) -> AsyncIterator[bytes]:
@@ -40,7 +40,7 @@ def _link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarI
     return member
 
 
-class Trees(Ground):
+class Trees(Suite):
     async def test_a_folder_goes_in_and_comes_out_as_it_was(self, box: Box, tmp_path: Path) -> None:
         source = tmp_path / "source"
         (source / "a" / "empty").mkdir(parents=True)

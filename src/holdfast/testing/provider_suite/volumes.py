@@ -15,10 +15,10 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, InvalidSpec, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.spec import BoxSpec, HostMount
-from holdfast.testing.provider_suite.ground import Ground, Hatchery, claims, fresh, sh, text
+from holdfast.testing.provider_suite.base import Hatchery, Suite, claims, fresh, sh, text
 
 
-class Volumes(Ground):
+class Volumes(Suite):
     @claims(Capability.VOLUMES)
     async def test_volumes_are_made_listed_and_deleted_by_name(self, provider: Provider, hatchery: Hatchery) -> None:
         name = hatchery.volume_to_delete(fresh("volume"))

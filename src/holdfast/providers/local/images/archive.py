@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 
 from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
-from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.host.layers import unfinished_layer
 from holdfast.providers.local.images.compression import Measured, Source, decompressed
 from holdfast.providers.local.images.limits import ArchiveLimits
@@ -65,8 +65,8 @@ def layer_name(digest: str) -> str:
 class Importing:
     """One import. Layers that it unpacked are removed when `stack` is left, unless they were renamed."""
 
-    def __init__(self, ground: Ground, source: Source, stack: ExitStack, limits: ArchiveLimits) -> None:
-        self._ground = ground
+    def __init__(self, data_dir: DataDir, source: Source, stack: ExitStack, limits: ArchiveLimits) -> None:
+        self._data_dir = data_dir
         self._stack = stack
         self._limits = limits
         self._budget = limits.budget()
@@ -93,8 +93,8 @@ class Importing:
         first = seen[-1].parts
         if first[0] in _LAYOUT or _LAYOUT_NAME.fullmatch(first[0]):
             return self._layout(reader, itertools.chain(seen, reader))
-        made = self._stack.enter_context(unfinished_layer(self._ground))
-        unpack_layer(reader, itertools.chain(seen, reader), made / "files", self._ground, self._limits)
+        made = self._stack.enter_context(unfinished_layer(self._data_dir))
+        unpack_layer(reader, itertools.chain(seen, reader), made / "files", self._data_dir, self._limits)
         return Contents((Layer(stream.digest, made),))
 
     @property
@@ -105,7 +105,7 @@ class Importing:
     # --- layouts ---
 
     def _layout(self, reader: tar.Reader, entries: Iterator[tar.Entry]) -> Contents:
-        folder = self._stack.enter_context(unfinished_layer(self._ground)) / "parts"
+        folder = self._stack.enter_context(unfinished_layer(self._data_dir)) / "parts"
         folder.mkdir(mode=0o700)
         parts = _Parts(folder, self._limits, self._budget)
         for entry in entries:
@@ -144,14 +144,14 @@ class Importing:
         with blob.open("rb") as file:
             stream = Measured(decompressed(file, self._limits), self._longest)
             # One that is here is read all the same: who names a digest must show that they have what it is of.
-            if known or (self._ground.layers / layer_name(digest) / "files").is_dir():
+            if known or (self._data_dir.layers / layer_name(digest) / "files").is_dir():
                 while stream.read(_PIECE):
                     pass
                 made = None
             else:
-                made = self._stack.enter_context(unfinished_layer(self._ground))
+                made = self._stack.enter_context(unfinished_layer(self._data_dir))
                 reader = tar.Reader(stream.read, self._budget)
-                unpack_layer(reader, reader, made / "files", self._ground, self._limits)
+                unpack_layer(reader, reader, made / "files", self._data_dir, self._limits)
         if stream.digest != digest:
             raise HostileArchive(f"a layer is {stream.digest}, and the image says {digest}")
         return Layer(digest, made)

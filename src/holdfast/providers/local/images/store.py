@@ -23,7 +23,7 @@ from typing import Any, Final
 from holdfast.boxes.errors import FileProblem, HostileArchive, ImageNotFound, InvalidSpec, WrongSnapshot
 from holdfast.boxes.images import Image, ImageConfig, ImageStore, local_name
 from holdfast.boxes.spec import check_labels
-from holdfast.providers.host.ground import BoxImage, Ground, measure, write_whole
+from holdfast.providers.host.data_dir import BoxImage, DataDir, measure, write_whole
 from holdfast.providers.host.layers import (
     IMAGE_APT,
     IMAGE_BASE,
@@ -49,13 +49,13 @@ _BY_DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
 
 
 class LocalImages(ImageStore):
-    """Shared with every process that opens the same ground."""
+    """Shared with every process that opens the same data directory."""
 
     def __init__(
-        self, ground: Ground, collect: Callable[[], Awaitable[int]], limits: ArchiveLimits | None = None
+        self, data_dir: DataDir, collect: Callable[[], Awaitable[int]], limits: ArchiveLimits | None = None
     ) -> None:
         """`collect` removes layers that nothing refers to any more."""
-        self._ground = ground
+        self._data_dir = data_dir
         self._collect = collect
         self._limits = limits or ArchiveLimits()
 
@@ -64,10 +64,10 @@ class LocalImages(ImageStore):
         return True
 
     async def list(self) -> list[Image]:
-        return await asyncio.to_thread(lambda: [_image(each) for each in _documents(self._ground)])
+        return await asyncio.to_thread(lambda: [_image(each) for each in _documents(self._data_dir)])
 
     async def get(self, name: str) -> Image:
-        return _image(find(self._ground, name))
+        return _image(find(self._data_dir, name))
 
     async def import_archive(self, name: str, archive: AsyncIterable[bytes]) -> Image:
         return await self._import(name, archive, None)
@@ -83,7 +83,7 @@ class LocalImages(ImageStore):
 
         def take() -> Image:
             with io.open(read, "rb", buffering=1 << 18) as source:  # noqa: UP020
-                return import_archive(self._ground, name, source, self._limits, pulled)
+                return import_archive(self._data_dir, name, source, self._limits, pulled)
 
         taking = on_own_thread(take)
         try:
@@ -102,34 +102,34 @@ class LocalImages(ImageStore):
         self, snapshot: str, name: str, *, config: ImageConfig | None = None, labels: Mapping[str, str] | None = None
     ) -> Image:
         check_labels(labels or {})
-        image = await asyncio.to_thread(from_snapshot, self._ground, snapshot, local_name(name), config, labels or {})
+        image = await asyncio.to_thread(from_snapshot, self._data_dir, snapshot, local_name(name), config, labels or {})
         await self._collect()
         return image
 
     async def remove(self, name: str) -> int:
-        document = find(self._ground, name)
-        _path(self._ground, document["name"]).unlink(missing_ok=True)
+        document = find(self._data_dir, name)
+        _path(self._data_dir, document["name"]).unlink(missing_ok=True)
         return await self._collect()
 
 
-def _path(ground: Ground, name: str) -> Path:
-    return ground.images / f"{urllib.parse.quote(name, safe='')}.json"
+def _path(data_dir: DataDir, name: str) -> Path:
+    return data_dir.images / f"{urllib.parse.quote(name, safe='')}.json"
 
 
-def _documents(ground: Ground) -> list[dict[str, Any]]:
+def _documents(data_dir: DataDir) -> list[dict[str, Any]]:
     """By name."""
-    return sorted(image_documents(ground), key=lambda document: str(document.get("name")))
+    return sorted(image_documents(data_dir), key=lambda document: str(document.get("name")))
 
 
-def find(ground: Ground, name: str) -> dict[str, Any]:
+def find(data_dir: DataDir, name: str) -> dict[str, Any]:
     """By name or digest. Raises `ImageNotFound`."""
     if _BY_DIGEST.fullmatch(name):
         start = name.removeprefix("sha256:")
-        found = {each["digest"]: each for each in _documents(ground) if each["digest"][7:].startswith(start)}
+        found = {each["digest"]: each for each in _documents(data_dir) if each["digest"][7:].startswith(start)}
         if len(found) == 1:
             return found.popitem()[1]
     try:
-        document: dict[str, Any] = json.loads(_path(ground, local_name(name)).read_bytes())
+        document: dict[str, Any] = json.loads(_path(data_dir, local_name(name)).read_bytes())
         return document
     except (InvalidSpec, FileNotFoundError, ValueError):
         raise ImageNotFound(
@@ -155,30 +155,33 @@ def _image(document: Mapping[str, Any]) -> Image:
 # --- making -----------------------------------------------------------------------------------------------------------
 
 
-def import_archive(ground: Ground, name: str, source: Any, limits: ArchiveLimits, pulled: str | None = None) -> Image:
+def import_archive(
+    data_dir: DataDir, name: str, source: Any, limits: ArchiveLimits, pulled: str | None = None
+) -> Image:
     """Read an archive to its end, and name what it holds. Blocks."""
     with ExitStack() as stack:
         try:
-            contents = Importing(ground, source, stack, limits).contents()
+            contents = Importing(data_dir, source, stack, limits).contents()
             made = {layer.digest: layer.made / "files" for layer in contents.layers if layer.made is not None}
             folders = [
-                made.get(layer.digest, ground.layers / layer_name(layer.digest) / "files") for layer in contents.layers
+                made.get(layer.digest, data_dir.layers / layer_name(layer.digest) / "files")
+                for layer in contents.layers
             ]
             _check_places(folders)
             resolve_user(folders, contents.user)  # before anything is kept
-            with ground.layers_kept():
-                layers = _keep(ground, contents.layers, stack)
-                return _name(ground, name, (IMAGE_BASE, *layers), contents, pulled)
+            with data_dir.layers_kept():
+                layers = _keep(data_dir, contents.layers, stack)
+                return _name(data_dir, name, (IMAGE_BASE, *layers), contents, pulled)
         except RecursionError:
             raise HostileArchive("the archive is nested deeper than sense") from None
         except OSError as error:
             raise FileProblem(f"the image cannot be kept: {error.strerror or error}") from None
 
 
-def _keep(ground: Ground, layers: Sequence[Layer], stack: ExitStack) -> tuple[str, ...]:
+def _keep(data_dir: DataDir, layers: Sequence[Layer], stack: ExitStack) -> tuple[str, ...]:
     """Put layers in their places; says their names. Whoever calls this keeps layers from being removed."""
     for layer in layers:
-        place = ground.layers / layer_name(layer.digest)
+        place = data_dir.layers / layer_name(layer.digest)
         if layer.made is not None and not place.exists():
             with contextlib.suppress(OSError):  # another import was quicker: it is the same
                 layer.made.rename(place)
@@ -189,20 +192,20 @@ def _keep(ground: Ground, layers: Sequence[Layer], stack: ExitStack) -> tuple[st
         return tuple(names)
     below = names[: len(names) - MOST_LAYERS + 1]
     merged = layer_name(_digest("layers", below))
-    if not (ground.layers / merged).exists():
-        made = stack.enter_context(unfinished_layer(ground))
-        merge_into(ground, below, made / "files")
+    if not (data_dir.layers / merged).exists():
+        made = stack.enter_context(unfinished_layer(data_dir))
+        merge_into(data_dir, below, made / "files")
         with contextlib.suppress(OSError):
-            made.rename(ground.layers / merged)
+            made.rename(data_dir.layers / merged)
     return (merged, *names[len(below) :])
 
 
 def from_snapshot(
-    ground: Ground, snapshot: str, name: str, config: ImageConfig | None, labels: Mapping[str, str]
+    data_dir: DataDir, snapshot: str, name: str, config: ImageConfig | None, labels: Mapping[str, str]
 ) -> Image:
     """Blocks."""
-    with ground.layers_kept():
-        manifest = read_manifest(ground, snapshot)
+    with data_dir.layers_kept():
+        manifest = read_manifest(data_dir, snapshot)
         if manifest.image is None:
             raise WrongSnapshot(
                 f"snapshot {snapshot} is of a box without an image: its programs are this machine's",
@@ -216,7 +219,7 @@ def from_snapshot(
             before.user if config is None else config.user,
             dict(labels),
         )
-        return _name(ground, name, manifest.layers, contents)
+        return _name(data_dir, name, manifest.layers, contents)
 
 
 def _workdir(config: ImageConfig) -> str | None:
@@ -228,16 +231,18 @@ def _workdir(config: ImageConfig) -> str | None:
     return workdir
 
 
-def _name(ground: Ground, name: str, layers: tuple[str, ...], contents: Contents, pulled: str | None = None) -> Image:
+def _name(
+    data_dir: DataDir, name: str, layers: tuple[str, ...], contents: Contents, pulled: str | None = None
+) -> Image:
     """Whoever calls this keeps layers from being removed."""
-    folders = [ground.layers / layer / "files" for layer in layers]
+    folders = [data_dir.layers / layer / "files" for layer in layers]
     uid, gid, home = resolve_user(folders, contents.user)
     config = {"env": contents.env, "workdir": contents.workdir, "user": contents.user}
     document = {
         "name": name,
         "digest": _digest(list(layers), config),
         "layers": list(layers),
-        "size": sum(measure(ground.layers / layer) for layer in layers if layer not in OWN_LAYERS),
+        "size": sum(measure(data_dir.layers / layer) for layer in layers if layer not in OWN_LAYERS),
         "createdAt": now_ms(),
         "config": config,
         "labels": contents.labels,
@@ -246,7 +251,7 @@ def _name(ground: Ground, name: str, layers: tuple[str, ...], contents: Contents
         "home": home,
         "pulled": pulled,
     }
-    write_whole(_path(ground, name), document)
+    write_whole(_path(data_dir, name), document)
     return _image(document)
 
 
@@ -286,11 +291,11 @@ def resolve_user(folders: Sequence[Path], user: str | None) -> tuple[int, int, s
 # --- beginning with one -----------------------------------------------------------------------------------------------
 
 
-def beginning(ground: Ground, name: str) -> tuple[tuple[str, ...], BoxImage]:
+def beginning(data_dir: DataDir, name: str) -> tuple[tuple[str, ...], BoxImage]:
     """The layers of a box of an image, and what it keeps of it. Whoever calls this keeps layers from being removed."""
-    document = find(ground, name)
+    document = find(data_dir, name)
     layers = list(document["layers"])
-    folders = [ground.layers / layer / "files" for layer in layers]
+    folders = [data_dir.layers / layer / "files" for layer in layers]
     for layer, folder in zip(layers, folders, strict=True):
         if not folder.is_dir():
             raise ImageNotFound(f"image {name} is damaged: its layer {layer} is missing", hint="import it again")
@@ -299,7 +304,7 @@ def beginning(ground: Ground, name: str) -> tuple[tuple[str, ...], BoxImage]:
     apt = overlay.kind_at(folders, "etc/apt")
     if IMAGE_APT not in layers and apt is not None and stat.S_ISDIR(apt):
         layers.append(IMAGE_APT)
-    layers += _dnf_layer(ground, folders)
+    layers += _dnf_layer(data_dir, folders)
     config = document["config"]
     image = BoxImage(
         document["name"],
@@ -314,12 +319,12 @@ def beginning(ground: Ground, name: str) -> tuple[tuple[str, ...], BoxImage]:
     return tuple(layers), image
 
 
-def _dnf_layer(ground: Ground, folders: Sequence[Path]) -> list[str]:
+def _dnf_layer(data_dir: DataDir, folders: Sequence[Path]) -> list[str]:
     """On top of an image with dnf, one for all that have the same configuration."""
     found = overlay.read_at(folders, dnf.CONFIGURATION)
     text = None if found is None else dnf.amended(found.decode("utf-8", "surrogateescape"))
     if text is None:
         return []
     name = f"image-dnf-{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
-    make_layer(ground, name, (), {dnf.CONFIGURATION: text})
+    make_layer(data_dir, name, (), {dnf.CONFIGURATION: text})
     return [name]

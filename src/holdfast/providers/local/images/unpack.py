@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
 from holdfast.guest.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
-from holdfast.providers.host.ground import Ground
+from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.local.images.limits import ArchiveLimits
 
 OPAQUE: Final = "user.overlay.opaque"
@@ -31,7 +31,7 @@ _ROOM_EVERY: Final = 64 << 20
 
 
 def unpack_layer(
-    reader: tar.Reader, entries: Iterable[tar.Entry], folder: Path, ground: Ground, limits: ArchiveLimits
+    reader: tar.Reader, entries: Iterable[tar.Entry], folder: Path, data_dir: DataDir, limits: ArchiveLimits
 ) -> None:
     """What a reader gives, into a new folder. Raises `HostileArchive`, `BadArchive`, `NoSpace`, and what reading does.
 
@@ -40,9 +40,9 @@ def unpack_layer(
     Everything becomes the box user's own, who can always read and write it: there is one user in a box. Setuid and
     setgid bits are dropped. Devices and pipes are left out below /dev and /run, and refused elsewhere.
     """
-    ground.make_folder(folder)
+    data_dir.make_folder(folder)
     root = os.open(folder, OPEN_FOLDER)
-    unpacking = _Unpacking(root, reader, ground, limits)
+    unpacking = _Unpacking(root, reader, data_dir, limits)
     try:
         for entry in entries:
             unpacking.put(entry)
@@ -60,11 +60,11 @@ class _Folder:
 
 
 class _Unpacking:
-    def __init__(self, root: int, reader: tar.Reader, ground: Ground, limits: ArchiveLimits) -> None:
+    def __init__(self, root: int, reader: tar.Reader, data_dir: DataDir, limits: ArchiveLimits) -> None:
         self._root = root
         self._reader = reader
         self._limits = limits
-        self._owner = (ground.uid, ground.gid) if os.geteuid() == 0 else None
+        self._owner = (data_dir.uid, data_dir.gid) if os.geteuid() == 0 else None
         self._walker = Walker(root, self._open_or_make)
         self._folders: dict[tuple[bytes, ...], _Folder] = {}
         """With what they get in the end: until then they must be writable."""

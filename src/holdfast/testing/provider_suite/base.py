@@ -28,7 +28,7 @@ from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.time_limit import time_limit
 
 Reopen = Callable[[], Awaitable[Provider]]
-"""Opens one more provider on the same ground. Whoever calls it closes that one."""
+"""Opens one more provider on the same data. Whoever calls it closes that one."""
 
 PATIENCE: Final = 20.0
 """Seconds for something that has to come at once on any machine that is not broken."""
@@ -151,7 +151,7 @@ class Hatchery:
                 await self._provider.delete_volume(volume)
 
 
-class Ground:
+class Suite:
     """The fixtures. A suite for a provider overrides `provider`, and `reopen` and `spec` where it can."""
 
     pytestmark: ClassVar[Any] = pytest.mark.anyio
@@ -179,7 +179,7 @@ class Ground:
 
     @pytest.fixture
     def reopen(self) -> Reopen:
-        """One more provider on the same ground."""
+        """One more provider on the same data."""
         pytest.skip("fixture `reopen` is not given: restarts are not proved")
 
     @pytest.fixture
@@ -250,7 +250,7 @@ def _accounts(config: pytest.Config) -> Accounts:
 
 def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
-    async def limited(self: Ground, *arguments: Any, **named: Any) -> None:
+    async def limited(self: Suite, *arguments: Any, **named: Any) -> None:
         async with time_limit(self.time_limit):
             await test(self, *arguments, **named)
 

@@ -1,4 +1,4 @@
-"""Where the local provider keeps things: one folder, read and changed by any process that opens it, one step at a time.
+"""The data directory of a provider on this machine. Any process may open it; each change is one step at a time.
 
     boxes/<id>/        box.json, upper/ and work/ of its overlay, guest.sock, processes/, start.log
     layers/<id>/files  frozen files, shared by boxes and snapshots; never written again
@@ -164,8 +164,8 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """The folder, and who the boxes run as."""
+class DataDir:
+    """The directory, and the user that boxes run as."""
 
     path: Path
     uid: int

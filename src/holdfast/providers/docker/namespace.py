@@ -1,0 +1,39 @@
+"""The namespace of a home: keeps its objects at a Docker daemon apart from those of other homes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from pathlib import Path
+from typing import Final
+
+from holdfast.boxes.errors import InvalidSpec
+
+_FILE: Final = "ground"
+"""Homes made by earlier versions have their namespace in a file of this name."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]{4,16}")
+
+
+def check_namespace(namespace: str) -> None:
+    if not _NAMESPACE.fullmatch(namespace):
+        raise InvalidSpec(f"{namespace!r} cannot name a namespace: 4 to 16 lower case letters and digits")
+
+
+def namespace_of(home: Path) -> str:
+    """Return the namespace of a home, and make one for a home that has none. Blocks."""
+    note = home / "docker" / _FILE
+    with contextlib.suppress(OSError):
+        text = note.read_text().strip()
+        if _NAMESPACE.fullmatch(text):
+            return text
+    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = note.with_name(f".{_FILE}.{secrets.token_hex(4)}")
+    fresh.write_text(secrets.token_hex(4))
+    try:
+        note.hardlink_to(fresh)
+    except FileExistsError:
+        pass  # another process was quicker
+    finally:
+        fresh.unlink()
+    return note.read_text().strip()
