@@ -18,8 +18,8 @@ from typing import Final
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import POOL
 from holdfast.providers.host.data_dir import PREPARED, SEALED, DataDir
+from holdfast.providers.host.guest_client import PAUSED, GuestClient, is_guest, monitor_name
 from holdfast.providers.host.launch import stage_for
-from holdfast.providers.host.link import PAUSED, Link, is_guest, monitor_name
 
 _OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED, SEALED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}
@@ -80,7 +80,7 @@ def take_inventory(data_dir: DataDir) -> Inventory:
                     if (folder / name / file).read_text().strip() == word:
                         frozen.add(name)
     return Inventory(
-        alive=frozenset(name for name in boxes if Link(name, data_dir.boxes / name).alive()),
+        alive=frozenset(name for name in boxes if GuestClient(name, data_dir.boxes / name).alive()),
         boxes=boxes,
         records={name: _layers_in(data_dir.boxes / name / "box.json") for name in boxes if "box.json" in boxes[name]},
         pool=frozenset(name for name in boxes if _is_in_pool(data_dir.boxes / name / "box.json")),
@@ -284,7 +284,7 @@ def guests_of(home: Path) -> list[tuple[int, str]]:
     for name in _names(data_dir.boxes):
         # Those of ordinary users do not let themselves be looked at; the kernel tells who listens on a socket.
         with contextlib.suppress(BoxError, OSError):
-            pid = Link(name, data_dir.boxes / name).pid()
+            pid = GuestClient(name, data_dir.boxes / name).pid()
             if pid and is_guest(pid):
                 found.append((pid, name))
     return found

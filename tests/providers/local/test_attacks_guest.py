@@ -20,7 +20,7 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, open_descr
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.errors import BoxError, BoxUnreachable, FileProblem, HostileArchive
 from holdfast.guest import codec
-from holdfast.providers.host import link
+from holdfast.providers.host import guest_client
 from holdfast.providers.host import process as local_process
 from holdfast.providers.host.box import LocalBox
 from holdfast.providers.host.ports import SocketConnection
@@ -59,7 +59,7 @@ async def stopped(scene: Scene) -> AsyncIterator[Box]:
 async def given_by(box: Box) -> socket.socket:
     """What a guest hands out for a connection, as it is: no check would make it another."""
     assert isinstance(box, LocalBox)
-    _, (descriptor,) = await box.link.ask_descriptors({"op": "connect", "port": 80, "ipv6": False})
+    _, (descriptor,) = await box.guest.ask_descriptors({"op": "connect", "port": 80, "ipv6": False})
     return socket.socket(fileno=descriptor)
 
 
@@ -194,11 +194,11 @@ async def test_whatever_a_guest_says_the_host_answers_with_an_error_of_its_own(
 async def test_a_guest_that_never_answers_is_not_waited_for(
     scene: Scene, stopped: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for method in (link.Link.ask, link.Link.ask_descriptors):
+    for method in (guest_client.GuestClient.ask, guest_client.GuestClient.ask_descriptors):
         defaults = method.__kwdefaults__ or {}
-        assert defaults["seconds"] == link.DEFAULT_SECONDS
+        assert defaults["seconds"] == guest_client.DEFAULT_SECONDS
         monkeypatch.setitem(defaults, "seconds", 0.1)
-    monkeypatch.setattr(link, "DEFAULT_SECONDS", 0.1)
+    monkeypatch.setattr(guest_client, "DEFAULT_SECONDS", 0.1)
     monkeypatch.setattr(local_process, "DEFAULT_SECONDS", 0.1)
     before = open_descriptors()
     quick = ("channel", "process", "port", "metrics", "read", "stream", "write", "stat", "list", "chmod", "mkdir")
@@ -325,9 +325,9 @@ tell([line for line in lines if "guest" in line])
 
 async def test_whoever_calls_itself_the_box_s_sandbox_is_not_taken_for_it(scene: Scene) -> None:
     assert isinstance(scene.neighbour, LocalBox)
-    guest = scene.neighbour.link.pid()
+    pid = scene.neighbour.guest.pid()
     process = await scene.box.spawn(["bash", "-c", "exec -a 'holdfast-box neighbour' sleep 1000"])
-    assert scene.neighbour.link.pid() == guest
+    assert scene.neighbour.guest.pid() == pid
     await process.kill()
     await scene.still_fine()
 

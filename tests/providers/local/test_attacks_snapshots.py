@@ -19,7 +19,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.host import limits
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider
 from holdfast.threads.ids import new_id
 
@@ -118,7 +118,7 @@ async def is_ready(process: subprocess.Popen[bytes]) -> None:
 
 @asynccontextmanager
 async def root_of(scene: Scene, box: Box) -> AsyncIterator[int]:
-    _, (descriptor,) = await Link(box.id, scene.provider.data_dir.box(box.id)).ask_descriptors({"op": "hold"})
+    _, (descriptor,) = await GuestClient(box.id, scene.provider.data_dir.box(box.id)).ask_descriptors({"op": "hold"})
     try:
         yield descriptor
     finally:
@@ -221,7 +221,7 @@ async def test_a_snapshot_stays_as_it_was_taken(scene: Scene, how: str, has_file
                 if how == "stopped":
                     await box.stop()
                 elif how == "killed":
-                    await Link(box.id, scene.provider.data_dir.box(box.id)).kill()
+                    await GuestClient(box.id, scene.provider.data_dir.box(box.id)).kill()
                 snapshot = await box.snapshot()
                 told, _ = await asyncio.to_thread(process.communicate, b"\n", PATIENCE)
                 assert told, "it never tried"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.pipes import readable
 
@@ -23,7 +23,7 @@ async def test_a_box_ends_when_its_home_is_deleted(tmp_path: Path) -> None:
     async with LocalProvider(tmp_path / "home") as provider:
         box = await provider.create(BoxSpec(), id="lost")
         await box.spawn(["sleep", "1000"])
-        pid = Link(box.id, provider.data_dir.box(box.id)).pid()
+        pid = GuestClient(box.id, provider.data_dir.box(box.id)).pid()
         assert pid is not None
         guest = os.pidfd_open(pid)
     try:

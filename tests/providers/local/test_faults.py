@@ -22,7 +22,7 @@ from holdfast.boxes.box import Power
 from holdfast.boxes.errors import BoxStopped
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.host.link import get_descriptor
+from holdfast.providers.host.guest_client import get_descriptor
 from holdfast.providers.local import LocalProvider
 
 ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))

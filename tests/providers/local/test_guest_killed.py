@@ -20,7 +20,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxStopped
 from holdfast.boxes.process import Process, ProcessState
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.pipes import readable
 
@@ -81,7 +81,10 @@ async def test_it_is_stopped_while_it_waits_for_others_in_the_box_to_end(
     provider: LocalProvider, box: Box, sleeper: Process
 ) -> None:
     guest = _guest(provider, box)
-    with Link(box.id, provider.data_dir.box(box.id)).connect() as connection, _HeldAtExit(_child_of(guest)) as held:
+    with (
+        GuestClient(box.id, provider.data_dir.box(box.id)).connect() as connection,
+        _HeldAtExit(_child_of(guest)) as held,
+    ):
         os.kill(guest, signal.SIGKILL)
         await held.wait()
         async with asyncio.timeout(_SECONDS):
@@ -121,7 +124,7 @@ async def _check_runs(box: Box) -> None:
 
 
 def _guest(provider: LocalProvider, box: Box) -> int:
-    pid = Link(box.id, provider.data_dir.box(box.id)).pid()
+    pid = GuestClient(box.id, provider.data_dir.box(box.id)).pid()
     assert pid is not None
     return pid
 

@@ -20,7 +20,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import Limits
 from holdfast.guest import codec
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local.network import WaysOut
 
 pytestmark = pytest.mark.anyio
@@ -362,7 +362,7 @@ async def test_what_a_lying_guest_hands_out_is_looked_at(net: Net, tmp_path: Pat
         process = await _lying_guest(tmp_path, {"listen": {"bytes": codec.frame({}).hex(), "descriptors": kinds}})
         try:
             with pytest.raises(BoxError):
-                await ways_out.open(Link("liar", tmp_path), NetworkPolicy(Network.OPEN), {})
+                await ways_out.open(GuestClient("liar", tmp_path), NetworkPolicy(Network.OPEN), {})
         finally:
             process.kill()
             await process.wait()

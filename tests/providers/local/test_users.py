@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider, runtime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has but one")]
@@ -18,7 +18,7 @@ REOPENS = "echo told > /dev/stdout; echo also > /dev/stderr"
 
 async def user_of(provider: LocalProvider, box: Box) -> int:
     """As the kernel tells it of the box's process."""
-    pid = Link(box.id, provider.data_dir.box(box.id)).pid()
+    pid = GuestClient(box.id, provider.data_dir.box(box.id)).pid()
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     users = {line.split()[1:] and tuple(line.split()[1:]) for line in lines if line.startswith(("Uid:", "Gid:"))}
     (numbers,) = users

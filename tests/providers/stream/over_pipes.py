@@ -13,9 +13,9 @@ from holdfast.boxes.box import Box, BoxInfo, Power
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import codec
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.process import ProcessProvider
-from holdfast.providers.stream import PipeTransport, StreamBox, StreamLink, Transport, bridge_command
+from holdfast.providers.stream import PipeTransport, StreamBox, StreamGuestClient, Transport, bridge_command
 
 GUEST = str(Path(codec.__file__).parent)
 
@@ -47,7 +47,7 @@ class PipesBox(StreamBox):
         super().__init__(
             info,
             provider,
-            provider.link(info.id),
+            provider.guest(info.id),
             environment=provider.environment(info),
             workdir=provider.workdir(info),
         )
@@ -58,7 +58,7 @@ class PipesBox(StreamBox):
 
     async def stop(self) -> None:
         await super().stop()
-        await self.link.close()
+        await self.guest.close()
 
 
 class PipesProvider(ProcessProvider):
@@ -69,15 +69,15 @@ class PipesProvider(ProcessProvider):
         self.python = python
         self.transports: dict[str, ProcessTransport] = {}
         """The latest of each box."""
-        self._links: dict[str, StreamLink] = {}
+        self._links: dict[str, StreamGuestClient] = {}
 
-    def link(self, id: str) -> StreamLink:
+    def guest(self, id: str) -> StreamGuestClient:
         folder = self.data_dir.box(id)
 
         async def verdict() -> BoxError | None:
             if not folder.exists():
                 return BoxGone(f"box {id} is gone")
-            if not Link(id, folder).alive():
+            if not GuestClient(id, folder).alive():
                 return BoxStopped(f"box {id} is stopped", hint="start it")
             return None
 
@@ -91,11 +91,11 @@ class PipesProvider(ProcessProvider):
             return self.transports[id]
 
         if id not in self._links:
-            self._links[id] = StreamLink(id, dial, verdict)
+            self._links[id] = StreamGuestClient(id, dial, verdict)
         return self._links[id]
 
     async def close(self) -> None:
-        await asyncio.gather(*(link.close() for link in self._links.values()))
+        await asyncio.gather(*(guest.close() for guest in self._links.values()))
         await super().close()
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:

@@ -16,7 +16,7 @@ from tests.providers.stream.over_pipes import GUEST, ProcessTransport
 
 from holdfast.providers.stream import (
     StreamFiles,
-    StreamLink,
+    StreamGuestClient,
     StreamProcesses,
     Transport,
     bridge_command,
@@ -39,7 +39,7 @@ def pythons() -> list[str]:
 
 
 @contextlib.contextmanager
-def guest(tmp_path: Path, box: str, python: str = sys.executable) -> Iterator[StreamLink]:
+def started(tmp_path: Path, box: str, python: str = sys.executable) -> Iterator[StreamGuestClient]:
     folder, run = tmp_path / "guest", tmp_path / "run"
     folder.mkdir(exist_ok=True)
     for name, data in guest_files().items():
@@ -51,7 +51,7 @@ def guest(tmp_path: Path, box: str, python: str = sys.executable) -> Iterator[St
         async def dial() -> Transport:
             return ProcessTransport(bridge_command([python], str(folder), run=str(run)))
 
-        yield StreamLink(box, dial)
+        yield StreamGuestClient(box, dial)
     finally:
         process.kill()
         process.wait()
@@ -59,9 +59,9 @@ def guest(tmp_path: Path, box: str, python: str = sys.executable) -> Iterator[St
 
 @pytest.mark.parametrize("python", pythons())
 async def test_a_box_of_these_files_does_what_it_is_asked(tmp_path: Path, python: str) -> None:
-    with guest(tmp_path, "one", python) as link:
+    with started(tmp_path, "one", python) as guest:
         try:
-            processes, files = StreamProcesses(link), StreamFiles(link, str(tmp_path))
+            processes, files = StreamProcesses(guest), StreamFiles(guest, str(tmp_path))
             done = await processes.exec(["sh", "-c", "cat; echo problem >&2; exit 3"], ENV, "/", stdin=b"in")
             assert (done.exit_code, done.stdout, done.stderr) == (3, b"in", b"problem\n")
             process = await processes.spawn(["sh", "-c", "tty; exit 4"], ENV, "/", stdin=False, size=(24, 80))
@@ -74,28 +74,30 @@ async def test_a_box_of_these_files_does_what_it_is_asked(tmp_path: Path, python
             archive = b"".join([piece async for piece in files.download_tar("folder")])
             assert b"text" in archive
         finally:
-            await link.close()
+            await guest.close()
 
 
 async def test_the_processes_of_a_box_outlive_its_guest_and_not_a_copy_of_its_files(tmp_path: Path) -> None:
-    with guest(tmp_path, "one") as link:
-        process = await StreamProcesses(link).spawn(["sh", "-c", "echo kept; exit 5"], ENV, "/", stdin=False, size=None)
+    with started(tmp_path, "one") as guest:
+        process = await StreamProcesses(guest).spawn(
+            ["sh", "-c", "echo kept; exit 5"], ENV, "/", stdin=False, size=None
+        )
         assert await process.wait(20) == 5
-        await link.close()
-    with guest(tmp_path, "one") as link:
-        found = await StreamProcesses(link).get(process.id)
+        await guest.close()
+    with started(tmp_path, "one") as guest:
+        found = await StreamProcesses(guest).get(process.id)
         assert (await found.read(), await found.wait(20)) == (b"kept\n", 5)
-        await link.close()
-    with guest(tmp_path, "another") as link:
-        assert await StreamProcesses(link).all() == []
-        await link.close()
+        await guest.close()
+    with started(tmp_path, "another") as guest:
+        assert await StreamProcesses(guest).all() == []
+        await guest.close()
 
 
 async def test_much_goes_through_quickly(tmp_path: Path) -> None:
     """Sanity, not a benchmark: far below what it does on a quiet machine."""
     megabytes = 256
-    with guest(tmp_path, "one") as link:
-        await link.open()
+    with started(tmp_path, "one") as guest:
+        await guest.open()
         count = 0
 
         def take(data: bytes) -> None:
@@ -104,20 +106,20 @@ async def test_much_goes_through_quickly(tmp_path: Path) -> None:
 
         begin = time.perf_counter()
         argv = ["head", "-c", str(megabytes << 20), "/dev/zero"]
-        await StreamProcesses(link).exec(argv, ENV, "/", on_stdout=take)
+        await StreamProcesses(guest).exec(argv, ENV, "/", on_stdout=take)
         outward = megabytes / (time.perf_counter() - begin)
         assert count == megabytes << 20
         begin = time.perf_counter()
-        await StreamProcesses(link).exec(["cat"], ENV, "/", stdin=bytes(64 << 20), on_stdout=take)
+        await StreamProcesses(guest).exec(["cat"], ENV, "/", stdin=bytes(64 << 20), on_stdout=take)
         both = 64 / (time.perf_counter() - begin)
-        await link.close()
+        await guest.close()
     assert outward > 30, f"{outward:.0f} MB/s out"
     assert both > 10, f"{both:.0f} MB/s there and back"
 
 
 async def test_a_command_beside_a_flood_is_not_held_up(tmp_path: Path) -> None:
-    with guest(tmp_path, "one") as link:
-        processes = StreamProcesses(link)
+    with started(tmp_path, "one") as guest:
+        processes = StreamProcesses(guest)
         flood = asyncio.create_task(processes.exec(["cat", "/dev/zero"], ENV, "/", on_stdout=lambda data: None))
         await processes.exec(["true"], ENV, "/")
         begin = time.perf_counter()
@@ -126,7 +128,7 @@ async def test_a_command_beside_a_flood_is_not_held_up(tmp_path: Path) -> None:
         taken = time.perf_counter() - begin
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
-        await link.close()
+        await guest.close()
     assert taken < 5
 
 
@@ -142,14 +144,14 @@ async def test_a_bridge_is_no_process_of_its_box(tmp_path: Path) -> None:
     async def dial() -> Transport:
         return ProcessTransport(argv, env=ENV, patience=0.0)
 
-    link = StreamLink("one", dial)
+    guest = StreamGuestClient("one", dial)
     try:
-        processes = StreamProcesses(link)
-        assert (await link.ask({"op": "activity"}))["processes"] == 0
+        processes = StreamProcesses(guest)
+        assert (await guest.ask({"op": "activity"}))["processes"] == 0
         process = await processes.spawn(["sleep", "1000"], ENV, "/", stdin=False, size=None)
-        assert (await link.ask({"op": "activity"}))["processes"] == 1
-        await link.ask({"op": "shut_down", "grace": 5000})
+        assert (await guest.ask({"op": "activity"}))["processes"] == 1
+        await guest.ask({"op": "shut_down", "grace": 5000})
         assert await process.wait(20) == 128 + 15
-        assert (await link.ask({"op": "activity"}))["processes"] == 0
+        assert (await guest.ask({"op": "activity"}))["processes"] == 0
     finally:
-        await link.close()
+        await guest.close()

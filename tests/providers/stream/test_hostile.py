@@ -15,7 +15,7 @@ import pytest
 from holdfast.boxes.errors import BoxError, BoxUnreachable, ProcessNotFound
 from holdfast.guest import codec, frames
 from holdfast.guest.frames import frame, message_frames
-from holdfast.providers.stream import PipeTransport, StreamFiles, StreamLink, StreamProcesses, Transport
+from holdfast.providers.stream import PipeTransport, StreamFiles, StreamGuestClient, StreamProcesses, Transport
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 20.0
@@ -80,10 +80,10 @@ async def bridge() -> AsyncIterator[FakeBridge]:
 
 
 @pytest.fixture
-async def link(bridge: FakeBridge) -> AsyncIterator[StreamLink]:
-    link = StreamLink("box", bridge.dial)
-    yield link
-    await link.close()
+async def guest(bridge: FakeBridge) -> AsyncIterator[StreamGuestClient]:
+    guest = StreamGuestClient("box", bridge.dial)
+    yield guest
+    await guest.close()
 
 
 def says(answer: Any) -> Callable[[int, Any], bytes]:
@@ -106,10 +106,10 @@ async def fails(work: Any) -> BoxError:
     "greeting",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 1000, frames.GREETING[:5] + b"x" * 20, b"holdfast bridge 2\n"],
 )
-async def test_what_does_not_greet_is_no_bridge(bridge: FakeBridge, link: StreamLink, greeting: bytes) -> None:
+async def test_what_does_not_greet_is_no_bridge(bridge: FakeBridge, guest: StreamGuestClient, greeting: bytes) -> None:
     bridge.greeting = greeting
-    await fails(link.open())
-    assert not link.alive
+    await fails(guest.open())
+    assert not guest.alive
 
 
 NONSENSE: dict[str, Callable[[int], bytes]] = {
@@ -136,15 +136,17 @@ NONSENSE: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("name", NONSENSE)
-async def test_a_bridge_that_breaks_the_rules_is_hung_up_on(bridge: FakeBridge, link: StreamLink, name: str) -> None:
+async def test_a_bridge_that_breaks_the_rules_is_hung_up_on(
+    bridge: FakeBridge, guest: StreamGuestClient, name: str
+) -> None:
     bridge.answering = lambda number, request: NONSENSE[name](number)
-    call = await link.call({"op": "exec"})
+    call = await guest.call({"op": "exec"})
     with call:
         error = await fails(_until_it_fails(call))
     assert "makes no sense" in error.message
-    assert not link.alive
+    assert not guest.alive
     bridge.answering = says({"fine": 1})
-    assert (await link.ask({"op": "ping"}))["fine"] == 1
+    assert (await guest.ask({"op": "ping"}))["fine"] == 1
     assert bridge.dials == 2
 
 
@@ -153,18 +155,18 @@ async def _until_it_fails(call: Any) -> None:
         await call.answer()
 
 
-async def test_a_message_without_an_end_is_cut_off(bridge: FakeBridge, link: StreamLink) -> None:
+async def test_a_message_without_an_end_is_cut_off(bridge: FakeBridge, guest: StreamGuestClient) -> None:
     part = frame(frames.PART, 1, bytes(frames.LONGEST))
     bridge.answering = lambda number, request: part * (codec.LIMIT // frames.LONGEST + 2)
-    await fails(link.ask({"op": "ping"}))
-    assert not link.alive
+    await fails(guest.ask({"op": "ping"}))
+    assert not guest.alive
 
 
-async def test_answers_that_are_none_fail_alone(bridge: FakeBridge, link: StreamLink) -> None:
+async def test_answers_that_are_none_fail_alone(bridge: FakeBridge, guest: StreamGuestClient) -> None:
     for wrong in (b"", b"garbage", b"9999999:x", codec.encode([1, 2]), b"1:" * 5000):
         bridge.answering = lambda number, request, wrong=wrong: frame(frames.MESSAGE, number, wrong)  # type: ignore[misc]
-        await fails(link.ask({"op": "ping"}))
-        assert link.alive
+        await fails(guest.ask({"op": "ping"}))
+        assert guest.alive
     assert bridge.dials == 1
 
 
@@ -172,13 +174,15 @@ async def test_answers_that_are_none_fail_alone(bridge: FakeBridge, link: Stream
     "answer",
     [{}, {"code": "7"}, {"code": True}, {"code": None}, {"code": [1]}, {"unreachable": 1}, {"code": 1.5 and b"7"}],
 )
-async def test_an_exit_code_that_is_none_is_not_believed(bridge: FakeBridge, link: StreamLink, answer: Any) -> None:
+async def test_an_exit_code_that_is_none_is_not_believed(
+    bridge: FakeBridge, guest: StreamGuestClient, answer: Any
+) -> None:
     def ends(number: int, request: Any) -> bytes:
         ends = b"".join(frame(frames.END, first(number) + stream) for stream in (1, 2))
         return ends + message_frames(number, codec.encode(answer)) + frame(frames.CLOSE, number)
 
     bridge.answering = ends
-    await fails(StreamProcesses(link).exec(["true"], ENV, "/"))
+    await fails(StreamProcesses(guest).exec(["true"], ENV, "/"))
 
 
 _PROCESS = {"id": "p-00000", "argv": ["x"], "pty": False, "stdin": False, "startedAt": 1, "code": 3, "endedAt": 2}
@@ -201,29 +205,33 @@ _PROCESS = {"id": "p-00000", "argv": ["x"], "pty": False, "stdin": False, "start
     ],
 )
 async def test_a_process_that_makes_no_sense_is_not_believed(
-    bridge: FakeBridge, link: StreamLink, change: dict[str, Any]
+    bridge: FakeBridge, guest: StreamGuestClient, change: dict[str, Any]
 ) -> None:
     bridge.answering = says({"processes": [{**_PROCESS, **change}]})
-    await fails(StreamProcesses(link).all())
+    await fails(StreamProcesses(guest).all())
 
 
-async def test_another_process_than_the_one_asked_for_is_not_taken(bridge: FakeBridge, link: StreamLink) -> None:
+async def test_another_process_than_the_one_asked_for_is_not_taken(
+    bridge: FakeBridge, guest: StreamGuestClient
+) -> None:
     bridge.answering = says({"processes": [_PROCESS]})
     with pytest.raises(ProcessNotFound):
-        await StreamProcesses(link).get("p-11111")
+        await StreamProcesses(guest).get("p-11111")
 
 
-async def test_more_of_a_file_than_was_asked_for_is_refused(bridge: FakeBridge, link: StreamLink) -> None:
+async def test_more_of_a_file_than_was_asked_for_is_refused(bridge: FakeBridge, guest: StreamGuestClient) -> None:
     def too_much(number: int, request: Any) -> bytes:
         info = ["/f", "file", 3, 0o644, 0, None]
         data = frame(frames.DATA, first(number), b"12345") + frame(frames.END, first(number))
         return message_frames(number, codec.encode({"file": info})) + data + message_frames(number, codec.encode({}))
 
     bridge.answering = too_much
-    await fails(StreamFiles(link, "/").read("f", length=3))
+    await fails(StreamFiles(guest, "/").read("f", length=3))
 
 
-async def test_streams_that_nobody_reads_keep_little_and_hold_nobody_up(bridge: FakeBridge, link: StreamLink) -> None:
+async def test_streams_that_nobody_reads_keep_little_and_hold_nobody_up(
+    bridge: FakeBridge, guest: StreamGuestClient
+) -> None:
     """Each may send what it was granted first, which is little, and the link goes on beside them."""
 
     def fills(number: int, request: Any) -> bytes:
@@ -233,56 +241,56 @@ async def test_streams_that_nobody_reads_keep_little_and_hold_nobody_up(bridge: 
 
     bridge.answering = fills
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    calls = [await link.call({"op": "exec"}) for _ in range(100)]
+    calls = [await guest.call({"op": "exec"}) for _ in range(100)]
     for _ in range(50):
-        assert (await link.ask({"op": "ping"}))["fine"] == 1
-    assert link.alive
+        assert (await guest.ask({"op": "ping"}))["fine"] == 1
+    assert guest.alive
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 4 * 2 * frames.FIRST_CREDIT // 1024
     for call in calls:
         call.close()
-    assert (await link.ask({"op": "ping"}))["fine"] == 1
+    assert (await guest.ask({"op": "ping"}))["fine"] == 1
 
 
 async def test_what_is_late_for_a_closed_call_is_dropped_and_a_flood_of_it_is_not(
-    bridge: FakeBridge, link: StreamLink
+    bridge: FakeBridge, guest: StreamGuestClient
 ) -> None:
     bridge.answering = lambda number, request: b""
-    call = await link.call({"op": "exec"})
+    call = await guest.call({"op": "exec"})
     number = call.number
     call.close()
     bridge.answering = lambda other, request: (
         frame(frames.DATA, first(number), b"late") + message_frames(other, codec.encode({}))
     )
-    await link.ask({"op": "ping"})
-    assert link.alive
+    await guest.ask({"op": "ping"})
+    assert guest.alive
     flood = frame(frames.DATA, first(number), bytes(frames.LONGEST)) * 400
     bridge.answering = lambda other, request: flood
-    await fails(link.ask({"op": "ping"}))
+    await fails(guest.ask({"op": "ping"}))
     assert bridge.dials == 1
 
 
 async def test_a_bridge_that_hangs_up_at_once_every_time_is_an_error_every_time(
-    bridge: FakeBridge, link: StreamLink
+    bridge: FakeBridge, guest: StreamGuestClient
 ) -> None:
     bridge.hangs_up = True
     for _ in range(3):
-        await fails(link.open())
+        await fails(guest.open())
     assert bridge.dials == 3
     bridge.hangs_up = False
-    await link.open()
+    await guest.open()
 
 
 async def test_whoever_waits_with_more_than_the_box_takes_waits_without_a_bound_on_others(
-    bridge: FakeBridge, link: StreamLink
+    bridge: FakeBridge, guest: StreamGuestClient
 ) -> None:
     """A bridge that grants nothing: the writer waits, keeps no more than was granted, and can be cancelled."""
     bridge.answering = lambda number, request: (
         message_frames(number, codec.encode({"fine": 1})) if request["op"] == "ping" else b""
     )
-    with await link.call({"op": "write"}) as call:
+    with await guest.call({"op": "write"}) as call:
         writing = asyncio.create_task(call.streams[0].write(bytes(1 << 22)))
         for _ in range(20):
-            assert (await link.ask({"op": "ping"}))["fine"] == 1
+            assert (await guest.ask({"op": "ping"}))["fine"] == 1
         assert not writing.done()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

@@ -97,7 +97,7 @@ async def test_a_spawned_process_is_followed_and_waited_for_across_streams(provi
 async def test_hanging_up_ends_what_runs(provider: PipesProvider, box: Box) -> None:
     running = asyncio.create_task(told(sh(box, "echo $$ > self; exec sleep 1000")))
     pid = await number_in(box, "self")
-    await provider.link("one").close()
+    await provider.guest("one").close()
     assert isinstance(await running, BoxUnreachable)
     await ends(box, pid)
 
@@ -105,7 +105,7 @@ async def test_hanging_up_ends_what_runs(provider: PipesProvider, box: Box) -> N
 async def test_whoever_waits_in_a_box_that_stops_or_goes_is_told_so(provider: PipesProvider, box: Box) -> None:
     running = asyncio.create_task(told(sh(box, "echo 1 > begun; exec sleep 1000")))
     await appears(box, "begun")
-    await provider.end(_guest_link(provider))
+    await provider.end(_guest_client(provider))
     assert isinstance(await running, BoxStopped)
     await box.start()
     running = asyncio.create_task(told(sh(box, "echo 1 > again; exec sleep 1000")))
@@ -116,10 +116,10 @@ async def test_whoever_waits_in_a_box_that_stops_or_goes_is_told_so(provider: Pi
         await box.exec(["true"])
 
 
-def _guest_link(provider: PipesProvider) -> Any:
-    from holdfast.providers.host.link import Link
+def _guest_client(provider: PipesProvider) -> Any:
+    from holdfast.providers.host.guest_client import GuestClient
 
-    return Link("one", provider.data_dir.box("one"))
+    return GuestClient("one", provider.data_dir.box("one"))
 
 
 async def test_a_file_that_was_being_written_is_not_there_by_halves(provider: PipesProvider, box: Box) -> None:
@@ -168,8 +168,8 @@ async def test_the_silence_of_a_paused_box_says_nothing(
     monkeypatch.setattr(frames, "SILENCE_SECONDS", 0.3)
     running = asyncio.create_task(sh(box, "echo 1 > begun; until [ -e go ]; do sleep 0.01; done; echo done"))
     await appears(box, "begun")
-    link, bridge = provider.link("one"), provider.transports["one"].process
-    link.held = True
+    guest, bridge = provider.guest("one"), provider.transports["one"].process
+    guest.held = True
     os.kill(bridge.pid, signal.SIGSTOP)
     try:
         with pytest.raises(BoxStopped):
@@ -177,7 +177,7 @@ async def test_the_silence_of_a_paused_box_says_nothing(
         await asyncio.sleep(0.8)  # more than twice the silence that would end it
     finally:
         os.kill(bridge.pid, signal.SIGCONT)
-        link.held = False
+        guest.held = False
     await box.files.write("go", b"")
     assert (await running).text == "done\n"
 

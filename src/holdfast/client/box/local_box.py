@@ -18,8 +18,8 @@ from holdfast.client.box.types import BoxRecord, process_of
 from holdfast.client.resource import BoxConnection
 from holdfast.providers.guest_box import python_of
 from holdfast.providers.host.files import GuestFiles
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.inotify import FileWatch
-from holdfast.providers.host.link import Link
 from holdfast.providers.host.ports import connect_port
 from holdfast.providers.host.process import GuestProcesses
 
@@ -36,21 +36,21 @@ class NearBox(RemoteBox):
     def __init__(self, boxes: BoxConnection, record: BoxRecord, home: Path, watch: FileWatch) -> None:
         super().__init__(boxes, record)
         folder = home.absolute() / PROVIDER / "boxes" / record.id
-        self._link = Link(record.id, folder)
-        self._link.wake = self._woken
-        self._kept = GuestProcesses(self._link, watch, folder, other_user=False)
+        self._guest = GuestClient(record.id, folder)
+        self._guest.wake = self._woken
+        self._kept = GuestProcesses(self._guest, watch, folder, other_user=False)
         self._far_files = self.files
         if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image says where commands start
-            self.files = GuestFiles(self._link, record.spec.workdir)
+            self.files = GuestFiles(self._guest, record.spec.workdir)
 
     async def connect(self, port: int) -> Connection:
         try:
-            return await connect_port(self._link, port)
+            return await connect_port(self._guest, port)
         except BoxUnreachable:
             return await super().connect(port)
 
     async def python(self) -> tuple[str, ...]:
-        return python_of(await self._link.ask({"op": "python"}), self.id)
+        return python_of(await self._guest.ask({"op": "python"}), self.id)
 
     async def spawn(
         self,

@@ -13,7 +13,7 @@ from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.docker import containers
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import ResourceUsage
-from holdfast.providers.stream import StreamBox, StreamLink
+from holdfast.providers.stream import StreamBox, StreamGuestClient
 
 if TYPE_CHECKING:
     from holdfast.providers.docker.provider import DockerProvider
@@ -40,18 +40,18 @@ def workdir_of(found: Mapping[str, Any], spec: BoxSpec) -> str:
     return asked if spec.workdir == WORKSPACE and asked.startswith("/") and asked != "/" else spec.workdir
 
 
-async def used_inside(link: StreamLink) -> containers.ContainerUsage | None:
+async def used_inside(guest: StreamGuestClient) -> containers.ContainerUsage | None:
     """What a box uses, as its own control group says; None where it sees none. The daemon takes a second to tell."""
-    found = await asyncio.gather(*(_peek(link, path) for path in containers.ACCOUNTS))
+    found = await asyncio.gather(*(_peek(guest, path) for path in containers.ACCOUNTS))
     return containers.read_accounts(dict(zip(containers.ACCOUNTS, found, strict=True)))
 
 
-async def _peek(link: StreamLink, path: str) -> bytes:
+async def _peek(guest: StreamGuestClient, path: str) -> bytes:
     """The start of a small file, without keeping the box awake by it; empty where it is not there."""
     request = {"op": "open", "path": path, "cwd": "/", "offset": 0, "length": _PEEK, "looks": True}
     data = b""
     try:
-        with await link.call(request) as call:
+        with await guest.call(request) as call:
             await call.answer()
             while len(data) <= _PEEK and (piece := await call.streams[0].read()):
                 data += piece
@@ -65,8 +65,8 @@ class DockerBox(StreamBox):
         """`found` is what the daemon says of its container, or of its image."""
         environment = environment_of(found)
         whole = {**_DEFAULT_ENVIRONMENT, **environment, **provider.egress_environment(info.spec.network)}
-        link, workdir = provider.link(info.id), workdir_of(found, info.spec)
-        super().__init__(info, provider, link, environment=whole, workdir=workdir)
+        guest, workdir = provider.guest(info.id), workdir_of(found, info.spec)
+        super().__init__(info, provider, guest, environment=whole, workdir=workdir)
         self._provider = provider
         self._of_image = environment
 
@@ -80,7 +80,7 @@ class DockerBox(StreamBox):
         }  # fmt: skip
 
     async def usage(self) -> ResourceUsage:
-        used = await used_inside(self.link) or await self._provider.usage(self.id)
+        used = await used_inside(self.guest) or await self._provider.usage(self.id)
         sent, received = self._provider.traffic(self.id)
         disk = await self._provider.disk_use(self.id)
         return ResourceUsage(used.memory, used.cpu_seconds, disk, used.out_of_memory, sent, received)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.boxes.network_policy import Egress, Network
 from holdfast.providers.docker.objects import BoxRecord
-from holdfast.providers.stream import StreamLink, let_out
+from holdfast.providers.stream import StreamGuestClient, let_out
 
 
 class ServerEgress:
@@ -17,19 +17,19 @@ class ServerEgress:
     def knows(self, id: str) -> bool:
         return id in self._open
 
-    async def open(self, link: StreamLink, record: BoxRecord) -> None:
+    async def open(self, guest: StreamGuestClient, record: BoxRecord) -> None:
         """Admit a box that runs, or its new policy. One that may reach nothing is not asked for anything."""
         if record.id in self._open or record.spec.network.mode is not Network.NONE:
-            await self.open_door(link, record)
+            await self.open_door(guest, record)
 
-    async def open_door(self, link: StreamLink, record: BoxRecord) -> None:
+    async def open_door(self, guest: StreamGuestClient, record: BoxRecord) -> None:
         """Admit a box that runs, also one that may reach nothing but us."""
         self._egress.admit(record.id, record.spec.network, record.labels)
         if record.id in self._open:
             return
         self._open.add(record.id)
         try:
-            await let_out(link, self._egress)
+            await let_out(guest, self._egress)
         except BaseException:
             self.close(record.id)
             raise

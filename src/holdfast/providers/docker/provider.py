@@ -62,7 +62,7 @@ from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.docker.transport import DockerTransport
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.steps import take_step
-from holdfast.providers.stream import RUN, StreamLink
+from holdfast.providers.stream import RUN, StreamGuestClient
 from holdfast.threads.ids import new_id, now_ms
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ CAPABILITIES: Final = frozenset(Capability) - {
 class _Held:
     """What this process has of one box."""
 
-    link: StreamLink
+    guest: StreamGuestClient
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     first: DockerTransport | None = None
     """The stdin and stdout of a process 1 that is about to start."""
@@ -189,7 +189,7 @@ class DockerProvider(Provider):
             self._way_out.close_all()
         held, self._held = self._held, {}
         try:
-            await asyncio.gather(*(each.link.close() for each in held.values()), return_exceptions=True)
+            await asyncio.gather(*(each.guest.close() for each in held.values()), return_exceptions=True)
         finally:
             await self.engine.close()
 
@@ -205,11 +205,11 @@ class DockerProvider(Provider):
 
     def held(self, id: str) -> _Held:
         if id not in self._held:
-            self._held[id] = _Held(StreamLink(id, lambda: self._dial(id), lambda: self._verdict(id)))
+            self._held[id] = _Held(StreamGuestClient(id, lambda: self._dial(id), lambda: self._verdict(id)))
         return self._held[id]
 
-    def link(self, id: str) -> StreamLink:
-        return self.held(id).link
+    def guest(self, id: str) -> StreamGuestClient:
+        return self.held(id).guest
 
     async def _verdict(self, id: str) -> BoxError | None:
         """What became of a box whose stream was lost; None where it runs."""
@@ -350,16 +350,16 @@ class DockerProvider(Provider):
     async def _bring_up(self, record: BoxRecord, held: _Held) -> None:
         """Start the container and hear from its guest."""
         id, name = record.id, self.names.box(record.id)
-        await held.link.close()
-        held.link.held = False
+        await held.guest.close()
+        held.guest.held = False
         async with self._starts, volumes.verified_parts(self.engine, self.names, self.runtime, record):
             transport = DockerTransport(await self.engine.attach(name))
             held.first = transport
             try:
                 await self.engine.ask("POST", f"containers/{name}/start", seconds=_START_SECONDS)
                 if self._way_out is not None:
-                    await self._way_out.open(held.link, record)
-                await held.link.ask({"op": "ping"}, seconds=_START_SECONDS)
+                    await self._way_out.open(held.guest, record)
+                await held.guest.ask({"op": "ping"}, seconds=_START_SECONDS)
             except (BoxStopped, BoxUnreachable) as error:
                 raise CreateFailed(f"box {id} did not come up: {transport.last_words or error.message}") from None
             finally:
@@ -382,7 +382,7 @@ class DockerProvider(Provider):
         if not await self.engine.remove_container(name):
             freed = 0
         if held is not None:
-            await held.link.close()
+            await held.guest.close()
         await volumes.remove_parts(self.engine, self.names, id)
         await self._changes.forget(id)
         if image is not None:
@@ -421,7 +421,7 @@ class DockerProvider(Provider):
     def _note_power(self, id: str, state: str) -> None:
         """A box that is paused answers nothing: whoever asks it is told so at once."""
         if id in self._held:
-            self._held[id].link.held = state == "paused"
+            self._held[id].guest.held = state == "paused"
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         with told("boxes cannot be listed"):
@@ -443,9 +443,9 @@ class DockerProvider(Provider):
         with told(f"box {id} cannot be looked at"):
             record, power, found = await self._look(id)
             record = await self._changes.latest(record)
-        self.link(id).held = power is Power.PAUSED
+        self.guest(id).held = power is Power.PAUSED
         if self._way_out is not None and power is Power.RUNNING and not self._way_out.knows(id):
-            await self._way_out.open(self.link(id), record)
+            await self._way_out.open(self.guest(id), record)
         return DockerBox(self, self._describe(record, power), found)
 
     async def probe(self, id: str) -> Liveness:
@@ -496,21 +496,21 @@ class DockerProvider(Provider):
         name = self.names.box(id)
         if power is Power.PAUSED:
             await self.engine.ask("POST", f"containers/{name}/unpause")
-            held.link.held = False
+            held.guest.held = False
         with contextlib.suppress(BoxError, GuestRefused):
             request = {"op": "shut_down", "grace": _GRACE_MS}
-            await held.link.ask(request, seconds=_GRACE_MS / 1000 + 1)
+            await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
         if self._way_out is not None:
             self._way_out.close(id)
         await self.engine.ask("POST", f"containers/{name}/stop", params={"t": 0})
-        await held.link.close()
+        await held.guest.close()
 
     async def start_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
         async with self._alone(id, f"box {id} cannot be started") as (record, power, held):
             if power is Power.PAUSED:
                 await self.engine.ask("POST", f"containers/{self.names.box(id)}/unpause")
-                held.link.held = False
+                held.guest.held = False
             elif power is Power.STOPPED:
                 await to_the_end(self._start(record, held))
 
@@ -528,11 +528,11 @@ class DockerProvider(Provider):
             if power is Power.STOPPED:
                 raise BoxStopped(f"box {id} is stopped", hint=f"holdfast box start {id}")
             if power is Power.RUNNING:
-                held.link.held = True
+                held.guest.held = True
                 try:
                     await self.engine.ask("POST", f"containers/{self.names.box(id)}/pause")
                 except BaseException:
-                    held.link.held = False
+                    held.guest.held = False
                     raise
 
     async def remove(self, id: str) -> int:
@@ -559,11 +559,11 @@ class DockerProvider(Provider):
             try:
                 # Its idle time begins now, and its folder is as old as it is.
                 request = {"op": "touch", "paths": [workdir_of(found, spec)]}
-                await self.link(id).ask(request, seconds=_TOUCH_SECONDS)
+                await self.guest(id).ask(request, seconds=_TOUCH_SECONDS)
             except GuestRefused as refused:
                 raise BoxUnreachable(f"the guest of box {id} cannot take a new owner: {refused}") from None
         if self._way_out is not None:
-            await self._way_out.open(self.link(id), record)
+            await self._way_out.open(self.guest(id), record)
         return DockerBox(self, self._describe(record, power), found)
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None:
@@ -572,7 +572,7 @@ class DockerProvider(Provider):
             record = await self._changes.latest(record)
             record = await to_the_end(self._changes.write(replace(record, spec=replace(record.spec, network=policy))))
             if self._way_out is not None and power is Power.RUNNING:
-                await self._way_out.open(held.link, record)
+                await self._way_out.open(held.guest, record)
 
     async def open_door(self, id: str) -> None:
         if self._way_out is None:
@@ -580,7 +580,7 @@ class DockerProvider(Provider):
         async with self._alone(id, f"the door of box {id} cannot be opened") as (record, power, held):
             if power is not Power.RUNNING:
                 raise BoxStopped(f"box {id} does not run")
-            await self._way_out.open_door(held.link, await self._changes.latest(record))
+            await self._way_out.open_door(held.guest, await self._changes.latest(record))
 
     def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         return {} if self._egress is None else self._egress.environment(policy)

@@ -9,7 +9,7 @@ from holdfast.boxes.box import BoxInfo, LimitHit, Power
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_box import GuestBox, ResourceUsage
 from holdfast.providers.host.files import GuestFiles
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.ports import connect_port
 from holdfast.providers.host.process import GuestProcesses
 from holdfast.providers.steps import Check
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 class LocalBox(GuestBox):
     def __init__(self, provider: GuestProvider, info: BoxInfo) -> None:
         folder = provider.data_dir.box(info.id)
-        self.link = Link(info.id, folder, info.created_at)
-        self.link.wake = self._wake
-        self._look = Link(info.id, folder, info.created_at)
+        self.guest = GuestClient(info.id, folder, info.created_at)
+        self.guest.wake = self._wake
+        self._look = GuestClient(info.id, folder, info.created_at)
         """For looking at the box, which wakes nobody."""
         super().__init__(
             info,
             provider,
             self._look,
-            GuestProcesses(self.link, provider.watch, folder, provider.other_user),
+            GuestProcesses(self.guest, provider.watch, folder, provider.other_user),
             GuestProcesses(self._look, provider.watch, folder, provider.other_user),
         )
         self._provider = provider
         self.tools = provider.tools
-        self.files = GuestFiles(self.link, provider.workdir(info))
+        self.files = GuestFiles(self.guest, provider.workdir(info))
 
     def own_environment(self) -> Mapping[str, str]:
         return self._provider.environment(self.info)
@@ -45,7 +45,7 @@ class LocalBox(GuestBox):
     # --- ports ---
 
     async def connect(self, port: int) -> Connection:
-        return await connect_port(self.link, port)
+        return await connect_port(self.guest, port)
 
     # --- looking at it ---
 

@@ -20,8 +20,8 @@ from holdfast.boxes.errors import (
 from holdfast.boxes.files import MAX_READ, FileInfo
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, info
 from holdfast.providers.guest_files import QUICK, AskedFiles, write_all
-from holdfast.providers.host import link
-from holdfast.providers.host.link import Link
+from holdfast.providers.host import guest_client
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.pipes import Pipe
 from holdfast.time_limit import time_limit
 
@@ -29,14 +29,14 @@ _PIECE: Final = 1 << 18
 
 
 class GuestFiles(AskedFiles):
-    def __init__(self, link: Link, workdir: str) -> None:
+    def __init__(self, guest: GuestClient, workdir: str) -> None:
         super().__init__(workdir)
-        self._link = link
+        self._guest = guest
 
     async def _ask(self, operation: str, path: str, **more: object) -> dict[str, Any]:
         try:
-            seconds = link.DEFAULT_SECONDS if operation in QUICK else None
-            return await self._link.ask_path(self._request(operation, path, **more), path, seconds=seconds)
+            seconds = guest_client.DEFAULT_SECONDS if operation in QUICK else None
+            return await self._guest.ask_path(self._request(operation, path, **more), path, seconds=seconds)
         except ArchiveRefused as refused:
             raise InvalidSpec(str(refused)) from None
 
@@ -45,7 +45,7 @@ class GuestFiles(AskedFiles):
     async def _open(self, path: str) -> tuple[int, FileInfo]:
         """A descriptor of a plain file; anything else (a pipe, a device) is refused before a byte is read."""
         try:
-            answer, given = await self._link.ask_descriptors(self._request("open", path))
+            answer, given = await self._guest.ask_descriptors(self._request("open", path))
         except GuestRefused as refused:
             raise file_problem(refused.number, refused.about or path) from None
         descriptor, *others = given or [-1]
@@ -88,9 +88,9 @@ class GuestFiles(AskedFiles):
     async def write(self, path: str, data: bytes | AsyncIterable[bytes], *, mode: int = 0o644) -> None:
         if not 0 <= mode <= 0o7777:
             raise InvalidSpec(f"{mode:o} are no permissions")
-        with await self._link.call(self._request("write", path, mode=mode)) as call:
+        with await self._guest.call(self._request("write", path, mode=mode)) as call:
             try:
-                async with time_limit(link.DEFAULT_SECONDS):
+                async with time_limit(guest_client.DEFAULT_SECONDS):
                     _, given = await call.answer()
                 if len(given) != 1:
                     for each in given:
@@ -110,12 +110,12 @@ class GuestFiles(AskedFiles):
                 finally:
                     os.close(descriptor)
                 call.send({"op": "commit"})
-                async with time_limit(link.DEFAULT_SECONDS):
+                async with time_limit(guest_client.DEFAULT_SECONDS):
                     await call.done()
             except GuestRefused as refused:
                 raise file_problem(refused.number, refused.about or path) from None
             except TimeoutError:
-                raise BoxUnreachable(f"the guest did not answer in {link.DEFAULT_SECONDS:.0f} s") from None
+                raise BoxUnreachable(f"the guest did not answer in {guest_client.DEFAULT_SECONDS:.0f} s") from None
 
     # --- trees ---
 
@@ -125,7 +125,7 @@ class GuestFiles(AskedFiles):
         pipe.widen()
         try:
             try:
-                call = await self._link.call(self._request("unpack", path), (read,))
+                call = await self._guest.call(self._request("unpack", path), (read,))
             finally:
                 os.close(read)
             with call:
@@ -150,7 +150,7 @@ class GuestFiles(AskedFiles):
         pipe.widen()
         try:
             try:
-                call = await self._link.call(self._request("pack", path), (write,))
+                call = await self._guest.call(self._request("pack", path), (write,))
             finally:
                 os.close(write)
             with call:

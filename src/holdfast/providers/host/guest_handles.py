@@ -11,7 +11,7 @@ import socket
 from threading import Lock
 from typing import Final
 
-from holdfast.providers.host.link import has_ended, is_ending, is_guest, peer_handle, peer_of
+from holdfast.providers.host.guest_client import has_ended, is_ending, is_guest, peer_handle, peer_of
 
 _MOST: Final = 1024
 

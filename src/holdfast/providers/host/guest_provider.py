@@ -58,9 +58,9 @@ from holdfast.providers.host.data_dir import (
     updated,
 )
 from holdfast.providers.host.disk_guard import NOTE
+from holdfast.providers.host.guest_client import PAUSED, GuestClient
 from holdfast.providers.host.guest_handles import Pulses
 from holdfast.providers.host.inotify import FileWatch
-from holdfast.providers.host.link import PAUSED, Link
 from holdfast.providers.host.trash import Trash
 from holdfast.providers.pipes import Pipe, on_own_thread
 from holdfast.threads.ids import new_id, now_ms
@@ -138,7 +138,7 @@ class GuestProvider(Provider):
     async def confine(self, record: BoxRecord, pid: int) -> None:
         """Put a process of a box that comes up under the box's limits, before anything of the user's runs in it."""
 
-    async def let_out(self, link: Link, record: BoxRecord) -> None:
+    async def let_out(self, guest: GuestClient, record: BoxRecord) -> None:
         """Open a box's way to the network as far as its policy says, before anything of the user's runs in it."""
 
     def traffic(self, id: str) -> Traffic | None:
@@ -167,7 +167,7 @@ class GuestProvider(Provider):
         """Put a box that does not run in order before it is started."""
         return layers.recover(self.data_dir, record)
 
-    async def seal(self, link: Link) -> bool:
+    async def seal(self, guest: GuestClient) -> bool:
         """Make the files of a box that runs read-only for everybody, for good. False where somebody writes to them."""
         return False
 
@@ -270,11 +270,11 @@ class GuestProvider(Provider):
                 raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
             changed = updated(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
             self.data_dir.write(changed)
-            link = Link(id, self.data_dir.box(id), created_at)
-            if self._power(link) is not Power.RUNNING:
+            guest = GuestClient(id, self.data_dir.box(id), created_at)
+            if self._power(guest) is not Power.RUNNING:
                 raise BoxStopped(f"box {id} died before it was handed over")
             # Its guest hears of it with the first request: its idle time began now, its folders are as old as it is.
-            await self.let_out(link, changed)
+            await self.let_out(guest, changed)
         return LocalBox(self, BoxInfo(id, self.name, spec, changed.labels, Power.RUNNING, created_at, record.snapshot))
 
     def prepare_files(self, record: BoxRecord) -> None:
@@ -298,32 +298,32 @@ class GuestProvider(Provider):
 
     async def _take_down(self, id: str) -> int:
         """End a box and remove it. It is locked, or was never whole."""
-        link = Link(id, self.data_dir.box(id))
-        await self.end(link)
+        guest = GuestClient(id, self.data_dir.box(id))
+        await self.end(guest)
         self._pulses.forget(id)
         self.release(id)
         moved = self.data_dir.discard(self.data_dir.box(id))
         return await self._trash.remove([moved] if moved else [])
 
-    async def end(self, link: Link) -> None:
-        await link.kill()
+    async def end(self, guest: GuestClient) -> None:
+        await guest.kill()
 
     async def _bring_up(self, record: BoxRecord) -> None:
         """Start the guest and hear from it. Only so many at once: more would make each slower, and none faster."""
         async with self._starts:
-            link = Link(record.id, self.data_dir.box(record.id), record.created_at)
+            guest = GuestClient(record.id, self.data_dir.box(record.id), record.created_at)
             self._forget_seal(record.id)
             # The kernel takes longer to move a process than to start one: it does so while the rest goes on.
             confining = asyncio.ensure_future(self.confine(record, await self.launch(record)))
             try:
                 request = {"op": "ping", "workdir": self.workdir(self.describe(record))}
-                await link.ask(request, seconds=_START_SECONDS)
+                await guest.ask(request, seconds=_START_SECONDS)
                 await confining
-                guest = link.pid()
-                if guest is None:
+                pid = guest.pid()
+                if pid is None:
                     raise BoxStopped(f"box {record.id} did not stay up")
-                await self.confine(record, guest)
-                await self.let_out(link, record)
+                await self.confine(record, pid)
+                await self.let_out(guest, record)
             except GuestRefused as refused:
                 raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
             except (BoxStopped, BoxUnreachable):
@@ -348,22 +348,22 @@ class GuestProvider(Provider):
             self.name,
             record.spec,
             record.labels,
-            self._power(Link(record.id, self.data_dir.box(record.id))),
+            self._power(GuestClient(record.id, self.data_dir.box(record.id))),
             record.created_at,
             record.snapshot,
         )
 
-    def _power(self, link: Link) -> Power:
-        if not self._lives(link):
+    def _power(self, guest: GuestClient) -> Power:
+        if not self._lives(guest):
             return Power.STOPPED
-        return Power.PAUSED if link.paused else Power.RUNNING
+        return Power.PAUSED if guest.paused else Power.RUNNING
 
-    def _lives(self, link: Link) -> bool:
-        if self._pulses.beats(link.box):
+    def _lives(self, guest: GuestClient) -> bool:
+        if self._pulses.beats(guest.box):
             return True
         try:
-            with link.connect() as connection:
-                self._pulses.take(link.box, connection)
+            with guest.connect() as connection:
+                self._pulses.take(guest.box, connection)
         except (BoxStopped, BoxGone):
             return False
         except BoxError:
@@ -416,24 +416,24 @@ class GuestProvider(Provider):
             await to_the_end(self._stop(id))
 
     async def _stop(self, id: str) -> None:
-        link = Link(id, self.data_dir.box(id))
-        await self._resume(link)
+        guest = GuestClient(id, self.data_dir.box(id))
+        await self._resume(guest)
         with contextlib.suppress(BoxStopped, BoxUnreachable, GuestRefused):
-            await link.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 1)
-            await link.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_GRACE_MS / 1000)
-            await self._seal(link)
-        await self.end(link)
+            await guest.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 1)
+            await guest.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_GRACE_MS / 1000)
+            await self._seal(guest)
+        await self.end(guest)
         self.release(id)
 
-    async def _seal(self, link: Link) -> bool:
+    async def _seal(self, guest: GuestClient) -> bool:
         """Prove that nobody can write to a box's files any more, before it ends. The proof is kept until it starts.
 
         What was killed just now may take a moment to let go of its files.
         """
-        folder = self.data_dir.box(link.box)
+        folder = self.data_dir.box(guest.box)
         (folder / SEALING).touch()
         for _ in range(_SEAL_TRIES):
-            if await self.seal(link):
+            if await self.seal(guest):
                 (folder / SEALING).rename(folder / SEALED)
                 return True
             await asyncio.sleep(_SEAL_PAUSE)
@@ -447,42 +447,42 @@ class GuestProvider(Provider):
     async def start_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
         async with self._alone(id) as record:
-            link = Link(id, self.data_dir.box(id))
-            if not await self._is_up(link):
+            guest = GuestClient(id, self.data_dir.box(id))
+            if not await self._is_up(guest):
                 await self._start(record)
-            elif link.paused:
-                await to_the_end(self._resume(link))
-                await self.let_out(link, record)
+            elif guest.paused:
+                await to_the_end(self._resume(guest))
+                await self.let_out(guest, record)
 
-    async def _is_up(self, link: Link) -> bool:
+    async def _is_up(self, guest: GuestClient) -> bool:
         """Whether a box runs. One whose guest was killed does not; nothing of it is left once this returns."""
-        if link.alive():
+        if guest.alive():
             return True
-        await to_the_end(self.end(link))
+        await to_the_end(self.end(guest))
         return False
 
     async def pause_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.PAUSE)
         async with self._alone(id):
-            link = Link(id, self.data_dir.box(id))
-            if not await self._is_up(link):
+            guest = GuestClient(id, self.data_dir.box(id))
+            if not await self._is_up(guest):
                 raise BoxStopped(f"box {id} is stopped", hint="there is nothing to pause")
-            if not link.paused:
-                await to_the_end(self._pause(link))
+            if not guest.paused:
+                await to_the_end(self._pause(guest))
 
-    async def _pause(self, link: Link) -> None:
+    async def _pause(self, guest: GuestClient) -> None:
         """Marked before it is held: what is held without a mark was forgotten by whoever copied it."""
-        (self.data_dir.box(link.box) / PAUSED).touch()
+        (self.data_dir.box(guest.box) / PAUSED).touch()
         try:
-            await self.hold(link.box)
+            await self.hold(guest.box)
         except BaseException:
-            await self._resume(link)
+            await self._resume(guest)
             raise
 
-    async def _resume(self, link: Link) -> None:
-        if link.paused:
-            await self.go_on(link.box)
-            (self.data_dir.box(link.box) / PAUSED).unlink(missing_ok=True)
+    async def _resume(self, guest: GuestClient) -> None:
+        if guest.paused:
+            await self.go_on(guest.box)
+            (self.data_dir.box(guest.box) / PAUSED).unlink(missing_ok=True)
 
     async def _start(self, record: BoxRecord) -> None:
         (self.data_dir.box(record.id) / PAUSED).unlink(missing_ok=True)  # of a box that ended while it was held
@@ -492,7 +492,7 @@ class GuestProvider(Provider):
         try:
             await self._bring_up(record)
         except BaseException:
-            await to_the_end(self.end(Link(record.id, self.data_dir.box(record.id))))
+            await to_the_end(self.end(GuestClient(record.id, self.data_dir.box(record.id))))
             raise
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None:
@@ -502,10 +502,10 @@ class GuestProvider(Provider):
         async with self._alone(id) as record:
             changed = updated(record, spec=replace(record.spec, network=policy))
             self.data_dir.write(changed)
-            link = Link(id, self.data_dir.box(id))
+            guest = GuestClient(id, self.data_dir.box(id))
             try:
-                if link.alive():
-                    await self.let_out(link, changed)
+                if guest.alive():
+                    await self.let_out(guest, changed)
             except BaseException:
                 self.data_dir.write(record)
                 raise
@@ -550,17 +550,17 @@ class GuestProvider(Provider):
     async def _freeze(self, record: BoxRecord, deepest: int) -> tuple[BoxRecord, tuple[str, ...]]:
         """Layers with all that a box holds now. It is locked, and so are the layers, until something refers to them."""
         data_dir = self.data_dir
-        link = Link(record.id, data_dir.box(record.id))
-        running = await self._is_up(link)
+        guest = GuestClient(record.id, data_dir.box(record.id))
+        running = await self._is_up(guest)
         if not running:
             record = self.recover(record)
         if not layers.changed(data_dir, record):
             return record, record.layers
         # Only what nobody can write to is frozen as it is. Anything else is copied, and the copy is nobody's to write.
-        if not (await self._idle(link) and await self._seal(link) if running else self._is_sealed(record.id)):
+        if not (await self._idle(guest) and await self._seal(guest) if running else self._is_sealed(record.id)):
             return record, (*record.layers, await self._copy_top(record, running))
         if running:
-            await self.end(link)
+            await self.end(guest)
         record = layers.freeze_top(data_dir, record)
         if len(record.layers) > deepest:
             try:
@@ -572,9 +572,9 @@ class GuestProvider(Provider):
             await self._up_or_down(record)
         return record, record.layers
 
-    async def _idle(self, link: Link) -> bool:
+    async def _idle(self, guest: GuestClient) -> bool:
         try:
-            answer = await link.ask({"op": "activity"})
+            answer = await guest.ask({"op": "activity"})
         except (BoxStopped, BoxUnreachable, GuestRefused):
             return False
         return number_in(answer, "processes") == 0 and number_in(answer, "connections") == 0
@@ -593,23 +593,23 @@ class GuestProvider(Provider):
 
     @contextlib.asynccontextmanager
     async def held_still(self, id: str) -> AsyncIterator[None]:
-        link = Link(id, self.data_dir.box(id))
+        guest = GuestClient(id, self.data_dir.box(id))
         (self.data_dir.box(id) / HELD).touch()
         try:
             try:
                 # Not by halves. A process can arrange for its own awakening; then its files change, which is noticed.
-                await link.ask({"op": "kill_all", "number": 19})
+                await guest.ask({"op": "kill_all", "number": 19})
             except GuestRefused as refused:
                 raise BoxUnreachable(f"box {id} cannot be held still: {refused}") from None
             yield
         finally:
             with contextlib.suppress(BoxError, GuestRefused):
-                await to_the_end(self._let_go(link))
+                await to_the_end(self._let_go(guest))
 
-    async def _let_go(self, link: Link) -> None:
+    async def _let_go(self, guest: GuestClient) -> None:
         with contextlib.suppress(BoxStopped):  # nothing runs there any more
-            await link.ask({"op": "kill_all", "number": 18})
-        (self.data_dir.box(link.box) / HELD).unlink(missing_ok=True)
+            await guest.ask({"op": "kill_all", "number": 18})
+        (self.data_dir.box(guest.box) / HELD).unlink(missing_ok=True)
 
     async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
         require(self.name, self.capabilities, Capability.FORK)
@@ -749,7 +749,7 @@ class GuestProvider(Provider):
     def _is_half_sealed(self, id: str) -> bool:
         """Whether somebody died while they ended a box: what runs there can perhaps not write any more."""
         folder = self.data_dir.box(id)
-        return (folder / SEALING).exists() or (self._is_sealed(id) and Link(id, folder).alive())
+        return (folder / SEALING).exists() or (self._is_sealed(id) and GuestClient(id, folder).alive())
 
     async def mend(self, id: str) -> None:
         """Undo what left a box ailing, or finish it. The box is locked."""
@@ -757,12 +757,12 @@ class GuestProvider(Provider):
         for path in _leftovers(folder):
             await self.on_disk(remove_tree, path) if path.is_dir() else path.unlink(missing_ok=True)
         if self._is_half_sealed(id):
-            await self.end(Link(id, folder))
+            await self.end(GuestClient(id, folder))
             self.release(id)
             (folder / SEALING).unlink(missing_ok=True)
         if (folder / HELD).exists():
             with contextlib.suppress(BoxError, GuestRefused):
-                await self._let_go(Link(id, folder))
+                await self._let_go(GuestClient(id, folder))
 
     def sweep_machine(self) -> list[str]:
         """Leftovers outside of the folder."""

@@ -17,7 +17,7 @@ from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import check_port
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.pipes import writable
 from holdfast.time_limit import time_limit
 
@@ -89,19 +89,19 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def connect_port(link: Link, port: int) -> Connection:
+async def connect_port(guest: GuestClient, port: int) -> Connection:
     """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
     check_port(port)
     for ipv6 in (False, True):
-        connection = await _connect(link, port, ipv6)
+        connection = await _connect(guest, port, ipv6)
         if connection is not None:
             return SocketConnection(connection)
-    raise ConnectRefused(f"nothing listens on port {port} in box {link.box}")
+    raise ConnectRefused(f"nothing listens on port {port} in box {guest.box}")
 
 
-async def _connect(link: Link, port: int, ipv6: bool) -> socket.socket | None:
+async def _connect(guest: GuestClient, port: int, ipv6: bool) -> socket.socket | None:
     try:
-        _, given = await link.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
+        _, given = await guest.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
     except GuestRefused:
         return None
     if len(given) != 1:
@@ -121,7 +121,7 @@ async def _connect(link: Link, port: int, ipv6: bool) -> socket.socket | None:
             return connection
     except TimeoutError:
         connection.close()
-        raise ConnectRefused(f"port {port} in box {link.box} does not take connections") from None
+        raise ConnectRefused(f"port {port} in box {guest.box} does not take connections") from None
     except BaseException:
         connection.close()
         raise

@@ -40,8 +40,8 @@ from holdfast.boxes.process import (
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, number_in
 from holdfast.providers.host.data_dir import write_whole
+from holdfast.providers.host.guest_client import DEFAULT_SECONDS, Call, GuestClient
 from holdfast.providers.host.inotify import FileWatch
-from holdfast.providers.host.link import DEFAULT_SECONDS, Call, Link
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.threads.ids import new_id, now_ms
@@ -162,7 +162,7 @@ def _pipe(other_user: bool) -> tuple[int, int]:
 
 
 async def run_command(
-    link: Link,
+    guest: GuestClient,
     request: dict[str, Any],
     other_user: bool,
     *,
@@ -182,7 +182,7 @@ async def run_command(
     call: Call | None = None
     try:
         try:
-            call = await link.call(request, (input_read, output_write, errors_write))
+            call = await guest.call(request, (input_read, output_write, errors_write))
         finally:
             for each in (input_read, output_write, errors_write):
                 os.close(each)
@@ -292,7 +292,7 @@ class PipeChannel(Channel):
         self._ending = asyncio.create_task(_exit_code(call))
 
     @classmethod
-    async def open(cls, link: Link, request: dict[str, Any], other_user: bool) -> PipeChannel:
+    async def open(cls, guest: GuestClient, request: dict[str, Any], other_user: bool) -> PipeChannel:
         """Returns once the command runs."""
         input_read, input_write = _pipe(other_user)
         output_read, output_write = _pipe(other_user)
@@ -300,7 +300,7 @@ class PipeChannel(Channel):
         call: Call | None = None
         try:
             try:
-                call = await link.call({**request, "acknowledge": True}, (input_read, output_write, errors_write))
+                call = await guest.call({**request, "acknowledge": True}, (input_read, output_write, errors_write))
             finally:
                 for each in (input_read, output_write, errors_write):
                     os.close(each)
@@ -355,8 +355,8 @@ class PipeChannel(Channel):
 class KeptProcess(Process):
     """A spawned process: its output and its end are files on the host, written by the box itself."""
 
-    def __init__(self, link: Link, watch: FileWatch, folder: Path, gone: Callable[[], bool]) -> None:
-        self._link = link
+    def __init__(self, guest: GuestClient, watch: FileWatch, folder: Path, gone: Callable[[], bool]) -> None:
+        self._guest = guest
         self._watch = watch
         self._folder = folder
         self._gone = gone
@@ -386,14 +386,14 @@ class KeptProcess(Process):
     async def _lost(self) -> bool:
         """Whether nobody can say any more how it ends."""
         try:
-            await self._link.ask({"op": "signal", "id": self.id, "number": 0})
+            await self._guest.ask({"op": "signal", "id": self.id, "number": 0})
         except GuestRefused:
             return self._exit_code() is None
         except BoxStopped:
             return self._exit_code() is None
         except BoxUnreachable:
             # A guest that is killed while it is asked hangs up.
-            return not self._link.alive() and self._exit_code() is None
+            return not self._guest.alive() and self._exit_code() is None
         return False
 
     async def info(self) -> ProcessInfo:
@@ -413,7 +413,7 @@ class KeptProcess(Process):
         async with time_limit(timeout):
             while (code := self._exit_code()) is None:
                 try:
-                    with await self._link.call({"op": "wait", "id": self.id}) as call:
+                    with await self._guest.call({"op": "wait", "id": self.id}) as call:
                         answer, given = await call.answer()
                         for each in given:
                             os.close(each)
@@ -460,14 +460,14 @@ class KeptProcess(Process):
                     await change.wait(_LOOK_SECONDS)
                     if self._gone():
                         raise BoxGone(f"process {self.id} is gone with its box")
-                    if self._exit_code() is None and not self._link.alive():
+                    if self._exit_code() is None and not self._guest.alive():
                         ended = True  # lost: what it printed is all there will be
 
     # --- what it is told ---
 
     async def _ask(self, operation: str, **more: object) -> tuple[dict[str, Any], list[int]]:
         try:
-            return await self._link.ask_descriptors({"op": operation, "id": self.id, **more})
+            return await self._guest.ask_descriptors({"op": operation, "id": self.id, **more})
         except GuestRefused as refused:
             raise cannot_tell(refused, self.id) from None
 
@@ -539,8 +539,8 @@ def _own_stdin(descriptor: int) -> Pipe | Terminal:
 class GuestProcesses:
     """Starts processes in a box, and keeps those that were spawned: a folder each."""
 
-    def __init__(self, link: Link, watch: FileWatch, box_folder: Path, other_user: bool) -> None:
-        self._link = link
+    def __init__(self, guest: GuestClient, watch: FileWatch, box_folder: Path, other_user: bool) -> None:
+        self._guest = guest
         self._watch = watch
         self._box = box_folder
         self._other_user = other_user
@@ -563,7 +563,7 @@ class GuestProcesses:
         looks: bool = False,
     ) -> Completed:
         return await run_command(
-            self._link,
+            self._guest,
             start_request("exec", argv, env, cwd, looks=looks),
             self._other_user,
             stdin=stdin,
@@ -574,7 +574,7 @@ class GuestProcesses:
         )
 
     async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> PipeChannel:
-        return await PipeChannel.open(self._link, start_request("exec", argv, env, cwd), self._other_user)
+        return await PipeChannel.open(self._guest, start_request("exec", argv, env, cwd), self._other_user)
 
     async def get(self, id: str) -> KeptProcess:
         return self._get(id)
@@ -582,7 +582,7 @@ class GuestProcesses:
     def _get(self, id: str) -> KeptProcess:
         if not _ID.fullmatch(id):
             raise ProcessNotFound(f"there is no process {id!r}")
-        return KeptProcess(self._link, self._watch, self._folder / id, lambda: not self._box.exists())
+        return KeptProcess(self._guest, self._watch, self._folder / id, lambda: not self._box.exists())
 
     async def all(self) -> list[ProcessInfo]:
         found = []
@@ -622,7 +622,7 @@ class GuestProcesses:
                     os.fchmod(descriptors[-1], _FOR_ANYBODY)
             told = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
             write_whole(folder / "process.json", told)
-            await self._link.ask(request, descriptors)
+            await self._guest.ask(request, descriptors)
         except BaseException as error:
             for name in ("stdout", "stderr", "exit", "process.json"):
                 (folder / name).unlink(missing_ok=True)

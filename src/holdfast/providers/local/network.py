@@ -18,7 +18,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxStopped, BoxUnreachable
 from holdfast.boxes.network_policy import PROXY_PORT, Egress, Network, NetworkPolicy, Traffic
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.host.link import Link
+from holdfast.providers.host.guest_client import GuestClient
 
 CAPABILITIES: Final = frozenset({Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE})
 _LISTEN_SECONDS: Final = 10.0
@@ -63,33 +63,33 @@ class WaysOut:
             os.close(self._lock)
             self._lock = None
 
-    async def open(self, link: Link, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
+    async def open(self, guest: GuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
         """Let a box out as far as its policy says; also where it is out already, and the policy is new.
 
         Raises `BoxConflict` where something else in the box has the port.
         """
-        guest = link.pid()
-        if guest is None:
-            raise BoxStopped(f"box {link.box} does not run")
-        if self.has(link.box, guest):
+        pid = guest.pid()
+        if pid is None:
+            raise BoxStopped(f"box {guest.box} does not run")
+        if self.has(guest.box, pid):
             assert self._egress is not None
-            self._egress.admit(link.box, policy, labels)
+            self._egress.admit(guest.box, policy, labels)
             return
-        self.shut(link.box)
-        if link.paused:
-            return  # its guest is held too: it is asked when it goes on
+        self.shut(guest.box)
+        if guest.paused:
+            return  # its pid is held too: it is asked when it goes on
         # Also where nobody serves it now: the port is taken before anything in the box can take it.
-        listener = await _listener(link)
+        listener = await _listener(guest)
         if self._egress is None or self._lock is None:
             listener.close()
             return
-        self._egress.admit(link.box, policy, labels)
-        self._egress.listen(link.box, listener)
-        self._listening[link.box] = guest
+        self._egress.admit(guest.box, policy, labels)
+        self._egress.listen(guest.box, listener)
+        self._listening[guest.box] = pid
 
-    def has(self, box: str, guest: int) -> bool:
-        """Whether what this guest handed out is served."""
-        return self._listening.get(box) == guest
+    def has(self, box: str, pid: int) -> bool:
+        """Whether what this pid handed out is served."""
+        return self._listening.get(box) == pid
 
     def shut(self, box: str) -> None:
         """The box does not run any more."""
@@ -108,34 +108,34 @@ class WaysOut:
         return self._egress.environment(policy)
 
 
-async def _listener(link: Link) -> socket.socket:
+async def _listener(guest: GuestClient) -> socket.socket:
     """The box's own, as its guest hands it out: looked at closely, since the guest may be anybody's by now."""
     try:
-        _, given = await link.ask_descriptors(
+        _, given = await guest.ask_descriptors(
             {"op": "listen", "port": PROXY_PORT, "looks": True}, seconds=_LISTEN_SECONDS
         )
     except GuestRefused as refused:
         if refused.number == errno.EADDRINUSE:
             raise BoxConflict(
-                f"something in box {link.box} listens on port {PROXY_PORT}, where its way out should be",
+                f"something in box {guest.box} listens on port {PROXY_PORT}, where its way out should be",
                 hint="end it, or stop and start the box: a box that starts with a network keeps that port",
             ) from None
         raise BoxUnreachable(
-            f"box {link.box} has no way out: {refused}",
+            f"box {guest.box} has no way out: {refused}",
             hint="stop and start it: its guest may be older than this server",
         ) from None
     if len(given) != 1:
         for each in given:
             os.close(each)
-        raise BoxUnreachable(f"the guest of box {link.box} handed out no listener")
+        raise BoxUnreachable(f"the guest of box {guest.box} handed out no listener")
     try:
         listener = socket.socket(fileno=given[0])
     except OSError:
         os.close(given[0])
-        raise BoxUnreachable(f"the guest of box {link.box} handed out something that is no listener") from None
+        raise BoxUnreachable(f"the guest of box {guest.box} handed out something that is no listener") from None
     listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
         listener.close()
-        raise BoxUnreachable(f"the guest of box {link.box} handed out something that is no listener")
+        raise BoxUnreachable(f"the guest of box {guest.box} handed out something that is no listener")
     listener.setblocking(False)
     return listener

@@ -24,9 +24,9 @@ from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.host import layers, limits, volumes
 from holdfast.providers.host.data_dir import BoxImage, BoxRecord, DataDir
 from holdfast.providers.host.disk_guard import DiskGuard, Watched, default_limit
+from holdfast.providers.host.guest_client import PAUSED, GuestClient, monitor_name
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher, stage_for
-from holdfast.providers.host.link import PAUSED, Link, monitor_name
 from holdfast.providers.local import bubblewrap, machine, runtime
 from holdfast.providers.local.images import LocalImages
 from holdfast.providers.local.images import store as image_store
@@ -131,7 +131,7 @@ class LocalProvider(GuestProvider):
                 by_default=record.spec.disk is None,
             )
             for record in self.data_dir.records()
-            if self._power(Link(record.id, self.data_dir.box(record.id))) is Power.RUNNING
+            if self._power(GuestClient(record.id, self.data_dir.box(record.id))) is Power.RUNNING
         ]
 
     def _disk_of(self, spec: BoxSpec) -> int:
@@ -139,12 +139,12 @@ class LocalProvider(GuestProvider):
         return spec.disk or self._box_disk or default_limit(self.data_dir.path)
 
     async def _stop_writers(self, id: str) -> None:
-        link = Link(id, self.data_dir.box(id))
+        guest = GuestClient(id, self.data_dir.box(id))
         try:
-            await link.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_STOP_SECONDS)
+            await guest.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_STOP_SECONDS)
         except (BoxError, GuestRefused):  # its guest is of no help: then all of it
             with contextlib.suppress(BoxError):
-                await self._kill(link)
+                await self._kill(guest)
 
     @property
     def mounted(self) -> runtime.Runtime:
@@ -209,9 +209,9 @@ class LocalProvider(GuestProvider):
             return image.workdir or info.spec.workdir
         return info.spec.workdir
 
-    async def let_out(self, link: Link, record: BoxRecord) -> None:
+    async def let_out(self, guest: GuestClient, record: BoxRecord) -> None:
         if self._has_way_out(record):
-            await self._ways_out.open(link, record.spec.network, record.labels)
+            await self._ways_out.open(guest, record.spec.network, record.labels)
             (self.data_dir.box(record.id) / _WAY_OUT).touch()
 
     def _has_way_out(self, record: BoxRecord) -> bool:
@@ -222,8 +222,8 @@ class LocalProvider(GuestProvider):
         if not self._ways_out.serves:
             await super().open_door(id)
         async with self._alone(id) as record:
-            link = Link(id, self.data_dir.box(id))
-            await self._ways_out.open(link, record.spec.network, record.labels)
+            guest = GuestClient(id, self.data_dir.box(id))
+            await self._ways_out.open(guest, record.spec.network, record.labels)
             (self.data_dir.box(id) / _WAY_OUT).touch()
 
     def traffic(self, id: str) -> Traffic | None:
@@ -238,7 +238,7 @@ class LocalProvider(GuestProvider):
             try:
                 async with turns, self._alone(id) as record:
                     if self._is_cut_off(id):
-                        await self.let_out(Link(id, self.data_dir.box(id)), record)
+                        await self.let_out(GuestClient(id, self.data_dir.box(id)), record)
             except BoxError as error:
                 log.warning("box %s has no way out: %s", id, error)
 
@@ -247,10 +247,10 @@ class LocalProvider(GuestProvider):
     def _is_cut_off(self, id: str) -> bool:
         """Whether a box runs that should have a way out, and has none, or that of a guest which is no more."""
         try:
-            link = Link(id, self.data_dir.box(id))
-            if not self._ways_out.serves or not self._has_way_out(self.data_dir.read(id)) or link.paused:
+            guest = GuestClient(id, self.data_dir.box(id))
+            if not self._ways_out.serves or not self._has_way_out(self.data_dir.read(id)) or guest.paused:
                 return False
-            pid = link.pid()
+            pid = guest.pid()
         except BoxError:
             return False
         return pid is not None and not self._ways_out.has(id, pid)
@@ -403,27 +403,27 @@ class LocalProvider(GuestProvider):
     def _group(self, id: str) -> limits.BoxGroup:
         return limits.BoxGroup(self._backend, self._group_name, id)
 
-    async def end(self, link: Link) -> None:
-        held = await _hold_files(link)
+    async def end(self, guest: GuestClient) -> None:
+        held = await _hold_files(guest)
         try:
-            await self._kill(link)
+            await self._kill(guest)
         finally:
-            self._ways_out.shut(link.box)
+            self._ways_out.shut(guest.box)
             for each in held:
                 self._later(self.on_disk(os.close, each))
 
-    async def _kill(self, link: Link) -> None:
+    async def _kill(self, guest: GuestClient) -> None:
         """By its group where it has one. A sandbox that was cut short while it came up has a name, and no guest yet."""
-        group = self._group(link.box)
+        group = self._group(guest.box)
         if group.exists:
             await self.on_disk(group.kill)
-        if link.is_held():
-            await self.on_disk(_kill_unborn, link.box, self._reachable(self.data_dir.box(link.box) / "upper"))
-        await link.kill()
+        if guest.is_held():
+            await self.on_disk(_kill_unborn, guest.box, self._reachable(self.data_dir.box(guest.box) / "upper"))
+        await guest.kill()
 
-    async def seal(self, link: Link) -> bool:
+    async def seal(self, guest: GuestClient) -> bool:
         assert self._launcher is not None
-        pid = link.pid()
+        pid = guest.pid()
         if pid is None:
             return False
         try:
@@ -431,13 +431,13 @@ class LocalProvider(GuestProvider):
         except OSError:
             return False
         try:
-            if link.pid() != pid:  # the number was the guest's when it was opened only if it still is
+            if guest.pid() != pid:  # the number was the guest's when it was opened only if it still is
                 return False
             number = await self._launcher.seal(namespace)
         finally:
             os.close(namespace)
         if number not in (0, errno.EBUSY):
-            log.warning("the files of box %s cannot be made read-only: %s", link.box, os.strerror(number))
+            log.warning("the files of box %s cannot be made read-only: %s", guest.box, os.strerror(number))
         return number == 0
 
     async def copy_files(self, source: int, target: int) -> dict[str, Any]:
@@ -485,7 +485,7 @@ class LocalProvider(GuestProvider):
         await self.on_disk(self._group(id).thaw)
 
     def _is_paused(self, id: str) -> bool:
-        return Link(id, self.data_dir.box(id)).paused
+        return GuestClient(id, self.data_dir.box(id)).paused
 
     def held_activity(self, id: str) -> dict[str, Any] | None:
         try:
@@ -514,7 +514,7 @@ class LocalProvider(GuestProvider):
         if not self._backend.roots:
             return False
         try:
-            pid = Link(id, self.data_dir.box(id)).pid()
+            pid = GuestClient(id, self.data_dir.box(id)).pid()
             return pid is not None and f"/{self._group_name}/{id}" not in Path(f"/proc/{pid}/cgroup").read_text()
         except (BoxError, OSError):
             return False
@@ -523,7 +523,7 @@ class LocalProvider(GuestProvider):
         """Whether somebody who ended a box did not get to the end of it."""
         group = self._group(id)
         try:
-            pid = Link(id, self.data_dir.box(id)).pid()
+            pid = GuestClient(id, self.data_dir.box(id)).pid()
         except BoxError:
             return group.condemned
         if pid is None:
@@ -533,16 +533,16 @@ class LocalProvider(GuestProvider):
 
     async def mend(self, id: str) -> None:
         if self._is_ending(id):
-            await self.end(Link(id, self.data_dir.box(id)))
+            await self.end(GuestClient(id, self.data_dir.box(id)))
             self.release(id)
         elif self._is_held_wrongly(id):
             await (self.hold(id) if self._is_paused(id) else self.go_on(id))
-        elif self._is_loose(id) and (pid := Link(id, self.data_dir.box(id)).pid()) is not None:
+        elif self._is_loose(id) and (pid := GuestClient(id, self.data_dir.box(id)).pid()) is not None:
             record = self.data_dir.read(id)
             self._make_group(record)
             await self.confine(record, pid)
         elif self._is_cut_off(id):
-            await self.let_out(Link(id, self.data_dir.box(id)), self.data_dir.read(id))
+            await self.let_out(GuestClient(id, self.data_dir.box(id)), self.data_dir.read(id))
         await super().mend(id)
 
     def sweep_machine(self) -> list[str]:
@@ -566,14 +566,14 @@ class LocalProvider(GuestProvider):
         ]
 
 
-async def _hold_files(link: Link) -> list[int]:
+async def _hold_files(guest: GuestClient) -> list[int]:
     """Keep a box's files mounted for a moment longer than it lives.
 
     The kernel writes everything to disk when the last user of an overlay lets go, and whoever that is waits. Let that
     be a thread of ours, not the end of the box.
     """
     try:
-        _, held = await link.ask_descriptors({"op": "hold"}, seconds=_HOLD_SECONDS)
+        _, held = await guest.ask_descriptors({"op": "hold"}, seconds=_HOLD_SECONDS)
     except (BoxError, GuestRefused):
         return []
     return held

@@ -20,9 +20,9 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.guest import codec
 from holdfast.providers.host.data_dir import BoxRecord, DataDir
+from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher
-from holdfast.providers.host.link import Link
 
 log = logging.getLogger(__name__)
 
@@ -113,19 +113,19 @@ class ProcessProvider(GuestProvider):
         }
         return await self._launcher.launch(request, [])
 
-    async def end(self, link: Link) -> None:
+    async def end(self, guest: GuestClient) -> None:
         """There is no namespace that would take its processes along: they are found by their environment."""
-        await super().end(link)
+        await super().end(guest)
         found: list[int] = []
         for _ in range(_ROUNDS):
-            found = await asyncio.to_thread(_marked, self.data_dir.box(link.box))
+            found = await asyncio.to_thread(_marked, self.data_dir.box(guest.box))
             if not found:
                 return
             for pid in found:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.01)
-        raise BoxUnreachable(f"processes of box {link.box} do not end: {found}")
+        raise BoxUnreachable(f"processes of box {guest.box} do not end: {found}")
 
 
 def _marked(folder: Path) -> list[int]:

@@ -12,7 +12,7 @@ from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import GuestBox, Keeper, check_port
 from holdfast.providers.steps import Check
 from holdfast.providers.stream.files import StreamFiles
-from holdfast.providers.stream.link import Call, StreamLink, WakingLink
+from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient
 from holdfast.providers.stream.process import StreamProcesses
 
 _CONNECT_SECONDS: Final = 10.0
@@ -41,24 +41,24 @@ class PortConnection(Connection):
 
 
 class StreamBox(GuestBox):
-    """A provider's boxes are subclasses: they fill in `power`, and where they can `usage` and `disk`. The link is the
-    provider's; a handle never closes it."""
+    """A provider's boxes are subclasses: they fill in `power`, and where they can `usage` and `disk`. The guest client
+    belongs to the provider; a handle never closes it."""
 
     def __init__(
         self,
         info: BoxInfo,
         keeper: Keeper,
-        link: StreamLink,
+        guest: StreamGuestClient,
         *,
         environment: Mapping[str, str],
         workdir: str | None = None,
     ) -> None:
         """`environment` is what every command of the box gets, before that of its spec."""
-        self.link = link
+        self.guest = guest
         self.environment = environment
         self.workdir = info.spec.workdir if workdir is None else workdir
-        self._waking = WakingLink(link, self._wake)
-        super().__init__(info, keeper, link, StreamProcesses(self._waking), StreamProcesses(link))
+        self._waking = WakingGuestClient(guest, self._wake)
+        super().__init__(info, keeper, guest, StreamProcesses(self._waking), StreamProcesses(guest))
         self.files = StreamFiles(self._waking, self.workdir)
 
     def own_environment(self) -> Mapping[str, str]:
@@ -87,6 +87,6 @@ class StreamBox(GuestBox):
         return (await self.power()).value
 
     async def _ping_stream(self) -> str:
-        known = self.link.alive
-        await self.link.open()
+        known = self.guest.alive
+        await self.guest.open()
         return "open" if known else "dialled"

@@ -12,16 +12,16 @@ from typing import Final
 from holdfast.boxes.errors import BoxConflict, BoxUnreachable
 from holdfast.boxes.network_policy import PROXY_PORT, Egress
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.stream.link import Call, StreamLink
+from holdfast.providers.stream.guest_client import Call, StreamGuestClient
 
 _PIECE: Final = 1 << 16
 
 
-async def let_out(link: StreamLink, egress: Egress, *, port: int = PROXY_PORT) -> int:
+async def let_out(guest: StreamGuestClient, egress: Egress, *, port: int = PROXY_PORT) -> int:
     """Give every connection that the box makes to its way out to the egress, from now on; says the port.
 
-    The box has to be admitted there. It lasts, over streams that are lost and dialled again, until the link is closed
-    or `stop_serving` is called. Raises `BoxConflict` where something else in the box has the port.
+    The box has to be admitted there. It lasts, over streams that are lost and dialled again, until the client is
+    closed or `stop_serving` is called. Raises `BoxConflict` where something else in the box has the port.
     """
 
     async def opened(call: Call) -> None:
@@ -29,18 +29,18 @@ async def let_out(link: StreamLink, egress: Egress, *, port: int = PROXY_PORT) -
         with ours:
             ours.setblocking(False)
             theirs.setblocking(False)
-            egress.take(link.box, theirs)
+            egress.take(guest.box, theirs)
             await _relay(call, ours)
 
     try:
-        return await link.serve(port, opened)
+        return await guest.serve(port, opened)
     except GuestRefused as refused:
         if refused.number == errno.EADDRINUSE:
             raise BoxConflict(
-                f"something in box {link.box} listens on port {port}, where its way out should be",
+                f"something in box {guest.box} listens on port {port}, where its way out should be",
                 hint="end it, or stop and start the box: a box that starts with a network keeps that port",
             ) from None
-        raise BoxUnreachable(f"box {link.box} has no way out: {refused}") from None
+        raise BoxUnreachable(f"box {guest.box} has no way out: {refused}") from None
 
 
 async def _relay(call: Call, connection: socket.socket) -> None:

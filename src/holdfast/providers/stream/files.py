@@ -10,20 +10,20 @@ from holdfast.boxes.errors import BoxUnreachable, HostileArchive, InvalidSpec, O
 from holdfast.boxes.files import MAX_READ
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
 from holdfast.providers.guest_files import QUICK, AskedFiles
-from holdfast.providers.stream.link import DEFAULT_SECONDS, Asking
+from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, Asking
 
 _PIECE: Final = 1 << 18
 
 
 class StreamFiles(AskedFiles):
-    def __init__(self, link: Asking, workdir: str) -> None:
+    def __init__(self, guest: Asking, workdir: str) -> None:
         super().__init__(workdir)
-        self._link = link
+        self._guest = guest
 
     async def _ask(self, operation: str, path: str, **more: object) -> dict[str, Any]:
         try:
             seconds = DEFAULT_SECONDS if operation in QUICK else None
-            return await self._link.ask_path(self._request(operation, path, **more), path, seconds=seconds)
+            return await self._guest.ask_path(self._request(operation, path, **more), path, seconds=seconds)
         except ArchiveRefused as refused:
             raise InvalidSpec(str(refused)) from None
 
@@ -32,7 +32,7 @@ class StreamFiles(AskedFiles):
     async def _pieces(self, path: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         request = self._request("open", path, offset=offset, length=length)
         try:
-            with await self._link.call(request) as call:
+            with await self._guest.call(request) as call:
                 await call.answer()
                 while data := await call.streams[0].read(_PIECE):
                     yield data
@@ -53,7 +53,7 @@ class StreamFiles(AskedFiles):
                 if size > MAX_READ:
                     raise OutputTooLarge(f"{path} has more than {MAX_READ} bytes", hint="stream it, or read a part")
         if size > wanted:
-            raise BoxUnreachable(f"box {self._link.box} sends more than it was asked for")
+            raise BoxUnreachable(f"box {self._guest.box} sends more than it was asked for")
         return b"".join(found)
 
     async def stream(self, path: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
@@ -66,7 +66,7 @@ class StreamFiles(AskedFiles):
     async def write(self, path: str, data: bytes | AsyncIterable[bytes], *, mode: int = 0o644) -> None:
         if not 0 <= mode <= 0o7777:
             raise InvalidSpec(f"{mode:o} are no permissions")
-        with await self._link.call(self._request("write", path, mode=mode)) as call:
+        with await self._guest.call(self._request("write", path, mode=mode)) as call:
             stream = call.streams[0]
             try:
                 # Where it was refused meanwhile, the answer says why.
@@ -88,7 +88,7 @@ class StreamFiles(AskedFiles):
     # --- trees ---
 
     async def upload_tar(self, archive: AsyncIterable[bytes], path: str) -> None:
-        with await self._link.call(self._request("unpack", path)) as call:
+        with await self._guest.call(self._request("unpack", path)) as call:
             stream = call.streams[0]
             try:
                 with contextlib.suppress(BrokenPipeError):  # it stopped reading: its answer says why
@@ -106,7 +106,7 @@ class StreamFiles(AskedFiles):
                 raise file_problem(refused.number, refused.about or path) from None
 
     async def download_tar(self, path: str) -> AsyncGenerator[bytes, None]:
-        with await self._link.call(self._request("pack", path)) as call:
+        with await self._guest.call(self._request("pack", path)) as call:
             while data := await call.streams[0].read(_PIECE):
                 yield data
             try:

@@ -34,7 +34,7 @@ from holdfast.boxes.process import Stream as StreamName
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
 from holdfast.providers.output import Collected, Tail
-from holdfast.providers.stream.link import Asking, Call, Stream
+from holdfast.providers.stream.guest_client import Asking, Call, Stream
 from holdfast.threads.ids import new_id, now_ms
 from holdfast.time_limit import time_limit
 
@@ -50,8 +50,8 @@ _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 class StreamProcesses:
     """Starts processes in a box, and finds those that were spawned there."""
 
-    def __init__(self, link: Asking) -> None:
-        self._link = link
+    def __init__(self, guest: Asking) -> None:
+        self._guest = guest
 
     # --- while somebody listens ---
 
@@ -71,7 +71,7 @@ class StreamProcesses:
         """`looks`: only to see that the box works, which is no work."""
         request = start_request("exec", argv, env, cwd, looks=looks)
         output, errors = _Drain(on_stdout, max_output), _Drain(on_stderr, max_output)
-        with await self._link.call(request) as call:
+        with await self._guest.call(request) as call:
             if not stdin:
                 call.streams[_INPUT].finish()
             try:
@@ -89,7 +89,7 @@ class StreamProcesses:
 
     async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> StreamChannel:
         """Returns once the command runs."""
-        call = await self._link.call(start_request("exec", argv, env, cwd, acknowledge=True))
+        call = await self._guest.call(start_request("exec", argv, env, cwd, acknowledge=True))
         try:
             await call.answer()
         except GuestRefused as refused:
@@ -116,21 +116,21 @@ class StreamProcesses:
         pty = None if size is None else list(size)
         request = start_request("spawn", argv, env, cwd, id=id, stdin=stdin, pty=pty, tree=tree, startedAt=now_ms())
         try:
-            await self._link.ask(request)
+            await self._guest.ask(request)
         except GuestRefused as refused:
             raise cannot_execute(refused, argv, cwd) from None
         return KeptProcess(
-            self._link, _Kept(id, tuple(argv), size is not None, stdin, request["startedAt"], None, None)
+            self._guest, _Kept(id, tuple(argv), size is not None, stdin, request["startedAt"], None, None)
         )
 
     async def get(self, id: str) -> KeptProcess:
         """Raises `ProcessNotFound`."""
-        return KeptProcess(self._link, await _read_kept(self._link, id))
+        return KeptProcess(self._guest, await _read_kept(self._guest, id))
 
     async def all(self) -> list[ProcessInfo]:
         """All that were spawned, the oldest first."""
-        found = await _read_all_kept(self._link)
-        return list(await asyncio.gather(*(KeptProcess(self._link, each).info_of(each) for each in found)))
+        found = await _read_all_kept(self._guest)
+        return list(await asyncio.gather(*(KeptProcess(self._guest, each).info_of(each) for each in found)))
 
 
 class _Drain:
@@ -284,11 +284,11 @@ def _kept(told: Any) -> _Kept:
     return _Kept(id, argv, told["pty"] is True, told["stdin"] is True, started_at, code, ended_at)
 
 
-async def _read_kept(link: Asking, id: str) -> _Kept:
+async def _read_kept(guest: Asking, id: str) -> _Kept:
     if not _ID.fullmatch(id):
         raise ProcessNotFound(f"there is no process {id!r}")
     try:
-        found = many(await link.ask({"op": "kept", "id": id}), "processes", _kept)
+        found = many(await guest.ask({"op": "kept", "id": id}), "processes", _kept)
     except GuestRefused as refused:
         raise BoxUnreachable(f"process {id}: {refused}") from None
     if len(found) != 1 or found[0].id != id:
@@ -296,18 +296,18 @@ async def _read_kept(link: Asking, id: str) -> _Kept:
     return found[0]
 
 
-async def _read_all_kept(link: Asking) -> list[_Kept]:
+async def _read_all_kept(guest: Asking) -> list[_Kept]:
     try:
-        return many(await link.ask({"op": "kept", "id": None}), "processes", _kept)
+        return many(await guest.ask({"op": "kept", "id": None}), "processes", _kept)
     except GuestRefused as refused:
-        raise BoxUnreachable(f"the processes of box {link.box} cannot be listed: {refused}") from None
+        raise BoxUnreachable(f"the processes of box {guest.box} cannot be listed: {refused}") from None
 
 
 class KeptProcess(Process):
     """A spawned process: its output and its end are files in the box."""
 
-    def __init__(self, link: Asking, kept: _Kept) -> None:
-        self._link = link
+    def __init__(self, guest: Asking, kept: _Kept) -> None:
+        self._guest = guest
         self.id = kept.id
         self.argv = kept.argv
         self.pty = kept.pty
@@ -319,13 +319,13 @@ class KeptProcess(Process):
     # --- how it ended ---
 
     async def info(self) -> ProcessInfo:
-        return await self.info_of(await _read_kept(self._link, self.id))
+        return await self.info_of(await _read_kept(self._guest, self.id))
 
     async def info_of(self, kept: _Kept) -> ProcessInfo:
         """Of what is known already, completed by asking whether it runs."""
         state = ProcessState.EXITED
         if kept.code is None and not await self._runs():
-            kept = await _read_kept(self._link, self.id)  # it may have ended in between
+            kept = await _read_kept(self._guest, self.id)  # it may have ended in between
             state = ProcessState.LOST if kept.code is None else ProcessState.EXITED
         elif kept.code is None:
             state = ProcessState.RUNNING
@@ -335,7 +335,7 @@ class KeptProcess(Process):
 
     async def _runs(self) -> bool:
         try:
-            await self._link.ask({"op": "signal", "id": self.id, "number": 0, "looks": True})
+            await self._guest.ask({"op": "signal", "id": self.id, "number": 0, "looks": True})
         except GuestRefused:
             return False
         return True
@@ -353,9 +353,9 @@ class KeptProcess(Process):
 
     async def _wait(self) -> int:
         try:
-            return number_in(await self._link.ask({"op": "wait", "id": self.id}, seconds=None), "code")
+            return number_in(await self._guest.ask({"op": "wait", "id": self.id}, seconds=None), "code")
         except GuestRefused:
-            code = (await _read_kept(self._link, self.id)).code
+            code = (await _read_kept(self._guest, self.id)).code
             if code is None:
                 raise ProcessLost(
                     f"process {self.id} ended with its box: nobody saw how", hint="its output is kept"
@@ -379,10 +379,10 @@ class KeptProcess(Process):
     async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[bytes, None]:
         left = request["length"]
         try:
-            with await self._link.call(request) as call:
+            with await self._guest.call(request) as call:
                 while data := await call.streams[0].read(_PIECE):
                     if left is not None and (left := left - len(data)) < 0:
-                        raise BoxUnreachable(f"box {self._link.box} sends more than it was asked for")
+                        raise BoxUnreachable(f"box {self._guest.box} sends more than it was asked for")
                     yield data
                 await call.answer()
         except GuestRefused as refused:
@@ -411,13 +411,13 @@ class KeptProcess(Process):
 
     async def _tell(self, operation: str, **more: object) -> None:
         try:
-            await self._link.ask({"op": operation, "id": self.id, **more})
+            await self._guest.ask({"op": operation, "id": self.id, **more})
         except GuestRefused as refused:
             raise cannot_tell(refused, self.id) from None
 
     async def write(self, data: bytes) -> None:
         self._check_stdin()
-        with await self._link.call({"op": "stdin", "id": self.id}) as call:
+        with await self._guest.call({"op": "stdin", "id": self.id}) as call:
             with contextlib.suppress(BrokenPipeError, BoxUnreachable):  # its answer says why
                 await call.streams[0].write(data)
             call.streams[0].finish()

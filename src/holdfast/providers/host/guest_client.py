@@ -156,8 +156,8 @@ class Call:
         self.close()
 
 
-class Link:
-    """The way to one box's guest."""
+class GuestClient:
+    """Asks the guest of one box."""
 
     def __init__(self, box: str, folder: Path, born: int | None = None) -> None:
         """`born`: when the box was made, or handed over, for its guest to know: it dates what shows that."""

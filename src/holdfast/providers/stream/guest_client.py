@@ -510,8 +510,8 @@ class Asking(ABC):
             raise file_problem(refused.number, refused.about or path) from None
 
 
-class StreamLink(Asking):
-    """The way to one box. Dials when it is needed, and again when the last stream was lost.
+class StreamGuestClient(Asking):
+    """Asks the guest of one box. Dials when it is needed, and again when the last stream was lost.
 
     Owned by a provider, shared by all handles on the box. What was pending on a stream that is lost fails with what the
     provider's `verdict` says of the box, and with `BoxUnreachable` where it lives, or nobody can say.
@@ -544,7 +544,7 @@ class StreamLink(Asking):
             self._attempt.cancel()
             await asyncio.gather(self._attempt, return_exceptions=True)
             self._attempt = None
-        await self._drop("the link was closed")
+        await self._drop("the client was closed")
 
     async def _drop(self, why: str) -> None:
         if self._wire is not None:
@@ -563,7 +563,7 @@ class StreamLink(Asking):
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if attempt.cancelled() and (task is None or not task.cancelling()):
-                raise BoxUnreachable(f"the link to box {self.box} was closed") from None
+                raise BoxUnreachable(f"the stream to box {self.box} was closed") from None
             raise
 
     async def _connect(self) -> _Wire:
@@ -653,21 +653,21 @@ class StreamLink(Asking):
             pause = min(2 * pause, _REDIAL_MOST)
 
 
-class WakingLink(Asking):
-    """A handle's own way to a box: one that sleeps is woken for what is asked, where somebody can do that."""
+class WakingGuestClient(Asking):
+    """A handle's own client: wakes a box that sleeps for what is asked, where the caller can do that."""
 
-    def __init__(self, link: StreamLink, wake: Callable[[], Awaitable[bool]]) -> None:
-        self.box = link.box
-        self._link = link
+    def __init__(self, guest: StreamGuestClient, wake: Callable[[], Awaitable[bool]]) -> None:
+        self.box = guest.box
+        self._guest = guest
         self._wake = wake
 
     async def call(self, message: dict[str, Any]) -> Call:
         try:
-            return await self._link.call(message)
+            return await self._guest.call(message)
         except BoxStopped:
             if not await self._wake():
                 raise
-        return await self._link.call(message)
+        return await self._guest.call(message)
 
 
 async def _no_verdict() -> BoxError | None:
