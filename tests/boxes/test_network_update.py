@@ -66,7 +66,7 @@ async def test_a_provider_that_cannot_change_it_refuses_by_name_and_replaces_on_
 
 @pytest.fixture
 async def local(tmp_path: Path, rows: SqliteBoxes, clock: ManualClock) -> AsyncIterator[Boxes]:
-    """Real boxes with a way out, into a world without anything in it."""
+    """Real boxes with an egress, into a world without anything in it."""
     async with (
         open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records) as egress,

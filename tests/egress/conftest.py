@@ -181,7 +181,7 @@ async def make_world(
     connector: Connector | None = None,
     defaults: DefaultList | None = None,
     policies: Callable[[str], NetworkPolicy | None] = lambda environment: None,
-    door: GuestApi | None = None,
+    guest_api: GuestApi | None = None,
     private: Private | None = None,
     upstream: UpstreamProxy | None = None,
     **limits: Any,
@@ -196,7 +196,7 @@ async def make_world(
             defaults=defaults,
             policies=policies,
             limits=replace(QUICK, **limits),
-            door=door,
+            guest_api=guest_api,
             private=private,
             upstream=upstream,
         )

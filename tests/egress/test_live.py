@@ -61,11 +61,11 @@ async def test_a_box_that_loses_its_network_loses_connections_at_rest_too(world:
 async def test_who_has_not_spoken_yet_may_still_ask_at_the_door_when_a_box_is_told_to_have_no_network(
     tmp_path: Path, before: Network
 ) -> None:
-    async def door(box: str, connection: socket.socket, ahead: bytes) -> None:
+    async def guest_api(box: str, connection: socket.socket, ahead: bytes) -> None:
         with connection:
             await asyncio.get_running_loop().sock_sendall(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
-    async with make_world(tmp_path, door=door) as world:
+    async with make_world(tmp_path, guest_api=guest_api) as world:
         world.box(mode=before)
         asks_us, asks_others = await world.client(), await world.client()
         await asks_us.send(b"POST ")

@@ -53,7 +53,7 @@ class House:
         config = {
             "run": "r-1", "thread": "t-1", "agent": "scripted", "reader": "scripted", "epoch": 2,
             "token": self.access.issue_run("t-1", "r-1", 2, self.box.id, RunScope.RUNNER, agent="scripted").token,
-            "url": await self.box.open_door(), "argv": [*python, "-I", "-S", "-c", PRELUDE + script], "env": {},
+            "url": await self.box.open_guest_api(), "argv": [*python, "-I", "-S", "-c", PRELUDE + script], "env": {},
             "cwd": "/workspace", "state": "/home/box/.holdfast/runs/r-1", "beat": 0.1, **more,
         }  # fmt: skip
         process = await self.box.spawn(runner_archive.boot_argv(python), stdin=True, tree=True)
@@ -90,7 +90,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     await store.create(THREAD, StreamConfig(content_type="application/json"))
     async with (
         open_records(tmp_path / "data.db") as records,
-        EgressProxy(Nowhere(), Nowhere(), records, door=guest_api) as proxy,
+        EgressProxy(Nowhere(), Nowhere(), records, guest_api=guest_api) as proxy,
         LocalProvider(tmp_path / "home", egress=proxy) as provider,
     ):
         box = await provider.create(BoxSpec(), id="b-door")

@@ -250,7 +250,7 @@ Open = Callable[..., HttpClient]
 
 
 @pytest.fixture
-def open_door(loop: Loop) -> Iterator[Open]:
+def open_guest_api(loop: Loop) -> Iterator[Open]:
     opened: list[HttpClient] = []
 
     def make(url: str, **more: float) -> HttpClient:
@@ -325,9 +325,9 @@ def ask(loop: Loop, door: HttpClient) -> Answer | None:
         (b"HTTP/1.0 500 Bad\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", b""),
     ],
 )
-def test_an_answer_is_read(loop: Loop, open_door: Open, sent: bytes, body: bytes) -> None:
+def test_an_answer_is_read(loop: Loop, open_guest_api: Open, sent: bytes, body: bytes) -> None:
     with Peer([(sent, True)]) as peer:
-        answer = ask(loop, open_door(peer.url))
+        answer = ask(loop, open_guest_api(peer.url))
     assert answer is not None
     assert answer.body == body
     assert b"Authorization: Bearer token\r\n" in peer.requests[0]
@@ -348,32 +348,32 @@ def test_an_answer_is_read(loop: Loop, open_door: Open, sent: bytes, body: bytes
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
     ],
 )
-def test_what_is_no_answer_is_trouble_and_no_more(loop: Loop, open_door: Open, sent: bytes) -> None:
+def test_what_is_no_answer_is_trouble_and_no_more(loop: Loop, open_guest_api: Open, sent: bytes) -> None:
     with Peer([(sent, True)]) as peer:
-        door = open_door(peer.url)
+        door = open_guest_api(peer.url)
         assert ask(loop, door) is None
     assert door.problem
 
 
-def test_a_connection_is_kept_and_one_that_was_closed_is_made_again(loop: Loop, open_door: Open) -> None:
+def test_a_connection_is_kept_and_one_that_was_closed_is_made_again(loop: Loop, open_guest_api: Open) -> None:
     good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     with Peer([(good, False), (good, True), (good, True)]) as peer:
-        door = open_door(peer.url)
+        door = open_guest_api(peer.url)
         assert [ask(loop, door) is not None for _ in range(3)] == [True, True, True]
     assert len(peer.requests) == 3
 
 
-def test_a_server_that_does_not_answer_is_given_up(loop: Loop, open_door: Open) -> None:
+def test_a_server_that_does_not_answer_is_given_up(loop: Loop, open_guest_api: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        door = open_door(f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.1)
+        door = open_guest_api(f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.1)
         assert ask(loop, door) is None
         assert "no answer" in door.problem
 
 
-def test_a_server_that_is_not_there_is_trouble(loop: Loop, open_door: Open) -> None:
+def test_a_server_that_is_not_there_is_trouble(loop: Loop, open_guest_api: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    door = open_door(f"http://127.0.0.1:{port}")
+    door = open_guest_api(f"http://127.0.0.1:{port}")
     assert ask(loop, door) is None
     assert "refused" in door.problem.lower()
 

@@ -1,4 +1,4 @@
-"""Repositories by HTTPS, over the way out of a real box."""
+"""Repositories by HTTPS, over the egress of a real box."""
 
 from __future__ import annotations
 

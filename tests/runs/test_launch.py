@@ -124,7 +124,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_made(world: World) -
     assert await world.store.list_paths("threads/") == []
 
 
-@pytest.mark.parametrize("point", ["create", "open_door", "spawn"])
+@pytest.mark.parametrize("point", ["create", "open_guest_api", "spawn"])
 async def test_a_step_that_fails_ends_the_run_and_says_why(world: World, point: str) -> None:
     world.provider.fail_next(point, CreateFailed("no luck", hint="try the other one"))
     launched = await world.launch()
@@ -137,7 +137,7 @@ async def test_a_step_that_fails_ends_the_run_and_says_why(world: World, point: 
 
 async def test_a_box_that_dies_while_it_is_made_ready_is_taken_up_again(world: World) -> None:
     digest = await world.runs.workspaces.keep(pieces(tar(a="one\n")))
-    world.provider.fail_next("open_door", BoxStopped("it was dying when it was looked at"))
+    world.provider.fail_next("open_guest_api", BoxStopped("it was dying when it was looked at"))
     launched = await world.launch(workspace=digest)
     run = await world.settled(launched)
     assert (run.status, run.stage, run.files) == (RunStatus.RUNNING, Stage.RUNNER, "workspace")

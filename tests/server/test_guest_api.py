@@ -144,7 +144,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     guest_api = GuestApi(surface, access, lambda: "q-1", runs_part, models_part, max_body=1 << 20)
     async with (
         open_records(tmp_path / "data.db") as records,
-        EgressProxy(Nowhere(), Nowhere(), records, door=guest_api) as proxy,
+        EgressProxy(Nowhere(), Nowhere(), records, guest_api=guest_api) as proxy,
     ):
         world = World(store, access, runs, runs_part, models_part, proxy, {}, now)
         await store.create("threads/t-1", StreamConfig(content_type="application/json"))

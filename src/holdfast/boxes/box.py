@@ -79,7 +79,7 @@ class Metrics:
     out_of_memory: int | None = None
     """How often the box ran out of memory."""
     listening: int | None = None
-    """Ports that something in the box listens on, its way out not counted."""
+    """Ports that something in the box listens on, the proxy's not counted."""
     sent: int | None = None
     """Bytes to the network, since the server started."""
     received: int | None = None
@@ -212,8 +212,8 @@ class Box(ABC):
         """Change what the box may reach, from now on."""
         raise Unsupported(f"provider {self.info.provider} has no network-live")
 
-    async def open_door(self) -> str:
-        """Let what runs in the box ask Holdfast itself, whatever its network policy is: returns the URL in the box.
+    async def open_guest_api(self) -> str:
+        """Open the guest API to what runs in the box, whatever its network policy is. Returns its URL in the box.
 
         It lasts until the box stops, or its server does. Opening it again is fine.
         """

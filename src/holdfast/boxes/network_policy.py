@@ -1,4 +1,4 @@
-"""What a box may reach, and where its way out ends.
+"""What a box may reach, and the egress that connects it.
 
 A box has no network of its own: whatever leaves it goes through an `Egress` on the host, which asks the policy. This
 module has the policy as plain values and the seam between providers and egress; the proxy itself is `holdfast.egress`.
@@ -19,8 +19,8 @@ from holdfast.boxes.errors import InvalidSpec
 DEFAULT_LIST: Final = "default"
 """In a list of rules: the package registries that this machine's own clients use, git hosts and the model gateway."""
 PROXY_PORT: Final = 3128
-"""Where a box finds its way out, on its own loopback, and its door to Holdfast."""
-DOOR: Final = f"http://127.0.0.1:{PROXY_PORT}"
+"""Where a box finds the proxy and the guest API, on its own loopback."""
+GUEST_API_URL: Final = f"http://127.0.0.1:{PROXY_PORT}"
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _METHOD: Final = re.compile(r"[A-Z]{1,32}")
 _MOST_RULES: Final = 1000
@@ -167,7 +167,7 @@ def _texts(values: Iterable[Any]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a box has sent and received through its way out, since its server started."""
+    """What a box has sent and received through its egress, since its server started."""
 
     sent: int = 0
     received: int = 0
@@ -176,10 +176,10 @@ class Traffic:
 
 
 class Egress(Protocol):
-    """Where the ways out of boxes end. Given to providers; whoever composed them owns it.
+    """What connects boxes to the network. Given to providers; whoever composed them owns it.
 
     What asks for something by its path alone, as one asks a server and not a proxy, asks Holdfast itself: that is the
-    box's door, which is open to it whatever it may reach outside.
+    guest API, which is open to a box whatever it may reach outside.
 
     A box is admitted when it runs, and dismissed when it does not. What it connects to on its `PROXY_PORT` reaches us
     as a listener, where descriptors can be passed, or connection by connection.
@@ -200,4 +200,4 @@ class Egress(Protocol):
     def traffic(self, box: str) -> Traffic: ...
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        """What a box's processes need in their environment to find the way out, and the registries of this machine."""
+        """What a box's processes need in their environment to find the proxy, and the registries of this machine."""

@@ -282,12 +282,12 @@ class SyncBox(SyncHandle):
         """Change what the box may reach, from now on."""
         self._loop.run(self._async.set_network(policy))
 
-    def open_door(self) -> str:
-        """Let what runs in the box ask Holdfast itself, whatever its network policy is: returns the URL in the box.
+    def open_guest_api(self) -> str:
+        """Open the guest API to what runs in the box, whatever its network policy is. Returns its URL in the box.
 
         It lasts until the box stops, or its server does. Opening it again is fine.
         """
-        return self._loop.run(self._async.open_door())
+        return self._loop.run(self._async.open_guest_api())
 
     def power(self) -> Power:
         """Raises `BoxGone`."""

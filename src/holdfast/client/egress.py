@@ -103,7 +103,7 @@ class EgressDecisionPage:
 
 
 class Egress:
-    """The ways out of a server's boxes: `client.egress`."""
+    """The egress of a server's boxes: `client.egress`."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._egress = BoxConnection(connection, "/v1/egress")

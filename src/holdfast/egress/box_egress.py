@@ -1,4 +1,4 @@
-"""The way out of one box: its policy, its share of everything, and the connections it has now."""
+"""The egress of one box: its policy, its share of everything, and the connections it has now."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BoxEgress:
         resolver: Resolver,
         connector: Connector,
         records: Records,
-        door: GuestApi | None,
+        guest_api: GuestApi | None,
         private: Private,
         upstream: UpstreamProxy | None,
         room: Callable[[int], bool],
@@ -63,7 +63,7 @@ class BoxEgress:
         self.limits = limits
         self.connector = connector
         self.records = records
-        self.door = door
+        self.guest_api = guest_api
         self.private = private
         self.upstream = upstream
         self.policy = NetworkPolicy()
@@ -142,7 +142,7 @@ class BoxEgress:
 
     def take(self, client: socket.socket) -> bool:
         """Whether there is room for it. Takes it in any case."""
-        if self.allowance.mode is Network.NONE and self.door is None:
+        if self.allowance.mode is Network.NONE and self.guest_api is None:
             why = NO_NETWORK
         elif len(self.connections) >= self._most:
             why = f"more than {self._most} connections of this box at once"

@@ -74,7 +74,7 @@ class ProxyConnection:
         """Whether a byte of the answer to the present request has gone to the box."""
         self.target: Target | None = None
         """What it is at now, for who judges again when the policy changes."""
-        self.is_outside = way.door is None
+        self.is_outside = way.guest_api is None
         """It asks for the outside. Until it has spoken it may ask Holdfast itself, which no policy is about."""
         self._decision: Decision | None = None
         self._began = monotonic()
@@ -151,14 +151,14 @@ class ProxyConnection:
             self.discard()
 
     async def _goes_outside(self) -> bool:
-        """False: it was at the door, or has no business out there, and is over."""
-        if self._way.door is None:
+        """False for a request to the guest API, which is answered here, and for one that is refused."""
+        if self._way.guest_api is None:
             return True
         # A proxy is asked for a whole URL or by CONNECT, a server for a path.
         first = await self._client.peek(b" ", _LONGEST_METHOD)
         if first.partition(b" ")[2][:1] == b"/":
-            self._quiet = self._ends_at = math.inf  # the door has limits of its own
-            await self._way.door(self._way.box, *self._client.hand_over())
+            self._quiet = self._ends_at = math.inf  # the guest API has limits of its own
+            await self._way.guest_api(self._way.box, *self._client.hand_over())
             return False
         if self._way.allowance.mode is Network.NONE:
             self._note(False, NO_NETWORK)

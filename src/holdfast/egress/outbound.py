@@ -1,4 +1,4 @@
-"""Where names become addresses, and addresses connections; and where a box's door leads.
+"""Where names become addresses, and addresses connections; and the guest API.
 
 Between the first two every address is checked. Both are passed in, so tests give names to servers on loopback, and a
 connector that refuses proves that nothing left.

@@ -16,7 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network_policy import DOOR, Network, NetworkPolicy, Traffic
+from holdfast.boxes.network_policy import GUEST_API_URL, Network, NetworkPolicy, Traffic
 from holdfast.egress.acceptor import Acceptor
 from holdfast.egress.box_egress import BoxEgress
 from holdfast.egress.connection import ProxyConnection
@@ -49,11 +49,11 @@ class EgressProxy:
         defaults: DefaultList | None = None,
         policies: Policies = lambda environment: None,
         limits: Limits | None = None,
-        door: GuestApi | None = None,
+        guest_api: GuestApi | None = None,
         private: Private | None = None,
         upstream: UpstreamProxy | None = None,
     ) -> None:
-        """`door` answers what boxes ask of Holdfast itself; without one they are refused.
+        """`guest_api` answers what boxes ask of Holdfast itself; without it they are refused.
 
         `private` are the private addresses that boxes may reach, none unless told; what is not private goes through
         `upstream`, where there is one.
@@ -66,7 +66,7 @@ class EgressProxy:
         self._defaults = defaults or DefaultList()
         self._policies = policies
         self._limits = limits or Limits()
-        self._door = door
+        self._guest_api = guest_api
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each takes two descriptors and sometimes four more. Others on this loop need theirs.
         self._most = min(self._limits.all_connections, descriptors // 4)
@@ -105,7 +105,7 @@ class EgressProxy:
                 resolver=self._resolver,
                 connector=self._connector,
                 records=self._records,
-                door=self._door,
+                guest_api=self._guest_api,
                 private=self._private,
                 upstream=self._upstream,
                 room=self._has_room,
@@ -143,7 +143,7 @@ class EgressProxy:
             return MappingProxyType({})
         names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
         here = "localhost,127.0.0.1,::1"
-        proxy = {**dict.fromkeys(names, DOOR), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
+        proxy = {**dict.fromkeys(names, GUEST_API_URL), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
         return MappingProxyType({**self._defaults.environment, **proxy})
 
     # --- for who composes ---

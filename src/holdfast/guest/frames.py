@@ -16,7 +16,7 @@ LONGEST = 1 << 16
 STREAMS = 4
 """Byte streams of a call: its number times this, plus 0 to 3."""
 FIRST_OWN = 1 << 29
-"""Calls from here on are begun by the box: connections to its way out."""
+"""Calls from here on are begun by the box: connections to its egress."""
 LAST = (1 << 30) - 1
 
 FIRST_CREDIT = 1 << 16
@@ -41,7 +41,7 @@ CLOSE = 7
 PING = 8
 PONG = 9
 OPEN = 10
-"""The box begins a call: somebody connected to its way out."""
+"""The box begins a call: somebody connected to its egress."""
 KINDS = frozenset(range(PART, OPEN + 1))
 
 PING_SECONDS = 15.0

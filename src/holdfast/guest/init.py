@@ -734,9 +734,9 @@ def processor_time(processes: "list[int]") -> int:
 
 
 def count_listening() -> int:
-    """Ports that something in the box listens on, the way out not counted."""
+    """Ports that something in the box listens on, the egress not counted."""
     own: dict[int, list[bytes]] = {_socket.AF_INET: [], _socket.AF_INET6: []}
-    for each in _way_out:
+    for each in _egress_listeners:
         own[each.family].append(b"%d" % posix.fstat(each.fileno()).st_ino)
     count = 0
     for family, summary, name, path in (
@@ -822,17 +822,17 @@ def op_connect(connection: HostConnection, request: "Any") -> None:
         socket.close()
 
 
-_way_out: "list[_socket.socket]" = []
+_egress_listeners: "list[_socket.socket]" = []
 """Where what leaves the box begins: kept, so that nobody takes its port."""
 
 
 def op_listen(connection: HostConnection, request: "Any") -> None:
     """Hand out the listener of the box's way out, made once."""
-    if not _way_out:
+    if not _egress_listeners:
         import egress_listener  # type: ignore[import-not-found]
 
-        _way_out.append(egress_listener.make_listener(request["port"], _ISOLATED))
-    connection.answer({}, (_way_out[0].fileno(),))
+        _egress_listeners.append(egress_listener.make_listener(request["port"], _ISOLATED))
+    connection.answer({}, (_egress_listeners[0].fileno(),))
 
 
 # --- the root, and who we are -----------------------------------------------------------------------------------------

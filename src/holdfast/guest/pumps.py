@@ -327,7 +327,7 @@ class Asking:
 
 
 class Call:
-    """One request of the host, or one connection to the way out, with its streams."""
+    """One request of the host, or one connection to the egress, with its streams."""
 
     def __init__(self, bridge: "StreamServer", number: int) -> None:
         self.bridge = bridge

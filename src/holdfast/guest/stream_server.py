@@ -43,7 +43,7 @@ _FULL = 8 << 20
 """Bytes waiting for the host from which on its requests wait, too."""
 _BUFFERS = 64
 _MAX_OWN = 256
-"""Connections to the way out at once."""
+"""Connections to the egress at once."""
 _TICK = 1.0
 _POLL = 0.02
 _UP_SECONDS = 10.0
@@ -469,7 +469,7 @@ class StreamServer:
         sink.attach(os.dup(connection.fileno()), connection)
 
     def listen(self, call: Call, request: "Any") -> None:
-        """Connections to the way out, from now on: a call of its own for each."""
+        """Connections to the egress, from now on: a call of its own for each."""
 
         def on_listener(descriptor: int, message: bytes) -> None:
             call.asked()

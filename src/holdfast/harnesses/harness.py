@@ -17,7 +17,7 @@ from holdfast.model_apis import Api as Api
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """A model as an agent in a box reaches it: through the door, by a token that is good for this run alone."""
+    """A model as an agent in a box reaches it: through the guest API, by a token that is good for this run alone."""
 
     api: Api
     url: str

@@ -123,7 +123,7 @@ async def smoke(
     host: Host | None = None
     wanted = spec or _SPEC
     async with steps.phase("config"):
-        wanted = _with_way_out(wanted, repo, roots)
+        wanted = _with_network(wanted, repo, roots)
         check_ref(ref)
         if ref is not None and repo is None:
             raise InvalidInterpreter("a ref without a repository", hint="give --repo, too")
@@ -203,7 +203,7 @@ async def _clean_up(workspace: Workspace, steps: _Steps) -> None:
     steps.details.append(f"{box.id} deleted")
 
 
-def _with_way_out(spec: BoxSpec, repo: str | None, roots: Sequence[Path] | None) -> BoxSpec:
+def _with_network(spec: BoxSpec, repo: str | None, roots: Sequence[Path] | None) -> BoxSpec:
     """The box may reach where the repository is, if nothing is said of what it may reach."""
     if repo is None:
         return spec

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Metrics, Preview, Step
 from holdfast.boxes.errors import BoxUnreachable, InvalidSpec, Unsupported
-from holdfast.boxes.network_policy import DOOR, NetworkPolicy
+from holdfast.boxes.network_policy import GUEST_API_URL, NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import check_labels
@@ -40,7 +40,7 @@ class Keeper(Protocol):
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None: ...
 
-    async def open_door(self, id: str) -> None: ...
+    async def open_guest_api(self, id: str) -> None: ...
 
 
 class Asked(Protocol):
@@ -210,9 +210,9 @@ class GuestBox(Box):
     async def set_network(self, policy: NetworkPolicy) -> None:
         await self._keeper.set_network(self.id, policy)
 
-    async def open_door(self) -> str:
-        await self._keeper.open_door(self.id)
-        return DOOR
+    async def open_guest_api(self) -> str:
+        await self._keeper.open_guest_api(self.id)
+        return GUEST_API_URL
 
     # --- lifecycle ---
 

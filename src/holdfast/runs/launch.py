@@ -202,7 +202,7 @@ class Launcher:
     ) -> LaunchBox:
         """The box with the workspace in it, and its way to us open."""
         last = launch.before.latest
-        home, door = await asyncio.gather(self._home(box), box.open_door())
+        home, door = await asyncio.gather(self._home(box), box.open_guest_api())
         folder = f"{home}/.holdfast/threads/{launch.thread}"
         known = last is not None and last.box == box.id and last.session is not None
         files = _FILES[acquired.how]

@@ -82,7 +82,7 @@ class ServerEgress:
     """Owns all of it, from `open` to `close`."""
 
     def __init__(
-        self, database: Path, outside: Outside, *, limits: Limits | None = None, door: GuestApi | None = None
+        self, database: Path, outside: Outside, *, limits: Limits | None = None, guest_api: GuestApi | None = None
     ) -> None:
         limits = limits or Limits()
         self.make_upstream = outside.make_upstream
@@ -102,7 +102,7 @@ class ServerEgress:
             defaults=git_hosts(),
             policies=self.policies,
             limits=limits,
-            door=door,
+            guest_api=guest_api,
             private=outside.private,
             upstream=outside.proxy,
             wanted=self._wanted,

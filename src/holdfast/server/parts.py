@@ -62,7 +62,7 @@ async def open_egress(
     await _load("holdfast.server.egress")
     from holdfast.server.egress import ServerEgress
 
-    egress = ServerEgress(database, await asyncio.to_thread(make_outside), door=guest_api)
+    egress = ServerEgress(database, await asyncio.to_thread(make_outside), guest_api=guest_api)
     try:
         await egress.open()
         yield egress

@@ -39,7 +39,7 @@ from holdfast.boxes.errors import (
     WrongSnapshot,
 )
 from holdfast.boxes.labels import POOL, matches
-from holdfast.boxes.network_policy import DOOR
+from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
 from holdfast.boxes.provider import Provider, Swept, Volume
 from holdfast.boxes.snapshots import Holding, Snapshot
@@ -102,7 +102,7 @@ class DummyProvider(Provider):
         self.clock = clock
         self.liveness: dict[str, Liveness] = {}
         """What `probe` says of a box instead of the truth; an unknown one cannot be attached either."""
-        self.door = DOOR
+        self.door = GUEST_API_URL
         """Where its boxes find Holdfast: a real box has that on its own loopback, these share ours."""
         self.at: dict[str, Hook] = {}
         self.calls: Counter[str] = Counter()
@@ -512,9 +512,9 @@ class DummyBox(Box):
         environment, place = self._environment(env), self._cwd(root, cwd)
         return await spawn(folder, argv, environment, place, stdin, tree, self._provider.clock)
 
-    async def open_door(self) -> str:
+    async def open_guest_api(self) -> str:
         await self._awake()
-        await self._provider.point("open_door")
+        await self._provider.point("open_guest_api")
         return self._provider.door
 
     async def python(self) -> tuple[str, ...]:

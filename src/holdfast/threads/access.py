@@ -40,7 +40,7 @@ class Scope(StrEnum):
 
 
 class RunScope(StrEnum):
-    """What the token of a run is for. Neither is good for anything but the door of the run's own box."""
+    """What the token of a run is for. Neither is good for anything but the guest API, in the run's own box."""
 
     RUNNER = "runner"
     """To append to its thread in its epoch, and to show that it lives."""
@@ -177,7 +177,7 @@ class Access:
         self._secret = derive(secret, "thread tokens")
         self._link_secret = derive(secret, "links to threads")
         self._run_secret = derive(secret, "run tokens")
-        """Another one, so that the token of a run is none anywhere but at the door."""
+        """Another one, so that the token of a run is none anywhere but at the guest API."""
         self._tenant = tenant
         self._session_digest = digest_key(session_key) if session_key else b""
         """A key that lives only as long as this server."""

@@ -26,7 +26,7 @@ class Writer(StrEnum):
     TOKEN = "token"
     """A thread token with scope write."""
     RUNNER = "runner"
-    """The token of a run, at the door of its box."""
+    """The token of a run, at the guest API of its box."""
 
 
 class EntryKind(StrEnum):

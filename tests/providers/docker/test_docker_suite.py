@@ -88,7 +88,7 @@ async def test_a_way_out_is_taken_up_again_before_anybody_asks_after_its_box(
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
             DockerProvider(DockerHost(engine.url), namespace=namespace, egress=egress) as second,
         ):
-            await eventually(lambda: _known(egress), "the way out was not taken up again")
+            await eventually(lambda: _known(egress), "the egress was not taken up again")
             await second.remove("b-lasting")
 
 
@@ -111,10 +111,10 @@ async def test_what_is_in_a_box_without_a_network_reaches_its_door(
     )
     async with (
         open_records(tmp_path_factory.mktemp("egress") / "data.db") as records,
-        EgressProxy(Nowhere(), Nowhere(), records, door=_says_who_came) as egress,
+        EgressProxy(Nowhere(), Nowhere(), records, guest_api=_says_who_came) as egress,
         DockerProvider(DockerHost(engine.url), namespace=secrets.token_hex(4), egress=egress) as provider,
     ):
         box = await provider.create(BoxSpec(provider="docker", image=PYTHON_IMAGE), id="b-docker")
-        assert await box.open_door() == "http://127.0.0.1:3128"
+        assert await box.open_guest_api() == "http://127.0.0.1:3128"
         assert (await box.exec(["python3", "-c", asks], timeout=30)).text == "b-docker /hello\n"
         await provider.remove("b-docker")

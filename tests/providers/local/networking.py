@@ -1,4 +1,4 @@
-"""What the tests of ways out share: a world on loopback, a proxy into it, and boxes that have it."""
+"""What the tests of egress share: a world on loopback, a proxy into it, and boxes that have it."""
 
 from __future__ import annotations
 

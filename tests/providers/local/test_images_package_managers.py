@@ -1,5 +1,5 @@
 """System-wide installs by the package managers of others, in boxes of images where they are at home: dnf itself, and
-whatever apk asks of the kernel. apt has its tests beside those of images and of ways out.
+whatever apk asks of the kernel. apt has its tests beside those of images and of egress.
 
 dnf and rpm are this machine's own packages, put together as an image that has no apt and no dpkg. What they install is
 built by rpmbuild in a box of it.

@@ -1,4 +1,4 @@
-"""Attacks on the way out, from inside of a box: each is refused, recorded, and harmless to neighbours."""
+"""Attacks on the egress, from inside of a box: each is refused, recorded, and harmless to neighbours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import Limits
 from holdfast.guest import codec
 from holdfast.providers.host.guest_client import GuestClient
-from holdfast.providers.local.network import WaysOut
+from holdfast.providers.local.egress import LocalEgress
 
 pytestmark = pytest.mark.anyio
 
@@ -354,8 +354,8 @@ async def test_bandwidth_is_held_to_the_policy(net: Net) -> None:
 
 
 async def test_what_a_lying_guest_hands_out_is_looked_at(net: Net, tmp_path: Path) -> None:
-    """It is no listener, or one of another kind: the box has no way out, and the descriptors are closed."""
-    ways_out = WaysOut(net.proxy)
+    """It is no listener, or one of another kind: the box has no egress, and the descriptors are closed."""
+    ways_out = LocalEgress(net.proxy)
     ways_out.claim(tmp_path)
     before = open_descriptors()
     for kinds in ([], ["pipe"], ["socket"], ["folder"], ["file", "file"]):

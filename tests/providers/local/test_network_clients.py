@@ -1,4 +1,4 @@
-"""The clients that people use get through the way out of a box with no set-up by the user."""
+"""The clients that people use get through the egress of a box with no set-up by the user."""
 
 from __future__ import annotations
 

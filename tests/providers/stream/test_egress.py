@@ -15,7 +15,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxConflict
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Traffic
 from holdfast.boxes.spec import BoxSpec
-from holdfast.providers.stream import let_out
+from holdfast.providers.stream import serve_egress
 from holdfast.testing.provider_suite.base import exactly, rest
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +91,7 @@ async def box(provider: PipesProvider) -> Box:
 async def test_connections_reach_the_egress_and_bytes_go_both_ways(
     provider: PipesProvider, box: Box, egress: EchoEgress
 ) -> None:
-    port = await let_out(provider.guest("one"), egress, port=0)
+    port = await serve_egress(provider.guest("one"), egress, port=0)
     data = os.urandom(8 << 20)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -111,7 +111,7 @@ async def test_connections_reach_the_egress_and_bytes_go_both_ways(
 async def test_many_connections_are_open_at_once_and_all_end(
     provider: PipesProvider, box: Box, egress: EchoEgress
 ) -> None:
-    port = await let_out(provider.guest("one"), egress, port=0)
+    port = await serve_egress(provider.guest("one"), egress, port=0)
 
     async def talk(number: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -134,7 +134,7 @@ async def test_what_the_egress_closes_is_closed_in_the_box(
     provider: PipesProvider, box: Box, egress: EchoEgress
 ) -> None:
     egress.refuses = True
-    port = await let_out(provider.guest("one"), egress, port=0)
+    port = await serve_egress(provider.guest("one"), egress, port=0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(20):
         assert await reader.read() == b""
@@ -145,7 +145,7 @@ async def test_what_the_egress_closes_is_closed_in_the_box(
 async def test_the_way_out_comes_back_with_the_next_stream(
     provider: PipesProvider, box: Box, egress: EchoEgress
 ) -> None:
-    port = await let_out(provider.guest("one"), egress, port=0)
+    port = await serve_egress(provider.guest("one"), egress, port=0)
     provider.transports["one"].process.kill()
     # Nobody asks for anything: it is dialled again all the same, and who connected meanwhile waited.
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -159,14 +159,14 @@ async def test_the_way_out_comes_back_with_the_next_stream(
 
 async def test_a_port_that_is_taken_is_a_conflict(provider: PipesProvider, box: Box, egress: EchoEgress) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(BoxConflict):
-        await let_out(provider.guest("one"), egress, port=other.getsockname()[1])
+        await serve_egress(provider.guest("one"), egress, port=other.getsockname()[1])
     assert (await box.exec(["true"])).ok
 
 
 async def test_connections_to_ports_and_the_way_out_are_counted(
     provider: PipesProvider, box: Box, egress: EchoEgress
 ) -> None:
-    port = await let_out(provider.guest("one"), egress, port=0)
+    port = await serve_egress(provider.guest("one"), egress, port=0)
     assert (await box.metrics()).connections == 0
     async with await box.connect(port) as connection:
         await connection.write(b"x")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Heartbeat:
     """Beats every so many seconds, by the monotonic clock, and at once when asked to."""
 
-    def __init__(self, loop: Loop, door: HttpClient, token: Token, run: str, seconds: float) -> None:
+    def __init__(self, loop: Loop, client: HttpClient, token: Token, run: str, seconds: float) -> None:
         self.on_cancel: Callable[[str], None] = lambda how: None
         self.on_over: Callable[[], None] = lambda: None
         self._loop = loop
-        self._door = door
+        self._client = client
         self._token = token
         self._path = "/v1/runs/%s/beat" % run
         self._seconds = seconds
@@ -32,17 +32,17 @@ class Heartbeat:
         """Now. Where one is under way, which may have left before what is to be learned was known, another follows."""
         if self._closed:
             return
-        if self._door.busy:
+        if self._client.busy:
             self._asked = True
             return
         self._loop.cancel(self._timer)
         self._timer = self._loop.after(self._seconds, self.beat)
-        self._door.post(self._path, "", b"{}", self._answered)
+        self._client.post(self._path, "", b"{}", self._answered)
 
     def close(self) -> None:
         self._closed = True
         self._loop.cancel(self._timer)
-        self._door.close()
+        self._client.close()
 
     def _answered(self, answer: Answer | None) -> None:
         if self._closed:

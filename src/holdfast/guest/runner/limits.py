@@ -25,10 +25,10 @@ class LimitQuestion:
     """Asked once. `then` gets the error that names the limit, or None, and is always told."""
 
     def __init__(
-        self, loop: Loop, door: HttpClient, token: Token, run: str, then: Callable[[dict[str, str] | None], None]
+        self, loop: Loop, client: HttpClient, token: Token, run: str, then: Callable[[dict[str, str] | None], None]
     ):
         self._loop = loop
-        self._door = door
+        self._client = client
         self._token = token
         self._path = "/v1/runs/%s/limit" % run
         self._then: Callable[[dict[str, str] | None], None] | None = then
@@ -41,10 +41,10 @@ class LimitQuestion:
         self._then = None
         self._loop.cancel(self._again)
         self._loop.cancel(self._given_up)
-        self._door.close()
+        self._client.close()
 
     def _ask(self) -> None:
-        self._door.post(self._path, "", b"{}", self._answered)
+        self._client.post(self._path, "", b"{}", self._answered)
 
     def _answered(self, answer: Answer | None) -> None:
         if self._then is None:

@@ -31,11 +31,11 @@ _TRIES = 3
 
 
 class Producer:
-    """Takes from the journal, gives to the door. Tells who listens: when it has posted something, when all is posted,
-    and when the server says that the run is another's now."""
+    """Takes entries from the journal and posts them to the guest API. Tells its listeners when it has posted something,
+    when all is posted, and when the server says that another runner has the run now."""
 
     def __init__(
-        self, loop: Loop, door: HttpClient, token: Token, journal: Journal, thread: str, epoch: int, seq: int
+        self, loop: Loop, client: HttpClient, token: Token, journal: Journal, thread: str, epoch: int, seq: int
     ) -> None:
         self.on_progress: Callable[[], None] = _nothing
         self.on_empty: Callable[[], None] = _nothing
@@ -44,7 +44,7 @@ class Producer:
         """What to post instead of an entry that the server refuses for good; None for nothing."""
         self.away_since: float | None = None
         self._loop = loop
-        self._door = door
+        self._client = client
         self._token = token
         self._journal = journal
         self._path = "/v1/stream/threads/" + thread
@@ -77,7 +77,7 @@ class Producer:
     def close(self) -> None:
         self._closed = True
         self._loop.cancel(self._timer)
-        self._door.close()
+        self._client.close()
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -100,12 +100,12 @@ class Producer:
             self._post()
 
     def _post(self) -> None:
-        if self._closed or self._door.busy:
+        if self._closed or self._client.busy:
             return
         headers = "Producer-Id: run\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (self._epoch, self._seq)
         self._sent_at = self._loop.clock()
         self._tries += 1
-        self._door.post(self._path, headers, self._body, self._answered)
+        self._client.post(self._path, headers, self._body, self._answered)
 
     def _answered(self, answer: Answer | None) -> None:
         status = 0 if answer is None else answer.status

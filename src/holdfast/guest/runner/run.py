@@ -71,17 +71,17 @@ class Run:
         self._journal = Journal(config.state, memory=config.memory, limit=config.journal)
         self._entries = Entries(config.run, config.epoch, config.agent, self._journal.add, loop.clock, time.time)
         self._producer = Producer(
-            loop, self._make_door(), self._token, self._journal, config.thread, config.epoch, config.seq
+            loop, self._make_client(), self._token, self._journal, config.thread, config.epoch, config.seq
         )
         self._producer.replace = self._entries.replace
         self._producer.on_progress = self._progress
         self._producer.on_empty = self._posted
         self._producer.on_fenced = self._fence
-        self._pulse = Heartbeat(loop, self._make_door(), self._token, config.run, config.beat)
+        self._pulse = Heartbeat(loop, self._make_client(), self._token, config.run, config.beat)
         self._pulse.on_cancel = self._cancel
         self._pulse.on_over = self._over
         self._token.on_over = lambda: self._fence("the server renews the token no more")
-        self._token.renew_through(self._make_door())
+        self._token.renew_through(self._make_client())
         self._agent = Agent(loop, self._read, self._output_ended)
         self._agent_exit: int | None = None
         self._flush: Timer | None = None
@@ -100,7 +100,7 @@ class Run:
         """The agent waits for the server to take what it said."""
         self._failures = 0
 
-    def _make_door(self) -> HttpClient:
+    def _make_client(self) -> HttpClient:
         return HttpClient(self._loop, self._config.url, lambda: self._token.value)
 
     # --- working ---
@@ -269,7 +269,7 @@ class Run:
             self._settle()
             self._question = LimitQuestion(
                 self._loop,
-                self._make_door(),
+                self._make_client(),
                 self._token,
                 self._config.run,
                 lambda limit: self._post(

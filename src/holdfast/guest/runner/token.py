@@ -28,13 +28,13 @@ class Token:
         self.on_over: Callable[[], None] | None = None
         """Told when the server renews it no more: the run is over."""
         self._loop = loop
-        self._door: HttpClient | None = None
+        self._client: HttpClient | None = None
         self._backoff = Backoff()
         self._timer: Timer | None = None
         self._trying = False
 
-    def renew_through(self, door: HttpClient) -> None:
-        self._door = door
+    def renew_through(self, client: HttpClient) -> None:
+        self._client = client
         self._later(lifetime(self.value) / 2)
 
     def refused(self) -> None:
@@ -50,12 +50,12 @@ class Token:
         self._loop.cancel(self._timer)
         self._timer = None
         self._trying = True
-        if self._door is not None and not self._door.busy:
-            self._door.post(_PATH, "", b"{}", self._answered)
+        if self._client is not None and not self._client.busy:
+            self._client.post(_PATH, "", b"{}", self._answered)
 
     def _answered(self, answer: Answer | None) -> None:
-        if self._door is not None:
-            self._door.close()  # the next one is half an hour away
+        if self._client is not None:
+            self._client.close()  # the next one is half an hour away
         if answer is not None and answer.status in (403, 404, 409, 410):
             if self.on_over is not None:
                 self.on_over()

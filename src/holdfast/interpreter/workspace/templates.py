@@ -304,7 +304,7 @@ class Templates:
             ) from error
 
     async def _recipe(self, template: Template, base: Image, folder: Path, progress: Progress) -> Recipe:
-        """Packages by this machine's pip; by the box's, over its way out, where that does not do."""
+        """Packages by this machine's pip; by the box's, over its egress, where that does not do."""
         if not template.packages:
             return Recipe(base.name, (), network=NetworkPolicy(Network.NONE))
         packages = tuple(map(check_requirement, template.packages))

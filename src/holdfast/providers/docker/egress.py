@@ -1,14 +1,16 @@
-"""The ways out of boxes at Docker: known to the egress while they run, and carried over their streams."""
+"""The egress of boxes at Docker: they are admitted while they run, and their connections come over their streams."""
 
 from __future__ import annotations
 
-from holdfast.boxes.network_policy import Egress, Network
+from collections.abc import Mapping
+
+from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Traffic
 from holdfast.providers.docker.objects import BoxRecord
-from holdfast.providers.stream import StreamGuestClient, let_out
+from holdfast.providers.stream import StreamGuestClient, serve_egress
 
 
-class ServerEgress:
-    """Of all boxes of a provider. The egress is whoever's composed them."""
+class ContainerEgress:
+    """Of all boxes of a provider. It does not own the `egress` that it is given."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
@@ -20,19 +22,25 @@ class ServerEgress:
     async def open(self, guest: StreamGuestClient, record: BoxRecord) -> None:
         """Admit a box that runs, or its new policy. One that may reach nothing is not asked for anything."""
         if record.id in self._open or record.spec.network.mode is not Network.NONE:
-            await self.open_door(guest, record)
+            await self.open_guest_api(guest, record)
 
-    async def open_door(self, guest: StreamGuestClient, record: BoxRecord) -> None:
+    async def open_guest_api(self, guest: StreamGuestClient, record: BoxRecord) -> None:
         """Admit a box that runs, also one that may reach nothing but us."""
         self._egress.admit(record.id, record.spec.network, record.labels)
         if record.id in self._open:
             return
         self._open.add(record.id)
         try:
-            await let_out(guest, self._egress)
+            await serve_egress(guest, self._egress)
         except BaseException:
             self.close(record.id)
             raise
+
+    def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
+        return self._egress.environment(policy)
+
+    def traffic(self, id: str) -> Traffic:
+        return self._egress.traffic(id)
 
     def close(self, id: str) -> None:
         if id in self._open:

@@ -41,7 +41,7 @@ from holdfast.providers.docker import containers, sweep, volumes
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker.box import DockerBox, workdir_of
 from holdfast.providers.docker.changes import Changes
-from holdfast.providers.docker.egress import ServerEgress
+from holdfast.providers.docker.egress import ContainerEgress
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, told
 from holdfast.providers.docker.images import DockerImages, resolve_image
 from holdfast.providers.docker.namespace import check_namespace
@@ -120,8 +120,7 @@ class DockerProvider(Provider):
         """Of the daemon: runc, runsc, kata; None for its own choice."""
         self.default_image = image
         """For boxes that ask for none."""
-        self._egress = egress
-        self._way_out = None if egress is None else ServerEgress(egress)
+        self._egress = None if egress is None else ContainerEgress(egress)
         self._runtime: runtime_module.Runtime | None = None
         self._preparing = asyncio.Lock()
         self._resuming: asyncio.Task[None] | None = None
@@ -149,22 +148,22 @@ class DockerProvider(Provider):
         if limits_disk:
             claimed.add(Capability.DISK_LIMIT)
         self.capabilities = frozenset(claimed)
-        if self._way_out is not None:
+        if self._egress is not None:
             self._resuming = asyncio.create_task(self._resume())
 
     async def _resume(self) -> None:
-        """Boxes went on while there was no server: their ways out end here again, before anybody asks after them."""
+        """Serve the egress of boxes that ran on while there was no server, before anybody asks for them."""
         try:
             infos = [info for info in await self.find() if info.power is Power.RUNNING]
         except BoxError as error:
-            log.warning("the ways out of boxes at Docker are not taken up again: %s", error)
+            log.warning("the egress of boxes at Docker is not taken up again: %s", error)
             return
         for info in infos:
             if info.spec.network.mode is not Network.NONE:
                 try:
                     await self.attach(info.id)
                 except BoxError as error:
-                    log.warning("the way out of box %s is not taken up again: %s", info.id, error)
+                    log.warning("the egress of box %s is not taken up again: %s", info.id, error)
 
     def _check_daemon(self) -> None:
         if not runtime_module.same_machine(self._info):
@@ -185,8 +184,8 @@ class DockerProvider(Provider):
             self._resuming.cancel()
             await asyncio.gather(self._resuming, return_exceptions=True)
             self._resuming = None
-        if self._way_out is not None:
-            self._way_out.close_all()
+        if self._egress is not None:
+            self._egress.close_all()
         held, self._held = self._held, {}
         try:
             await asyncio.gather(*(each.guest.close() for each in held.values()), return_exceptions=True)
@@ -357,8 +356,8 @@ class DockerProvider(Provider):
             held.first = transport
             try:
                 await self.engine.ask("POST", f"containers/{name}/start", seconds=_START_SECONDS)
-                if self._way_out is not None:
-                    await self._way_out.open(held.guest, record)
+                if self._egress is not None:
+                    await self._egress.open(held.guest, record)
                 await held.guest.ask({"op": "ping"}, seconds=_START_SECONDS)
             except (BoxStopped, BoxUnreachable) as error:
                 raise CreateFailed(f"box {id} did not come up: {transport.last_words or error.message}") from None
@@ -371,8 +370,8 @@ class DockerProvider(Provider):
         """Remove a container and all of its own; says how many bytes that freed."""
         name = self.names.box(id)
         held = self._held.get(id)
-        if self._way_out is not None:
-            self._way_out.close(id)
+        if self._egress is not None:
+            self._egress.close(id)
         freed, image = 0, None
         with contextlib.suppress(EngineProblem):
             found = await self.engine.container(name, size=True)
@@ -444,8 +443,8 @@ class DockerProvider(Provider):
             record, power, found = await self._look(id)
             record = await self._changes.latest(record)
         self.guest(id).held = power is Power.PAUSED
-        if self._way_out is not None and power is Power.RUNNING and not self._way_out.knows(id):
-            await self._way_out.open(self.guest(id), record)
+        if self._egress is not None and power is Power.RUNNING and not self._egress.knows(id):
+            await self._egress.open(self.guest(id), record)
         return DockerBox(self, self._describe(record, power), found)
 
     async def probe(self, id: str) -> Liveness:
@@ -500,8 +499,8 @@ class DockerProvider(Provider):
         with contextlib.suppress(BoxError, GuestRefused):
             request = {"op": "shut_down", "grace": _GRACE_MS}
             await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
-        if self._way_out is not None:
-            self._way_out.close(id)
+        if self._egress is not None:
+            self._egress.close(id)
         await self.engine.ask("POST", f"containers/{name}/stop", params={"t": 0})
         await held.guest.close()
 
@@ -562,8 +561,8 @@ class DockerProvider(Provider):
                 await self.guest(id).ask(request, seconds=_TOUCH_SECONDS)
             except GuestRefused as refused:
                 raise BoxUnreachable(f"the guest of box {id} cannot take a new owner: {refused}") from None
-        if self._way_out is not None:
-            await self._way_out.open(self.guest(id), record)
+        if self._egress is not None:
+            await self._egress.open(self.guest(id), record)
         return DockerBox(self, self._describe(record, power), found)
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None:
@@ -571,16 +570,16 @@ class DockerProvider(Provider):
         async with self._alone(id, f"the network of box {id} cannot be changed") as (record, power, held):
             record = await self._changes.latest(record)
             record = await to_the_end(self._changes.write(replace(record, spec=replace(record.spec, network=policy))))
-            if self._way_out is not None and power is Power.RUNNING:
-                await self._way_out.open(held.guest, record)
+            if self._egress is not None and power is Power.RUNNING:
+                await self._egress.open(held.guest, record)
 
-    async def open_door(self, id: str) -> None:
-        if self._way_out is None:
+    async def open_guest_api(self, id: str) -> None:
+        if self._egress is None:
             raise Unsupported(f"nothing in a box of provider {self.name} can reach Holdfast: it was opened without")
-        async with self._alone(id, f"the door of box {id} cannot be opened") as (record, power, held):
+        async with self._alone(id, f"the guest API cannot be opened to box {id}") as (record, power, held):
             if power is not Power.RUNNING:
                 raise BoxStopped(f"box {id} does not run")
-            await self._way_out.open_door(held.guest, await self._changes.latest(record))
+            await self._egress.open_guest_api(held.guest, await self._changes.latest(record))
 
     def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         return {} if self._egress is None else self._egress.environment(policy)

@@ -138,7 +138,7 @@ class GuestProvider(Provider):
     async def confine(self, record: BoxRecord, pid: int) -> None:
         """Put a process of a box that comes up under the box's limits, before anything of the user's runs in it."""
 
-    async def let_out(self, guest: GuestClient, record: BoxRecord) -> None:
+    async def open_egress(self, guest: GuestClient, record: BoxRecord) -> None:
         """Open a box's way to the network as far as its policy says, before anything of the user's runs in it."""
 
     def traffic(self, id: str) -> Traffic | None:
@@ -274,7 +274,7 @@ class GuestProvider(Provider):
             if self._power(guest) is not Power.RUNNING:
                 raise BoxStopped(f"box {id} died before it was handed over")
             # Its guest hears of it with the first request: its idle time began now, its folders are as old as it is.
-            await self.let_out(guest, changed)
+            await self.open_egress(guest, changed)
         return LocalBox(self, BoxInfo(id, self.name, spec, changed.labels, Power.RUNNING, created_at, record.snapshot))
 
     def prepare_files(self, record: BoxRecord) -> None:
@@ -323,7 +323,7 @@ class GuestProvider(Provider):
                 if pid is None:
                     raise BoxStopped(f"box {record.id} did not stay up")
                 await self.confine(record, pid)
-                await self.let_out(guest, record)
+                await self.open_egress(guest, record)
             except GuestRefused as refused:
                 raise InvalidSpec(f"box {record.id} cannot work in {record.spec.workdir}: {refused}") from None
             except (BoxStopped, BoxUnreachable):
@@ -452,7 +452,7 @@ class GuestProvider(Provider):
                 await self._start(record)
             elif guest.paused:
                 await to_the_end(self._resume(guest))
-                await self.let_out(guest, record)
+                await self.open_egress(guest, record)
 
     async def _is_up(self, guest: GuestClient) -> bool:
         """Whether a box runs. One whose guest was killed does not; nothing of it is left once this returns."""
@@ -505,12 +505,12 @@ class GuestProvider(Provider):
             guest = GuestClient(id, self.data_dir.box(id))
             try:
                 if guest.alive():
-                    await self.let_out(guest, changed)
+                    await self.open_egress(guest, changed)
             except BaseException:
                 self.data_dir.write(record)
                 raise
 
-    async def open_door(self, id: str) -> None:
+    async def open_guest_api(self, id: str) -> None:
         raise Unsupported(
             f"nothing in a box of provider {self.name} can reach Holdfast from here",
             hint="use provider local, through the server of its home",

@@ -28,16 +28,16 @@ from holdfast.providers.host.guest_client import PAUSED, GuestClient, monitor_na
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher, stage_for
 from holdfast.providers.local import bubblewrap, machine, runtime
+from holdfast.providers.local.egress import CAPABILITIES, LocalEgress
 from holdfast.providers.local.images import LocalImages
 from holdfast.providers.local.images import store as image_store
-from holdfast.providers.local.network import CAPABILITIES, WaysOut
 
 log = logging.getLogger(__name__)
 
 _HOLD_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
-_WAY_OUT: Final = "way-out"
-"""In a box's folder, while its guest keeps the listener of its way out."""
+_EGRESS_MARKER: Final = "way-out"
+"""In a box's folder, while its guest keeps the listener of its egress."""
 _AT_ONCE: Final = 16
 """Boxes that are asked for their way out when a server comes back."""
 _DEFAULT_PIDS: Final = 4096
@@ -81,7 +81,7 @@ class LocalProvider(GuestProvider):
         self._guard: DiskGuard | None = None
         self._interpreter: portable_python.Interpreter | None = None
         self.images = LocalImages(self.data_dir, self._collect)
-        self._ways_out = WaysOut(egress)
+        self._egress = LocalEgress(egress)
 
     @functools.cached_property
     def _group_name(self) -> str:
@@ -103,7 +103,7 @@ class LocalProvider(GuestProvider):
         self._runtime = made
         self.edition = made.folder.name
         self.capabilities = _capabilities(self._backend)
-        if self._ways_out.serves:
+        if self._egress.serves:
             self.capabilities |= CAPABILITIES
         binds = [[str(self.data_dir.path), "local"], [str(self._tools), "tools"]]
         if made.python_prefix is not None:
@@ -118,7 +118,7 @@ class LocalProvider(GuestProvider):
         )
         await self._launcher.start()
         self._guard = DiskGuard(self.data_dir.path, self._running, self._stop_writers)
-        if self._ways_out.serves:
+        if self._egress.serves:
             self._later(self._let_out_again())
 
     def _running(self) -> list[Watched]:
@@ -170,7 +170,7 @@ class LocalProvider(GuestProvider):
                 hint="run the server as another user than root, or map more user ids into the namespace",
             ) from None
         self._mounted_tools = self._make_tools()
-        self._ways_out.claim(self.data_dir.path)
+        self._egress.claim(self.data_dir.path)
         return runtime.prepare(self.data_dir, machine.require_bubblewrap().path), limits.detect()
 
     def _make_tools(self) -> tuple[int, int]:
@@ -186,7 +186,7 @@ class LocalProvider(GuestProvider):
             await self._guard.close()
             self._guard = None
         await super().close()
-        self._ways_out.close()
+        self._egress.close()
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
@@ -209,25 +209,25 @@ class LocalProvider(GuestProvider):
             return image.workdir or info.spec.workdir
         return info.spec.workdir
 
-    async def let_out(self, guest: GuestClient, record: BoxRecord) -> None:
-        if self._has_way_out(record):
-            await self._ways_out.open(guest, record.spec.network, record.labels)
-            (self.data_dir.box(record.id) / _WAY_OUT).touch()
+    async def open_egress(self, guest: GuestClient, record: BoxRecord) -> None:
+        if self._has_egress(record):
+            await self._egress.open(guest, record.spec.network, record.labels)
+            (self.data_dir.box(record.id) / _EGRESS_MARKER).touch()
 
-    def _has_way_out(self, record: BoxRecord) -> bool:
+    def _has_egress(self, record: BoxRecord) -> bool:
         """Whether its guest keeps a listener: also one that nothing is allowed through any more, to say so at once."""
-        return record.spec.network.mode is not Network.NONE or (self.data_dir.box(record.id) / _WAY_OUT).exists()
+        return record.spec.network.mode is not Network.NONE or (self.data_dir.box(record.id) / _EGRESS_MARKER).exists()
 
-    async def open_door(self, id: str) -> None:
-        if not self._ways_out.serves:
-            await super().open_door(id)
+    async def open_guest_api(self, id: str) -> None:
+        if not self._egress.serves:
+            await super().open_guest_api(id)
         async with self._alone(id) as record:
             guest = GuestClient(id, self.data_dir.box(id))
-            await self._ways_out.open(guest, record.spec.network, record.labels)
-            (self.data_dir.box(id) / _WAY_OUT).touch()
+            await self._egress.open(guest, record.spec.network, record.labels)
+            (self.data_dir.box(id) / _EGRESS_MARKER).touch()
 
     def traffic(self, id: str) -> Traffic | None:
-        return self._ways_out.traffic(id)
+        return self._egress.traffic(id)
 
     async def _let_out_again(self) -> None:
         """Boxes outlive whoever served them: what they connected to meanwhile waits for us."""
@@ -238,27 +238,27 @@ class LocalProvider(GuestProvider):
             try:
                 async with turns, self._alone(id) as record:
                     if self._is_cut_off(id):
-                        await self.let_out(GuestClient(id, self.data_dir.box(id)), record)
+                        await self.open_egress(GuestClient(id, self.data_dir.box(id)), record)
             except BoxError as error:
-                log.warning("box %s has no way out: %s", id, error)
+                log.warning("box %s has no egress: %s", id, error)
 
         await asyncio.gather(*(reconnect(id) for id in cut_off))
 
     def _is_cut_off(self, id: str) -> bool:
-        """Whether a box runs that should have a way out, and has none, or that of a guest which is no more."""
+        """Whether a box runs that should have an egress, and has none, or that of a guest which is no more."""
         try:
             guest = GuestClient(id, self.data_dir.box(id))
-            if not self._ways_out.serves or not self._has_way_out(self.data_dir.read(id)) or guest.paused:
+            if not self._egress.serves or not self._has_egress(self.data_dir.read(id)) or guest.paused:
                 return False
             pid = guest.pid()
         except BoxError:
             return False
-        return pid is not None and not self._ways_out.has(id, pid)
+        return pid is not None and not self._egress.has(id, pid)
 
     def environment(self, info: BoxInfo) -> dict[str, str]:
         image, policy = self._latest(info)
         if image is not None:
-            return {**environment_in(image), "HOLDFAST_BOX": info.id, **self._ways_out.environment(policy)}
+            return {**environment_in(image), "HOLDFAST_BOX": info.id, **self._egress.environment(policy)}
         return {
             "PATH": _PATH,
             "HOME": bubblewrap.HOME,
@@ -269,7 +269,7 @@ class LocalProvider(GuestProvider):
             "TMPDIR": "/tmp",
             "npm_config_prefix": f"{bubblewrap.HOME}/.local",
             "HOLDFAST_BOX": info.id,
-            **self._ways_out.environment(policy),
+            **self._egress.environment(policy),
         }
 
     def check(self, spec: BoxSpec) -> None:
@@ -292,7 +292,7 @@ class LocalProvider(GuestProvider):
         assert self._launcher is not None
         spec = record.spec
         folder = self.data_dir.box(record.id)
-        (folder / _WAY_OUT).unlink(missing_ok=True)
+        (folder / _EGRESS_MARKER).unlink(missing_ok=True)
         image = record.image
         places = ["/proc", "/dev", "/run", bubblewrap.GUEST, portable_python.PYTHON]
         if image is None:
@@ -408,7 +408,7 @@ class LocalProvider(GuestProvider):
         try:
             await self._kill(guest)
         finally:
-            self._ways_out.shut(guest.box)
+            self._egress.shut(guest.box)
             for each in held:
                 self._later(self.on_disk(os.close, each))
 
@@ -542,7 +542,7 @@ class LocalProvider(GuestProvider):
             self._make_group(record)
             await self.confine(record, pid)
         elif self._is_cut_off(id):
-            await self.let_out(GuestClient(id, self.data_dir.box(id)), self.data_dir.read(id))
+            await self.open_egress(GuestClient(id, self.data_dir.box(id)), self.data_dir.read(id))
         await super().mend(id)
 
     def sweep_machine(self) -> list[str]:

@@ -8,7 +8,7 @@ handles on that box share, and closes it with itself. Not a provider by itself.
 from __future__ import annotations
 
 from holdfast.providers.stream.box import StreamBox
-from holdfast.providers.stream.egress import let_out
+from holdfast.providers.stream.egress import serve_egress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
 from holdfast.providers.stream.guest_client import StreamGuestClient, Verdict
@@ -29,5 +29,5 @@ __all__ = [
     "bridge_command",
     "guest_command",
     "guest_files",
-    "let_out",
+    "serve_egress",
 ]

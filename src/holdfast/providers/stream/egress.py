@@ -1,4 +1,4 @@
-"""The way out of a box at the end of a stream: what connects to its own loopback there is carried to the egress."""
+"""The egress of a box at the end of a stream: what connects to its own loopback is carried to the proxy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from holdfast.providers.stream.guest_client import Call, StreamGuestClient
 _PIECE: Final = 1 << 16
 
 
-async def let_out(guest: StreamGuestClient, egress: Egress, *, port: int = PROXY_PORT) -> int:
-    """Give every connection that the box makes to its way out to the egress, from now on; says the port.
+async def serve_egress(guest: StreamGuestClient, egress: Egress, *, port: int = PROXY_PORT) -> int:
+    """Hand every connection that the box makes to its proxy port to the egress, from now on. Returns the port.
 
     The box has to be admitted there. It lasts, over streams that are lost and dialled again, until the client is
     closed or `stop_serving` is called. Raises `BoxConflict` where something else in the box has the port.
@@ -37,10 +37,10 @@ async def let_out(guest: StreamGuestClient, egress: Egress, *, port: int = PROXY
     except GuestRefused as refused:
         if refused.number == errno.EADDRINUSE:
             raise BoxConflict(
-                f"something in box {guest.box} listens on port {port}, where its way out should be",
+                f"something in box {guest.box} listens on port {port}, where its egress should be",
                 hint="end it, or stop and start the box: a box that starts with a network keeps that port",
             ) from None
-        raise BoxUnreachable(f"box {guest.box} has no way out: {refused}") from None
+        raise BoxUnreachable(f"box {guest.box} has no egress: {refused}") from None
 
 
 async def _relay(call: Call, connection: socket.socket) -> None:

@@ -603,7 +603,7 @@ class StreamGuestClient(Asking):
             raise BoxUnreachable(wire.lost)
         return wire.call(message)
 
-    # --- the way out ---
+    # --- the egress ---
 
     async def serve(self, port: int, opened: Opened) -> int:
         """Have every connection that the box makes to its own `port` served from now on; says the port.
@@ -644,7 +644,7 @@ class StreamGuestClient(Asking):
                 if not ready.done():
                     ready.set_exception(error)
                     return
-                log.info("the way out of box %s is dialled again: %s", self.box, error)
+                log.info("the egress of box %s is dialled again: %s", self.box, error)
             except asyncio.CancelledError:
                 if not ready.done():
                     ready.cancel()

@@ -1,4 +1,4 @@
-"""What a box may reach: its way out is there where its policy wants one, judges by it, and follows its changes."""
+"""What a box may reach: its egress is there where its policy wants one, judges by it, and follows its changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Networks(Suite):
 
 
 async def ask(box: Box) -> bytes:
-    """What the way out says to a request for a host that no rule allows; empty where there is none."""
+    """What the egress says to a request for a host that no rule allows; empty where there is none."""
     try:
         async with await box.connect(PROXY_PORT) as connection:
             await connection.write(f"GET http://{_NOWHERE}/ HTTP/1.1\r\nHost: {_NOWHERE}\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""The ways out of local boxes: how each gets to the egress of this machine, and who serves them.
+"""The egress of local boxes: how each is connected to the proxy of this machine, and who serves them.
 
 A box's guest makes a listener in the box, where there is no other network, and hands it out: what connects there in the
 box arrives at the egress, which knows by the listener whose it is. What is allowed is the egress's to judge.
@@ -25,7 +25,7 @@ _LISTEN_SECONDS: Final = 10.0
 _LOCK: Final = "egress.lock"
 
 
-class WaysOut:
+class LocalEgress:
     """Of the boxes of one folder. Owns the right to serve them, from `claim` to `close`; not the egress."""
 
     def __init__(self, egress: Egress | None) -> None:
@@ -117,11 +117,11 @@ async def _listener(guest: GuestClient) -> socket.socket:
     except GuestRefused as refused:
         if refused.number == errno.EADDRINUSE:
             raise BoxConflict(
-                f"something in box {guest.box} listens on port {PROXY_PORT}, where its way out should be",
+                f"something in box {guest.box} listens on port {PROXY_PORT}, where its egress should be",
                 hint="end it, or stop and start the box: a box that starts with a network keeps that port",
             ) from None
         raise BoxUnreachable(
-            f"box {guest.box} has no way out: {refused}",
+            f"box {guest.box} has no egress: {refused}",
             hint="stop and start it: its guest may be older than this server",
         ) from None
     if len(given) != 1:

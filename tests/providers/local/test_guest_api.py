@@ -35,7 +35,7 @@ async def serving(home: Path) -> AsyncIterator[LocalProvider]:
     home.mkdir(exist_ok=True)
     async with (
         open_records(home / "data.db") as records,
-        EgressProxy(Nowhere(), Nowhere(), records, door=says_who_came) as proxy,
+        EgressProxy(Nowhere(), Nowhere(), records, guest_api=says_who_came) as proxy,
         LocalProvider(home, egress=proxy) as provider,
     ):
         yield provider
@@ -50,8 +50,8 @@ async def test_what_is_in_a_box_without_a_network_reaches_its_door_also_after_th
 ) -> None:
     async with serving(tmp_path / "home") as provider:
         one, other = await provider.create(BoxSpec(), id="b-one"), await provider.create(BoxSpec(), id="b-other")
-        url = await one.open_door()
-        assert await one.open_door() == url == await other.open_door()
+        url = await one.open_guest_api()
+        assert await one.open_guest_api() == url == await other.open_guest_api()
         assert await ask(one, url) == "b-one asked for /hello"
         assert await ask(other, url) == "b-other asked for /hello"
         proxied = await one.exec(["curl", "--silent", "--proxy", url, "http://example.com/"], timeout=30)
@@ -61,7 +61,7 @@ async def test_what_is_in_a_box_without_a_network_reaches_its_door_also_after_th
         assert await ask(one, url) == "b-one asked for /hello"
         await one.stop()
         await one.start()
-        assert await ask(one, await one.open_door()) == "b-one asked for /hello"
+        assert await ask(one, await one.open_guest_api()) == "b-one asked for /hello"
         for id in ("b-one", "b-other"):
             await provider.remove(id)
 
@@ -78,7 +78,7 @@ async def test_a_door_whose_port_was_taken_in_the_box_is_not_opened(tmp_path: Pa
             assert chunk.data == b"up\n"
             break
         with pytest.raises(BoxConflict, match="listens on port"):
-            await box.open_door()
+            await box.open_guest_api()
         await provider.remove("b-taken")
 
 
@@ -87,5 +87,5 @@ async def test_where_nobody_serves_a_home_its_boxes_have_no_door(tmp_path: Path)
     async with LocalProvider(tmp_path / "home") as provider:
         box = await provider.create(BoxSpec(), id="b-alone")
         with pytest.raises(Unsupported, match="reach Holdfast"):
-            await box.open_door()
+            await box.open_guest_api()
         await provider.remove("b-alone")
