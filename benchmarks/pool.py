@@ -23,7 +23,7 @@ from report import Goal, Result, Row, percentile
 
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.service.pool import PoolSettings
+from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 

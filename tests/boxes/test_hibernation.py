@@ -126,7 +126,7 @@ async def test_a_box_that_another_server_uses_is_not_put_to_sleep(
     row = await boxes.create(HIBERNATE)
     with other.working(row.id):
         clock.advance(100_000)
-        await other.note_activity()
+        await other.sweep()
         assert (await boxes.sweep()).asleep == ()
 
 

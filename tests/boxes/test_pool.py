@@ -19,7 +19,16 @@ from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.service.pool import Demand, PoolSettings, Wish, allot, can_be_pooled, furnishing_of, made_ahead
+from holdfast.boxes.service.creation import Creation
+from holdfast.boxes.service.pool_rules import (
+    Demand,
+    PoolSettings,
+    Wish,
+    allot,
+    can_be_pooled,
+    furnishing_of,
+    made_ahead,
+)
 from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, VolumeMount
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
@@ -39,7 +48,7 @@ async def serve(rows: SqliteBoxes, provider: DummyProvider, clock: ManualClock) 
     made: list[Boxes] = []
 
     def serve(count: int = 10, **settings: object) -> Boxes:
-        given = PoolSettings(boxes=count, memory=lambda: 1.0, **{"quiet_seconds": 0.0, **settings})  # type: ignore[arg-type]
+        given = PoolSettings(boxes=count, **{"quiet_seconds": 0.0, "memory": lambda: 1.0, **settings})  # type: ignore[arg-type]
         boxes = Boxes(rows, {"dummy": provider}, node="here", clock=clock.now, pool=given)
         made.append(boxes)
         return boxes
@@ -70,7 +79,7 @@ async def crash(boxes: Boxes, clock: ManualClock) -> None:
         await asyncio.gather(boxes.pool._worker, return_exceptions=True)
     for shelf in boxes.pool._shelves.values():
         shelf.ready.clear()
-    await boxes.activity.close()
+    await boxes.one_shots.close()
     await boxes.leases.close()
     clock.advance(MINUTE)
 
@@ -162,13 +171,14 @@ async def test_what_nobody_asks_for_any_more_is_removed(
 async def test_no_box_is_made_ahead_where_memory_is_short_and_all_go_where_it_is_very_short(
     serve: Serve, provider: DummyProvider
 ) -> None:
-    boxes = serve()
+    free = 1.0
+    boxes = serve(memory=lambda: free)
     await fill(boxes, SPEC_A, 3)
-    boxes.pool.settings = replace(boxes.pool.settings, memory=lambda: 0.06)
+    free = 0.06
     await boxes.create(SPEC_A)
     await fill(boxes, SPEC_A, 3)
     assert len(await ahead(provider)) == 2
-    boxes.pool.settings = replace(boxes.pool.settings, memory=lambda: 0.04)
+    free = 0.04
     await settle(boxes)
     assert await ahead(provider) == []
 
@@ -375,12 +385,13 @@ async def test_a_volume_that_only_boxes_of_the_pool_mount_can_be_deleted(serve: 
 
 
 async def test_pruning_empties_the_pool_and_so_does_closing(serve: Serve, provider: DummyProvider) -> None:
-    boxes = serve()
+    free = 1.0
+    boxes = serve(memory=lambda: free)
     await fill(boxes, SPEC_A, 2)
-    boxes.pool.settings = replace(boxes.pool.settings, memory=lambda: 0.0)
+    free = 0.0
     await boxes.prune()
     assert await ahead(provider) == []
-    boxes.pool.settings = replace(boxes.pool.settings, memory=lambda: 1.0)
+    free = 1.0
     await fill(boxes, SPEC_A, 2)
     kept = await boxes.create(SPEC_A)
     await boxes.close()
@@ -483,7 +494,7 @@ async def test_a_box_that_was_handed_over_and_has_no_row_is_removed(
 
     with monkeypatch.context() as patch:
         patch.setattr(rows, "insert", fails)
-        patch.setattr(boxes.creation, "_undo", dies)
+        patch.setattr(Creation, "_undo", dies)
         with pytest.raises(BoxError, match="full"):
             await boxes.create(SPEC_A)
     assert await provider.probe(id) is Liveness.LIVE

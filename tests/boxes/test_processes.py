@@ -49,13 +49,17 @@ def die(folder: Path, work: str, point: str) -> None:
 
 
 @asynccontextmanager
-async def minutes_later(folder: Path) -> AsyncIterator[tuple[Boxes, DummyProvider]]:
+async def minutes_later(folder: Path, minutes: int = 2) -> AsyncIterator[tuple[Boxes, DummyProvider]]:
     """A service on the same store, when every lease and every grace of the dead is over."""
+
+    def clock() -> int:
+        return now_ms() + minutes * 60_000
+
     async with (
         SqliteBoxes(folder / "data.db") as rows,
-        DummyProvider(folder / "dummy", clock=lambda: now_ms() + 120_000) as provider,
+        DummyProvider(folder / "dummy", clock=clock) as provider,
     ):
-        boxes = Boxes(rows, {"dummy": provider}, node="here", clock=lambda: now_ms() + 120_000)
+        boxes = Boxes(rows, {"dummy": provider}, node="here", clock=clock)
         yield boxes, provider
         await boxes.close()
 
@@ -86,10 +90,7 @@ async def test_what_a_killed_process_was_making_or_deleting_is_gone_after_the_ne
     tmp_path: Path, work: str, point: str
 ) -> None:
     die(tmp_path, work, point)
-    async with minutes_later(tmp_path) as (boxes, provider):
-        if work == "work in a one-shot":
-            boxes.clock = lambda: now_ms() + 3_600_000
-            provider.clock = boxes.clock
+    async with minutes_later(tmp_path, 60 if work == "work in a one-shot" else 2) as (boxes, provider):
         await boxes.start()
         assert await provider.find() == []
         assert {row.state for row in (await boxes.list(BoxFilter(live_only=False))).rows} <= {BoxState.DELETED}

@@ -19,6 +19,9 @@ from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, P
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec
 
+Wake = Callable[[], Awaitable[bool]]
+"""Wakes a box that sleeps, for what is asked of a handle on it. Returns whether the box was woken."""
+
 
 class Power(StrEnum):
     """What a provider knows of a box."""
@@ -125,8 +128,6 @@ class Box(ABC):
     files: Files
     tools: str | None = None
     """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installation`), if it does."""
-    wake: Callable[[], Awaitable[bool]] | None = None
-    """Set by who opened it, where a box that sleeps shall wake for what is asked of it: whether it was woken."""
 
     @property
     def spec(self) -> BoxSpec:

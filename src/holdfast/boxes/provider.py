@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Step
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Step, Wake
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import ImageStore
@@ -93,8 +93,11 @@ class Provider(ABC):
         """All boxes with these labels, the oldest first: by `created_at`, and of one millisecond by their ids."""
 
     @abstractmethod
-    async def attach(self, id: str) -> Box:
-        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`."""
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
+        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`.
+
+        `wake` is called once by the handle, before it answers what is asked of it with `BoxStopped`.
+        """
 
     @abstractmethod
     async def probe(self, id: str) -> Liveness:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step
+    from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step, Wake
     from holdfast.boxes.capabilities import Capability
     from holdfast.boxes.files import FileInfo, Files, Match, Replaced
     from holdfast.boxes.images import Image, ImageConfig, ImageStore
@@ -100,9 +100,12 @@ class SyncProvider(SyncOwner):
         """All boxes with these labels, the oldest first: by `created_at`, and of one millisecond by their ids."""
         return self._loop.run(self._async.find(labels))
 
-    def attach(self, id: str) -> SyncBox:
-        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`."""
-        return SyncBox._wrap(self._loop.run(self._async.attach(id)), self)
+    def attach(self, id: str, *, wake: Wake | None = None) -> SyncBox:
+        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`.
+
+        `wake` is called once by the handle, before it answers what is asked of it with `BoxStopped`.
+        """
+        return SyncBox._wrap(self._loop.run(self._async.attach(id, wake=wake)), self)
 
     def probe(self, id: str) -> Liveness:
         """Whether the box is there. Never raises for a box that cannot be reached: that is `unknown`."""

@@ -130,9 +130,6 @@ class GuestBox(Box):
     def _way_in(self) -> Sequence[tuple[str, Check]]:
         """What a ping looks at before it asks the guest: each with its name."""
 
-    async def _wake(self) -> bool:
-        return self.wake is not None and await self.wake()
-
     # --- processes ---
 
     def _environment(self, env: Mapping[str, str] | None) -> dict[str, str]:

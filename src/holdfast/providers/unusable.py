@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from typing import NoReturn
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Step
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Step, Wake
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxError, SnapshotNotFound
 from holdfast.boxes.provider import Provider, Swept, Volume
@@ -44,7 +44,7 @@ class UnusableProvider(Provider):
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         self._refuse()  # an empty answer would say that its boxes are gone
 
-    async def attach(self, id: str) -> Box:
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
         self._refuse()
 
     async def probe(self, id: str) -> Liveness:

@@ -68,7 +68,7 @@ class LaunchPlanner:
         can = self._boxes.provider(spec.provider).capabilities
         if spec.on_idle is OnIdle.HIBERNATE and not {Capability.STOP, Capability.SNAPSHOTS} <= can:
             spec = replace(spec, on_idle=OnIdle.KEEP)
-        self._boxes.creation.check(spec)
+        self._boxes.check(spec)
         return replace(options, spec=spec)
 
 

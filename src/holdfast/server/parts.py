@@ -83,7 +83,7 @@ async def open_boxes(
         "holdfast.server.wire.tunnel",
     )
     from holdfast.boxes.service.boxes import Boxes
-    from holdfast.boxes.service.pool import PoolSettings
+    from holdfast.boxes.service.pool_rules import PoolSettings
     from holdfast.storage.sqlite.boxes import SqliteBoxes
 
     async with SqliteBoxes(database) as rows, _providers(open_providers, await egress.get()) as providers:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step
+from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step, Wake
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.errors import (
     BoxConflict,
@@ -218,8 +218,8 @@ class DummyProvider(Provider):
     def _mounts(self, spec: BoxSpec) -> dict[str, Path]:
         return {each.path: self.folder / "volumes" / each.volume / each.subpath for each in spec.volumes}
 
-    def _handle(self, id: str) -> DummyBox:
-        return DummyBox(self, self.describe(id))
+    def _handle(self, id: str, wake: Wake | None = None) -> DummyBox:
+        return DummyBox(self, self.describe(id), wake)
 
     def describe(self, id: str) -> BoxInfo:
         """Raises `BoxNotFound`."""
@@ -258,14 +258,14 @@ class DummyProvider(Provider):
                 found.append(info)
         return sorted(found, key=lambda info: (info.created_at, info.id))
 
-    async def attach(self, id: str) -> Box:
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
         await self.point("attach")
         match self.liveness.get(id):
             case Liveness.UNKNOWN:
                 raise BoxUnreachable(f"box {id} does not answer")
             case Liveness.GONE:
                 raise BoxGone(f"box {id} is gone")
-        return self._handle(id)
+        return self._handle(id, wake)
 
     async def probe(self, id: str) -> Liveness:
         await self.point("probe")
@@ -424,10 +424,11 @@ class DummyProvider(Provider):
 
 
 class DummyBox(Box):
-    def __init__(self, provider: DummyProvider, info: BoxInfo) -> None:
+    def __init__(self, provider: DummyProvider, info: BoxInfo, wake: Wake | None = None) -> None:
         self.id = info.id
         self.info = info
         self._provider = provider
+        self._wake = wake
         self.files = DummyFiles(lambda: self._running())
         self._place = provider.place(info.id)
 
@@ -447,7 +448,7 @@ class DummyBox(Box):
         try:
             return self._running()
         except BoxStopped:
-            if self.wake is None or not await self.wake():
+            if self._wake is None or not await self._wake():
                 raise
         return self._running()
 

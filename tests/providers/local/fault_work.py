@@ -28,7 +28,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import HIBERNATION, POOL
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.service.pool import PoolSettings
+from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.providers.host import guest_provider, layers
 from holdfast.providers.local import LocalProvider

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.boxes.box import Box, BoxInfo, Power
+from holdfast.boxes.box import Box, BoxInfo, Power, Wake
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable
 from holdfast.boxes.spec import BoxSpec
 from holdfast.guest import codec
@@ -43,11 +43,12 @@ class ProcessTransport(PipeTransport):
 
 
 class PipesBox(StreamBox):
-    def __init__(self, provider: PipesProvider, info: BoxInfo) -> None:
+    def __init__(self, provider: PipesProvider, info: BoxInfo, wake: Wake | None = None) -> None:
         super().__init__(
             info,
             provider,
             provider.guest(info.id),
+            wake,
             environment=provider.environment(info),
             workdir=provider.workdir(info),
         )
@@ -69,7 +70,7 @@ class PipesProvider(ProcessProvider):
         self.python = python
         self.transports: dict[str, ProcessTransport] = {}
         """The latest of each box."""
-        self._links: dict[str, StreamGuestClient] = {}
+        self._guests: dict[str, StreamGuestClient] = {}
 
     def guest(self, id: str) -> StreamGuestClient:
         folder = self.data_dir.box(id)
@@ -90,23 +91,23 @@ class PipesProvider(ProcessProvider):
                 raise BoxUnreachable(f"box {id} cannot be dialled") from None
             return self.transports[id]
 
-        if id not in self._links:
-            self._links[id] = StreamGuestClient(id, dial, verdict)
-        return self._links[id]
+        if id not in self._guests:
+            self._guests[id] = StreamGuestClient(id, dial, verdict)
+        return self._guests[id]
 
     async def close(self) -> None:
-        await asyncio.gather(*(guest.close() for guest in self._links.values()))
+        await asyncio.gather(*(guest.close() for guest in self._guests.values()))
         await super().close()
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         made = await super().create(spec, id=id, labels=labels)
         return PipesBox(self, made.info)
 
-    async def attach(self, id: str) -> Box:
-        return PipesBox(self, (await super().attach(id)).info)
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
+        return PipesBox(self, (await super().attach(id)).info, wake)
 
     async def remove(self, id: str) -> int:
         freed = await super().remove(id)
-        if id in self._links:
-            await self._links.pop(id).close()
+        if id in self._guests:
+            await self._guests.pop(id).close()
         return freed

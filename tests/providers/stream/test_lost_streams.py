@@ -192,10 +192,11 @@ async def test_a_box_that_sleeps_is_woken_for_what_is_asked(provider: PipesProvi
         await provider.start_box("one")
         return True
 
-    steps = await box.ping()
+    waking = await provider.attach("one", wake=wake)
+    steps = await waking.ping()
     assert not steps[-1].ok
-    box.wake = wake
-    assert (await box.exec(["true"])).ok
+    assert woken == 0
+    assert (await waking.exec(["true"])).ok
     assert woken == 1
 
 

@@ -1,4 +1,4 @@
-"""Creation boxes: new, of a snapshot, or of another box. The row and the box are both there in the end, or neither."""
+"""Boxes made: new, from a snapshot, or from another box. The row and the box are both there in the end, or neither."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.boxes.box import Box
-from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.errors import (
     BoxConflict,
     BoxError,
@@ -20,17 +20,18 @@ from holdfast.boxes.errors import (
     CreateFailed,
     InvalidSpec,
 )
-from holdfast.boxes.labels import KEY, NODE, SPEC, Owner, refuse_reserved
+from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.pool import Pool
+from holdfast.boxes.service.providers import Providers
+from holdfast.boxes.service.registry import Registry
+from holdfast.boxes.service.snapshot_store import SnapshotStore
+from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.shielded import nothing, settled, to_the_end
-from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels, check_name
-from holdfast.threads.ids import new_id
+from holdfast.boxes.spec import BoxSpec, Lifetime, check_name
 from holdfast.time_limit import time_limit
-
-if TYPE_CHECKING:
-    from holdfast.boxes.service.boxes import Boxes
 
 _POOL_TRIES: Final = 3
 UNDO_SECONDS: Final = 30.0
@@ -42,36 +43,41 @@ log = logging.getLogger(__name__)
 class Creation:
     """The making of one service's boxes."""
 
-    def __init__(self, boxes: Boxes) -> None:
-        self._boxes = boxes
+    def __init__(
+        self, registry: Registry, providers: Providers, states: BoxStates, pool: Pool, snapshots: SnapshotStore
+    ) -> None:
+        self._registry = registry
+        self._providers = providers
+        self._states = states
+        self._pool = pool
+        self._snapshots = snapshots
 
     async def create(self, spec: BoxSpec, owner: Owner, id: str | None) -> BoxRow:
-        provider = self.check(spec)
+        provider = self._providers.for_spec(spec)
         if id is not None:
             check_name(id, "box")
-        await self._boxes.join()
+        await self._registry.join()
         if id is None:
             return await self.fresh(spec, owner, None, provider)
-        row = self.new_row(spec, owner, id=id)
+        row = self._registry.new_row(spec, owner, id=id)
         return await self.make(row, lambda: provider.create(spec, id=row.id, labels=row.labels), named=True)
 
     async def fresh(self, spec: BoxSpec, owner: Owner, key: str | None, provider: Provider) -> BoxRow:
         """A new box: out of the pool, or made now."""
-        pool = self._boxes.pool
         for _ in range(_POOL_TRIES):
-            id = await pool.take(spec)
+            id = await self._pool.take(spec)
             if id is None:
                 break
             try:
-                row = await self._hand_over(self.new_row(spec, owner, id=id, key=key), provider)
+                row = await self._hand_over(self._registry.new_row(spec, owner, id=id, key=key), provider)
             except BaseException:
-                pool.lost(id)
+                self._pool.lost(id)
                 raise
             if row is not None:
-                pool.handed_over(id)
+                self._pool.handed_over(id)
                 return row
-            pool.lost(id)
-        row = self.new_row(spec, owner, key=key)
+            self._pool.lost(id)
+        row = self._registry.new_row(spec, owner, key=key)
         labels = row.labels
         return await self.make(row, lambda: provider.create(spec, id=row.id, labels=labels))
 
@@ -82,7 +88,7 @@ class Creation:
         row knows of, and a sweep removes it.
         """
         row = replace(row, state=BoxState.RUNNING, holder=None)
-        with self._boxes.pool.live_create(), self._boxes.at_work(row.id):
+        with self._pool.live_create(), self._registry.at_work(row.id):
             handing = asyncio.ensure_future(
                 provider.hand_over(row.id, row.spec, labels=row.labels, created_at=row.created_at)
             )
@@ -98,7 +104,7 @@ class Creation:
                 if not handing.cancelled() and handing.exception() is None:
                     await to_the_end(self._undo(row, error))
                 raise
-            writing = asyncio.ensure_future(self._boxes.rows.insert(row))
+            writing = asyncio.ensure_future(self._registry.rows.insert(row))
             try:
                 await box.close()
                 await asyncio.shield(writing)
@@ -106,36 +112,36 @@ class Creation:
                 await to_the_end(settled(writing))
                 await to_the_end(self._undo(row, error))
                 raise
-            return self._boxes.remember(row)
+            return self._registry.remember(row)
 
     async def restore(self, snapshot: str, spec: BoxSpec | None, owner: Owner) -> BoxRow:
         if spec is None:
-            taken = await self._boxes.snapshot_store.find(snapshot)
-            was = await self._boxes.rows.get(self._boxes.tenant, taken.box)
+            taken = await self._snapshots.find(snapshot)
+            was = await self._registry.find(taken.box)
             if was is None:
                 raise InvalidSpec(
                     f"nobody remembers box {taken.box}, of which snapshot {snapshot} was taken",
                     hint="say which spec the new box should have",
                 )
             spec = replace(was.spec, provider=taken.provider)
-        provider = self.check(spec, Capability.SNAPSHOTS)
-        await self._boxes.join()
-        row = self.new_row(spec, owner, snapshot=snapshot)
+        provider = self._providers.for_spec(spec, Capability.SNAPSHOTS)
+        await self._registry.join()
+        row = self._registry.new_row(spec, owner, snapshot=snapshot)
         return await self.restored(row, provider, snapshot)
 
     async def fork(self, id: str, owner: Owner | None, key: str | None, idle_seconds: int | None = None) -> BoxRow:
-        source = await self._boxes.live(id)
-        provider = self._boxes.provider(source.provider)
+        source = await self._registry.get_live(id)
+        provider = self._providers.named(source.provider)
         provider.check_usable()
         require(source.provider, provider.capabilities, Capability.FORK)
-        await self._boxes.join()
+        await self._registry.join()
         spec = source.spec
         if idle_seconds is not None:
             spec = replace(spec, lifetime=Lifetime.EPHEMERAL, idle_seconds=idle_seconds)
-        row = self.new_row(spec, owner or source.owner, key=key)
+        row = self._registry.new_row(spec, owner or source.owner, key=key)
 
         async def make() -> Box:
-            async with await self._boxes.peek(id) as box:
+            async with await self._states.peek(id) as box:
                 return await box.fork(id=row.id, labels=row.labels)
 
         return await self.make(row, make, named=key is not None)  # the key may be another box's
@@ -143,56 +149,24 @@ class Creation:
     async def restored(self, row: BoxRow, provider: Provider, snapshot: str) -> BoxRow:
         return await self.make(row, lambda: provider.restore(snapshot, row.spec, id=row.id, labels=row.labels))
 
-    def check(self, spec: BoxSpec, *more: Capability) -> Provider:
-        """Refuse what cannot be, before anything is made."""
-        refuse_reserved(spec.labels)
-        provider = self._boxes.provider(spec.provider)
-        provider.check_usable()
-        require(provider.name, provider.capabilities, *needed(spec), *more)
-        return provider
-
-    def new_row(
-        self, spec: BoxSpec, owner: Owner, *, id: str | None = None, key: str | None = None, snapshot: str | None = None
-    ) -> BoxRow:
-        ours = {**replace(owner, tenant=self._boxes.tenant).labels(), SPEC: spec.hash, NODE: self._boxes.node}
-        if key is not None:
-            ours[KEY] = key
-        check_labels(ours)
-        now = self._boxes.clock()
-        return BoxRow(
-            id=id or new_id("b"),
-            tenant=self._boxes.tenant,
-            node=self._boxes.node,
-            provider=spec.provider,
-            key=key,
-            spec=spec,
-            labels={**spec.labels, **ours},
-            state=BoxState.CREATING,
-            created_at=now,
-            changed_at=now,
-            last_active_at=now,
-            snapshot=snapshot,
-            holder=self._boxes.leases.holder,
-        )
-
     async def make(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, named: bool = False) -> BoxRow:
-        with self._boxes.pool.live_create(), self._boxes.at_work(row.id):
+        with self._pool.live_create(), self._registry.at_work(row.id):
             if named:
                 # The name may be somebody else's box: nothing is begun, and nothing undone, before it is ours.
-                await self._boxes.rows.insert(row)
+                await self._registry.rows.insert(row)
             try:
                 box = await self._made(row, make, inserted=named)
             except BoxConflict:
                 if not named:
                     raise
                 # The provider has a box of that name which the store does not know: not ours to remove.
-                await to_the_end(self._boxes.rows.forget(self._boxes.tenant, row.id))
+                await to_the_end(self._registry.rows.forget(self._registry.tenant, row.id))
                 raise
             try:
                 info = box.info
                 await box.close()
-                return self._boxes.remember(
-                    await self._boxes.move(row, BoxState.RUNNING, snapshot=info.snapshot or row.snapshot)
+                return self._registry.remember(
+                    await self._registry.move(row, BoxState.RUNNING, snapshot=info.snapshot or row.snapshot)
                 )
             except BaseException as error:
                 await to_the_end(self._undo(row, error))
@@ -200,7 +174,7 @@ class Creation:
 
     async def _made(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, inserted: bool) -> Box:
         """The row and the box at the same time, to spare the fsync: both there, or neither."""
-        writing = asyncio.ensure_future(nothing() if inserted else self._boxes.rows.insert(row))
+        writing = asyncio.ensure_future(nothing() if inserted else self._registry.rows.insert(row))
         making = asyncio.ensure_future(make())
         try:
             # The row is written in any case: as a tombstone it tells of what failed.
@@ -219,15 +193,15 @@ class Creation:
     async def _undo(self, row: BoxRow, error: BaseException) -> None:
         """Remove what there is of a box that could not be made. What cannot be removed now is left to the sweep."""
         why = "cancelled" if isinstance(error, asyncio.CancelledError) else f"could not be made: {error}"
-        current = await self._boxes.rows.get(self._boxes.tenant, row.id)
+        current = await self._registry.find(row.id)
         live = current is not None and current.live
         if current is not None and live and current.state is not BoxState.DELETING:
-            current = await self._boxes.move(current, BoxState.DELETING, ended_why=why)
+            current = await self._registry.move(current, BoxState.DELETING, ended_why=why)
         try:
             async with time_limit(UNDO_SECONDS):
-                freed = await self._boxes.provider(row.provider).remove(row.id)
+                freed = await self._providers.named(row.provider).remove(row.id)
         except Exception as problem:
             log.warning("box %s could not be removed after a failed create, the sweep will: %s", row.id, problem)
             return
         if current is not None and live:
-            await self._boxes.end(current, BoxState.DELETED, why, freed)
+            await self._registry.end(current, BoxState.DELETED, why, freed)

@@ -17,6 +17,8 @@ from holdfast.threads.ids import new_id
 LEASE: Final = 15_000
 """Milliseconds: how long a dead process is taken for alive."""
 RENEW_SECONDS: Final = 4.0
+TURN_SECONDS: Final = 60.0
+"""How long another process may have the turn of a key before we say so."""
 _FIRST_WAIT: Final = 0.005
 _LONGEST_WAIT: Final = 0.1
 _PROCESS: Final = "process/"

@@ -11,31 +11,35 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.boxes.box import Box, BoxInfo
-from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
-from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.leases import Leases
+from holdfast.boxes.service.pool_rules import (
+    END,
+    Demand,
+    PoolSettings,
+    Wish,
+    allot,
+    can_be_pooled,
+    furnishing_of,
+    made_ahead,
+    shelf_key,
+)
+from holdfast.boxes.service.providers import Providers
+from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.shielded import to_the_end
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.boxes.spec import BoxSpec
 from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
-if TYPE_CHECKING:
-    from holdfast.boxes.service.boxes import Boxes
-
-BEGIN: Final = 1.5
-"""The score from which on boxes of a spec are made ahead: it was asked for a second time, not long after the first."""
-END: Final = 0.25
-"""The score below which none is kept: nobody has asked for several half-lives."""
 MOST_SPECS: Final = 256
 """Specs whose demand is remembered. The least wanted is forgotten."""
 TICK_SECONDS: Final = 5.0
@@ -51,36 +55,6 @@ FURNISH_SECONDS: Final = 30.0
 
 log = logging.getLogger(__name__)
 
-Furnish = Callable[[Box], Awaitable[None]]
-"""Starts something in a box that is made ahead, for whoever gets it. Where it fails, the box is handed out without."""
-
-
-def available_memory() -> float:
-    """The share of this machine's memory that is free to be used; 1 where nobody can tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        return sizes["MemAvailable"] / sizes["MemTotal"]
-    except (OSError, ValueError, KeyError, IndexError):
-        return 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSettings:
-    boxes: int = 0
-    """That are kept ready at most, over all specs. 0: no pool."""
-    per_spec: int | None = None
-    """Of one spec at most. None: all of them."""
-    half_life: float = 60.0
-    """Seconds after which past demand counts half."""
-    quiet_seconds: float = 0.1
-    """How long nobody may have made a box before one is made ahead."""
-    least_memory: float = 0.1
-    """Share of the machine's memory that has to be available for one more. With less than half of that, all go."""
-    memory: Callable[[], float] = available_memory
-    furnishings: Mapping[str, Furnish] = field(default_factory=dict)
-    """By the label of the specs that want it. Other boxes of the same kind are kept apart."""
-
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
@@ -94,75 +68,6 @@ class PoolStatistics:
     made: int
     drained: int
     """Removed without having been handed over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """How much boxes of one spec were asked for lately."""
-
-    score: float = 0.0
-    at: int = 0
-
-    def now(self, now: int, half_life: float) -> float:
-        return self.score * math.pow(0.5, max(0, now - self.at) / 1000 / half_life)
-
-    def taken(self, now: int, half_life: float) -> Demand:
-        return Demand(self.now(now, half_life) + 1.0, now)
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is known of one spec when boxes are allotted."""
-
-    score: float
-    kept: int = 0
-    """So many in any case."""
-    warm: bool = False
-    """Boxes of it are made ahead already: less is needed to go on than to begin."""
-
-
-def allot(wishes: Mapping[str, Wish], settings: PoolSettings) -> dict[str, int]:
-    """How many boxes to have ready of each spec. The most wanted first, as far as the bounds go."""
-    left = settings.boxes
-    allotted = {}
-    for key, wish in sorted(wishes.items(), key=lambda item: (-item[1].kept, -item[1].score, item[0])):
-        by_demand = math.ceil(wish.score) if wish.score >= (END if wish.warm else BEGIN) else 0
-        most = left if settings.per_spec is None else min(left, settings.per_spec)
-        allotted[key] = min(most, max(wish.kept, by_demand))
-        left -= allotted[key]
-    return allotted
-
-
-def can_be_pooled(spec: BoxSpec, capabilities: Collection[Capability]) -> bool:
-    """What is mounted is found when a box is made: a folder that can be another one by now would be the wrong one."""
-    moves = bool(spec.mounts) or any(volume.subpath for volume in spec.volumes)
-    return Capability.POOL in capabilities and not moves
-
-
-def furnishing_of(spec: BoxSpec, capabilities: Collection[Capability], furnishings: Collection[str]) -> str | None:
-    """What is started ahead in boxes of this spec. Nothing where they are told of their network when they are handed
-    over: who was started before would not know."""
-    if _network_ahead(spec, capabilities) != spec.network:
-        return None
-    return next((label for label in spec.labels if label in furnishings), None)
-
-
-def made_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> BoxSpec:
-    """The spec of a box before it is somebody's: without what it is told when it is handed over."""
-    return replace(
-        spec,
-        labels={},
-        lifetime=Lifetime.SHARED,
-        idle_seconds=None,
-        on_idle=None,
-        network=_network_ahead(spec, capabilities),
-    )
-
-
-def _network_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> NetworkPolicy:
-    """Closed, where it can be opened for whom the box is handed over to."""
-    can_be_opened = Capability.NETWORK_LIVE in capabilities and Capability.NETWORK_NONE in capabilities
-    return NetworkPolicy() if can_be_opened else spec.network
 
 
 @dataclass(slots=True)
@@ -181,9 +86,11 @@ class _Shelf:
 class Pool:
     """The pool of one service. Owns the task that fills and drains it, from its first use to `close`."""
 
-    def __init__(self, boxes: Boxes, settings: PoolSettings) -> None:
-        self.settings = settings
-        self._boxes = boxes
+    def __init__(self, registry: Registry, providers: Providers, leases: Leases, settings: PoolSettings) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._providers = providers
+        self._leases = leases
         self._shelves: dict[str, _Shelf] = {}
         self._in_hand: set[str] = set()
         """Boxes of the pool that this process is making, handing over or removing right now."""
@@ -198,7 +105,7 @@ class Pool:
 
     @property
     def on(self) -> bool:
-        return self.settings.boxes > 0 and not self._closed
+        return self._settings.boxes > 0 and not self._closed
 
     def statistics(self) -> PoolStatistics:
         wanted = self._allotted()
@@ -229,13 +136,13 @@ class Pool:
 
         Whoever takes one says what became of it: `handed_over` or `lost`.
         """
-        provider = self._boxes.provider(spec.provider)
+        provider = self._providers.named(spec.provider)
         if not self.on or not can_be_pooled(spec, provider.capabilities):
             return None
         shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
         if shelf is None:
             return None
-        shelf.demand = shelf.demand.taken(self._boxes.clock(), self.settings.half_life)
+        shelf.demand = shelf.demand.taken(self._registry.clock(), self._settings.half_life)
         self._start()
         self._wake.set()
         if not shelf.ready:
@@ -254,14 +161,14 @@ class Pool:
         self._in_hand.discard(id)
 
     def _furnishing_of(self, spec: BoxSpec, provider: Provider) -> str | None:
-        return furnishing_of(spec, provider.capabilities, self.settings.furnishings)
+        return furnishing_of(spec, provider.capabilities, self._settings.furnishings)
 
     async def _shelf_of(self, spec: BoxSpec, provider: Provider, furnishing: str | None = None) -> _Shelf | None:
         try:
             of = await _made_with(spec, provider)
         except BoxError:
             return None  # there is no such image, say: making one tells
-        key = f"{_key(spec, provider.capabilities)} {furnishing or ''}"
+        key = f"{shelf_key(spec, provider.capabilities)} {furnishing or ''}"
         shelf = self._shelves.get(key)
         if shelf is None:
             self._forget_least_wanted()
@@ -279,7 +186,7 @@ class Pool:
 
     async def keep(self, spec: BoxSpec, count: int) -> None:
         """Have so many of a spec ready whatever the demand, within the bounds, until told otherwise."""
-        provider = self._boxes.creation.check(spec)
+        provider = self._providers.for_spec(spec)
         if self.on and can_be_pooled(spec, provider.capabilities):
             shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
             if shelf is not None:
@@ -301,7 +208,7 @@ class Pool:
             self._wake.clear()
             try:
                 await self._until_calm()  # whoever was just given a box has a first command for it
-                await self._boxes.join()
+                await self._registry.join()
                 await self._drain_unwanted()
                 while (shelf := self._most_needy()) is not None:
                     await self._until_calm()
@@ -321,15 +228,15 @@ class Pool:
             await self._calm.wait()
 
     def _score(self, shelf: _Shelf) -> float:
-        return shelf.demand.now(self._boxes.clock(), self.settings.half_life)
+        return shelf.demand.now(self._registry.clock(), self._settings.half_life)
 
     def _allotted(self) -> dict[str, int]:
         wishes = {key: Wish(self._score(shelf), shelf.kept, bool(shelf.ready)) for key, shelf in self._shelves.items()}
-        return allot(wishes, self.settings)
+        return allot(wishes, self._settings)
 
     def _most_needy(self) -> _Shelf | None:
         """The spec that has the least of what it should have, where there is room for one more."""
-        if self._closed or self.settings.memory() < self.settings.least_memory:
+        if self._closed or self._settings.memory() < self._settings.least_memory:
             return None
         wanted = self._allotted()
         needy = [(len(self._shelves[key].ready) / count, key) for key, count in wanted.items() if count]
@@ -341,12 +248,12 @@ class Pool:
         latest = loop.time() + LONGEST_WAIT
         while (now := loop.time()) < latest:
             since = 0.0 if self._live else now - self._last_live
-            if since >= self.settings.quiet_seconds:
+            if since >= self._settings.quiet_seconds:
                 return
-            await asyncio.sleep(self.settings.quiet_seconds - since)
+            await asyncio.sleep(self._settings.quiet_seconds - since)
 
     async def _make_one(self, shelf: _Shelf) -> None:
-        provider = self._boxes.provider(shelf.spec.provider)
+        provider = self._providers.named(shelf.spec.provider)
         id = new_id("b")
         began = asyncio.get_running_loop().time()
         self._in_hand.add(id)
@@ -375,7 +282,7 @@ class Pool:
             return
         try:
             async with time_limit(FURNISH_SECONDS):
-                await self.settings.furnishings[shelf.furnishing](box)
+                await self._settings.furnishings[shelf.furnishing](box)
         except Exception as error:  # whatever somebody else's code may raise: who gets the box starts it then
             log.warning("nothing was started ahead in box %s of the pool: %s", box.id, error)
 
@@ -386,14 +293,14 @@ class Pool:
             **furnished,
             POOL: hash,
             POOL_OF: shelf.of,
-            POOL_HOLDER: self._boxes.leases.holder,
+            POOL_HOLDER: self._leases.holder,
             SPEC: hash,
-            TENANT: self._boxes.tenant,
-            NODE: self._boxes.node,
+            TENANT: self._registry.tenant,
+            NODE: self._registry.node,
         }
 
     async def _drain_unwanted(self) -> None:
-        hungry = self.settings.memory() < self.settings.least_memory / 2
+        hungry = self._settings.memory() < self._settings.least_memory / 2
         wanted = self._allotted()
         for key, shelf in list(self._shelves.items()):
             await self._refresh(shelf)
@@ -405,7 +312,7 @@ class Pool:
     async def _refresh(self, shelf: _Shelf) -> None:
         """Remove what is out of date. Of what cannot be made any more, nothing is wanted."""
         try:
-            of = await _made_with(shelf.spec, self._boxes.provider(shelf.spec.provider))
+            of = await _made_with(shelf.spec, self._providers.named(shelf.spec.provider))
         except BoxError:
             shelf.demand, shelf.kept = Demand(), 0
             await self._empty(shelf)
@@ -416,7 +323,7 @@ class Pool:
 
     async def _is_current(self, shelf: _Shelf) -> bool:
         try:
-            return shelf.of == await _made_with(shelf.spec, self._boxes.provider(shelf.spec.provider))
+            return shelf.of == await _made_with(shelf.spec, self._providers.named(shelf.spec.provider))
         except BoxError:
             return False
 
@@ -426,7 +333,7 @@ class Pool:
         await self._drain(ids, shelf)
 
     async def _drain(self, ids: Sequence[str], shelf: _Shelf) -> None:
-        provider = self._boxes.provider(shelf.spec.provider)
+        provider = self._providers.named(shelf.spec.provider)
         turns = asyncio.Semaphore(REMOVALS_AT_ONCE)
 
         async def drain(id: str) -> None:
@@ -443,9 +350,9 @@ class Pool:
 
     async def _remove(self, provider: Provider, id: str, spec: BoxSpec) -> bool:
         """Take a box out of the pool, and remove it: where somebody else has it by now, it is left alone."""
-        labels = {TENANT: self._boxes.tenant, NODE: self._boxes.node}
+        labels = {TENANT: self._registry.tenant, NODE: self._registry.node}
         try:
-            box = await provider.hand_over(id, spec, labels=labels, created_at=self._boxes.clock())
+            box = await provider.hand_over(id, spec, labels=labels, created_at=self._registry.clock())
             await box.close()
         except (BoxConflict, BoxGone, BoxNotFound):
             return False
@@ -480,14 +387,14 @@ class Pool:
 
     async def _drain_the_dead(self) -> None:
         """Remove what processes that were killed left, and no sweep has taken up: nobody else could stop it."""
-        boxes = self._boxes
-        if not boxes.joined:
+        registry = self._registry
+        if not registry.joined:
             return
-        for name, provider in boxes.providers.items():
+        for name, provider in self._providers.items():
             try:
-                found = await provider.find({TENANT: boxes.tenant, NODE: boxes.node})
+                found = await provider.find({TENANT: registry.tenant, NODE: registry.node})
                 if ahead := [info for info in found if POOL in info.labels]:
-                    rows = {row.id: row for row in await boxes.rows.live(boxes.tenant, boxes.node)}
+                    rows = {row.id: row for row in await registry.all_live()}
                     await self.tend(provider, ahead, rows)
             except Exception as error:  # the provider or the store fails: the next server's sweep sees to it
                 log.warning("what is left of a pool at %s stays for now: %s", name, error)
@@ -496,11 +403,15 @@ class Pool:
 
     async def tend(self, provider: Provider, found: Sequence[BoxInfo], rows: Mapping[str, BoxRow]) -> list[str]:
         """Take up, or remove, boxes of the pool whose process died. Says what was removed."""
-        holders = await self._boxes.leases.holders() - {self._boxes.leases.holder}
+        holders = await self._leases.holders() - {self._leases.holder}
         known = self._in_hand.union(*(shelf.ready for shelf in self._shelves.values()))
         removed = []
         for info in found:
-            if info.labels.get(NODE) != self._boxes.node or info.labels.get(POOL_HOLDER) in holders or info.id in known:
+            if (
+                info.labels.get(NODE) != self._registry.node
+                or info.labels.get(POOL_HOLDER) in holders
+                or info.id in known
+            ):
                 continue
             if (row := rows.get(info.id)) is not None:
                 await self._finish(provider, row)
@@ -519,12 +430,12 @@ class Pool:
         furnishing = info.labels.get(POOL_FURNISHED)
         if not self.on or not can_be_pooled(info.spec, provider.capabilities):
             return False
-        if furnishing is not None and furnishing not in self.settings.furnishings:
+        if furnishing is not None and furnishing not in self._settings.furnishings:
             return False
         shelf = await self._shelf_of(info.spec, provider, furnishing)
         size = sum(len(each.ready) for each in self._shelves.values())
-        most = self.settings.boxes if self.settings.per_spec is None else self.settings.per_spec
-        if shelf is None or info.labels.get(POOL_OF) != shelf.of or size >= self.settings.boxes:
+        most = self._settings.boxes if self._settings.per_spec is None else self._settings.per_spec
+        if shelf is None or info.labels.get(POOL_OF) != shelf.of or size >= self._settings.boxes:
             return False
         if len(shelf.ready) >= most or info.labels.get(POOL) != shelf.spec.hash:
             return False
@@ -539,7 +450,7 @@ class Pool:
         shelf.ready.append(info.id)
         # Whoever died had a reason to make it. Nobody remembers how good a one: it lasts as if it were asked for once.
         if self._score(shelf) < len(shelf.ready):
-            shelf.demand = Demand(float(len(shelf.ready)), self._boxes.clock())
+            shelf.demand = Demand(float(len(shelf.ready)), self._registry.clock())
         self._start()
         return True
 
@@ -549,9 +460,3 @@ async def _made_with(spec: BoxSpec, provider: Provider) -> str:
     if spec.image is None or provider.images is None:
         return provider.edition
     return f"{provider.edition} {(await provider.images.get(spec.image)).digest}"
-
-
-def _key(spec: BoxSpec, capabilities: Collection[Capability]) -> str:
-    """Equal for specs that are made ahead as the same box."""
-    network = _network_ahead(spec, capabilities)
-    return f"{spec.hash} {network.mode} {network.allow} {network.bandwidth} {network.connections}"

@@ -6,21 +6,30 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxStopped
-from holdfast.boxes.labels import POOL, TENANT
+from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idleness import Sample, comparable, doing, is_watched, last_work, pause
+from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.hibernation import Hibernation
+from holdfast.boxes.service.idleness import Sample, comparable, doing, is_watched, last_work
+from holdfast.boxes.service.leases import Leases
+from holdfast.boxes.service.pool import Pool
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
+from holdfast.boxes.service.registry import Registry
+from holdfast.boxes.service.removal import Removal
+from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
+from holdfast.boxes.service.snapshot_store import SnapshotStore
+from holdfast.boxes.service.states import BoxStates
+from holdfast.boxes.service.watch_interval import WatchInterval
+from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import Lifetime, OnIdle
 from holdfast.time_limit import time_limit
-
-if TYPE_CHECKING:
-    from holdfast.boxes.service.boxes import Boxes
 
 AT_ONCE: Final = 8
 ONE_BOX_SECONDS: Final = 60.0
@@ -91,56 +100,82 @@ class _Report:
 
 
 class Sweep:
-    """The sweeps of one service, one at a time."""
+    """The sweeps of one service, one at a time. Owns the task that sweeps by itself, from `start` to `close`."""
 
-    def __init__(self, boxes: Boxes) -> None:
-        self._boxes = boxes
-        self._complaints: dict[str, str] = {}
+    def __init__(
+        self,
+        registry: Registry,
+        providers: Providers,
+        leases: Leases,
+        activity: Activity,
+        interval: WatchInterval,
+        states: BoxStates,
+        hibernation: Hibernation,
+        removal: Removal,
+        pool: Pool,
+        snapshots: SnapshotStore,
+        sleep_snapshots: SleepSnapshots,
+        *,
+        seconds: float,
+    ) -> None:
+        """`seconds` is the time between two sweeps."""
+        self._registry = registry
+        self._providers = providers
+        self._leases = leases
+        self._activity = activity
+        self._interval = interval
+        self._states = states
+        self._hibernation = hibernation
+        self._removal = removal
+        self._pool = pool
+        self._snapshots = snapshots
+        self._sleep_snapshots = sleep_snapshots
+        self._seconds = seconds
+        self._complaints = _Complaints()
         self._samples: dict[str, Sample] = {}
-        self._pause = float("inf")
-        self._sooner = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Clean up after processes that died, then keep doing so."""
+        await self.run()
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._keep_sweeping(), name="box sweep")
+
+    async def close(self) -> None:
+        """Closing twice does nothing."""
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.cancel()
+            await asyncio.gather(sweeper, return_exceptions=True)
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            await self._interval.wait(self._seconds, self._watch)
+            try:
+                await self.run()
+            except Exception as error:  # the store is full or locked: the next sweep may do better
+                self._complaints.make("sweep", error)
 
     async def run(self) -> Pruned:
         return await self._run(to_reap)
 
     async def prune(self) -> Pruned:
-        await self._boxes.pool.drain()
+        await self._pool.drain()
         return await self._run(to_prune)
-
-    async def rest(self, seconds: float) -> None:
-        """Between two sweeps: look only at what boxes do, as often as the shortest idle time among them asks for."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while (left := until - loop.time()) > 0:
-            self._sooner.clear()
-            wait = min(left, self._pause)
-            try:
-                async with time_limit(wait):
-                    await self._sooner.wait()
-            except TimeoutError:
-                if wait < left:
-                    await self._watch()
-
-    def heed(self, row: BoxRow) -> None:
-        """Look at boxes sooner, where this one has a shorter idle time than those that are known."""
-        if (wanted := pause([row], self._pause)) < self._pause:
-            self._pause = wanted
-            self._sooner.set()
 
     async def _watch(self) -> None:
         """Have what is idle fall asleep, or go. For all else there is the sweep."""
-        boxes = self._boxes
         try:
-            async with boxes.leases.alone("sweep"):
+            async with self._leases.alone("sweep"):
                 report = _Report()
-                await boxes.note_activity()
-                rows = await boxes.rows.live(boxes.tenant, boxes.node)
+                await self._activity.write()
+                rows = await self._registry.all_live()
                 await self._for_each(
                     [row for row in rows if row.state in SETTLED and is_watched(row)], report, self._mind
                 )
-                self._pause = pause(rows, float("inf"))
+                self._interval.reset(rows)
         except Exception as error:  # the store is full or locked: the next look may do better
-            self.complain("idle boxes", error)
+            self._complaints.make("idle boxes", error)
 
     async def _mind(self, row: BoxRow, report: _Report) -> None:
         await self._reap(row, _POWER[row.state], to_reap, report)
@@ -154,37 +189,28 @@ class Sweep:
             async with at_once, self._trying(row.id, report):
                 await work(row, report)
 
-        await asyncio.gather(*(one(row) for row in rows if row.provider in self._boxes.providers))
+        await asyncio.gather(*(one(row) for row in rows if row.provider in self._providers))
 
     async def end_one_shot(self, id: str) -> None:
         """Delete a one-shot whose work has ended, unless something still runs in it."""
         try:
             async with time_limit(ONE_BOX_SECONDS):
-                row = await self._boxes.get(id)
+                row = await self._registry.get(id)
                 if row.state is BoxState.RUNNING and row.lifetime is Lifetime.ONE_SHOT:
-                    await self._boxes.note_activity()
-                    row = await self._boxes.get(id)
+                    await self._activity.write()
+                    row = await self._registry.get(id)
                     await self._reap(row, Power.RUNNING, to_reap, _Report())
         except Exception as error:
-            self.complain(id, error)
-
-    def complain(self, about: str, error: BaseException) -> str:
-        """Log a failure, once until it changes or is over."""
-        text = f"{about}: {str(error) or type(error).__name__}"
-        if self._complaints.get(about) != text:
-            self._complaints[about] = text
-            log.warning("sweep of boxes: %s", text)
-        return text
+            self._complaints.make(id, error)
 
     async def _run(self, judge: Judge) -> Pruned:
-        boxes = self._boxes
-        since = await boxes.join()
-        async with boxes.leases.alone("sweep"):
+        since = await self._registry.join()
+        async with self._leases.alone("sweep"):
             report = _Report()
-            await boxes.note_activity()
+            await self._activity.write()
             found = await self._found(report)
-            rows = await boxes.rows.live(boxes.tenant, boxes.node)
-            holders = await boxes.leases.holders()
+            rows = await self._registry.all_live()
+            holders = await self._leases.holders()
 
             async def tend(row: BoxRow, report: _Report) -> None:
                 await self._tend(row, holders, found.get(row.provider), judge, report)
@@ -192,24 +218,21 @@ class Sweep:
             await self._for_each(rows, report, tend)
             known = {row.id: row for row in rows}
             self._samples = {id: sample for id, sample in self._samples.items() if id in known}
-            self._pause = pause(rows, float("inf"))
+            self._interval.reset(rows)
             for name, infos in found.items():
                 async with self._trying(f"pool at {name}", report):
                     ahead = [info for info in infos.values() if POOL in info.labels]
-                    removed = await boxes.pool.tend(boxes.provider(name), ahead, known)
+                    removed = await self._pool.tend(self._providers[name], ahead, known)
                     report.leftovers.extend(f"box {id} of a pool" for id in removed)
                 async with self._trying(f"strangers at {name}", report):
                     strangers = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
-                    await self._strangers(boxes.provider(name), strangers, since, report)
+                    await self._strangers(self._providers[name], strangers, since, report)
             async with self._trying("tombstones", report):
                 await self._forget(report)
             return report.done()
 
     def _trying(self, about: str, report: _Report) -> _Trying:
-        return _Trying(self, about, report)
-
-    def over(self, about: str) -> None:
-        self._complaints.pop(about, None)
+        return _Trying(self._complaints, about, report)
 
     async def _found(self, report: _Report) -> dict[str, dict[str, BoxInfo]]:
         """All boxes of our tenant, by provider. One that does not answer is left out: nothing is concluded of it."""
@@ -220,28 +243,28 @@ class Sweep:
                 swept = await provider.sweep()
                 report.leftovers.extend(swept.removed)
                 report.freed += swept.freed
-                found[name] = {info.id: info for info in await provider.find({TENANT: self._boxes.tenant})}
+                found[name] = {info.id: info for info in await provider.find({TENANT: self._registry.tenant})}
 
-        await asyncio.gather(*(ask(name, provider) for name, provider in self._boxes.providers.items()))
+        await asyncio.gather(*(ask(name, provider) for name, provider in self._providers.items()))
         return found
 
     async def _tend(
         self, row: BoxRow, holders: set[str], found: dict[str, BoxInfo] | None, judge: Judge, report: _Report
     ) -> None:
-        boxes = self._boxes
+        registry = self._registry
         if row.state in PASSING:
-            if not is_stuck(row, holders, boxes.leases.holder, boxes.busy, boxes.clock()):
+            if not is_stuck(row, holders, self._leases.holder, registry.busy, registry.clock()):
                 return
             if row.state in (BoxState.CREATING, BoxState.DELETING):
-                self._note(await boxes.remove_judged(row, f"whoever was {row.state} it died"), report)
-            elif (await boxes.settle(row)).tombstone:
+                self._note(await self._removal.remove_judged(row, f"whoever was {row.state} it died"), report)
+            elif (await self._states.settle(row)).tombstone:
                 report.gone.append(row.id)
             return
         if found is None:
             return
         if row.id not in found:
-            if await boxes.provider(row.provider).probe(row.id) is Liveness.GONE:
-                row = await boxes.hibernation.lost(row)
+            if await self._providers.named(row.provider).probe(row.id) is Liveness.GONE:
+                row = await self._states.lose(row)
                 if row.state is BoxState.GONE:
                     report.gone.append(row.id)
                 elif is_watched(row):
@@ -250,30 +273,29 @@ class Sweep:
         power = found[row.id].power
         if drifted(row, power) is not None:
             # The provider was asked before the row was read: it may have been started or stopped in between.
-            liveness, now = await boxes.look(row)
+            liveness, now = await self._states.look(row)
             if liveness is not Liveness.LIVE or now is None:
                 return
             power = now
             if (real := drifted(row, power)) is not None:
-                row = await boxes.move(row, real)
+                row = await registry.move(row, real)
         if is_watched(row):
             await self._reap(row, power, judge, report)
 
     async def _reap(self, row: BoxRow, power: Power, judge: Judge, report: _Report) -> None:
         """Do with a box what the judge says, unless somebody took it up since its row was read."""
-        boxes = self._boxes
         row, use = await self._use(row, power)
-        fate = judge(row, use, boxes.clock())
+        fate = judge(row, use, self._registry.clock())
         try:
             match fate:
                 case Fate(OnIdle.DELETE, why):
-                    self._note(await boxes.remove_judged(row, why), report)
+                    self._note(await self._removal.remove_judged(row, why), report)
                 case Fate(OnIdle.HIBERNATE, why):
-                    await boxes.hibernation.hibernate(row)
+                    await self._hibernation.hibernate(row)
                     report.asleep.append(row.id)
                     log.info("box %s was hibernated: %s", row.id, why)
                 case Fate(OnIdle.PAUSE, why):
-                    await boxes.hibernation.pause(row)
+                    await self._hibernation.pause(row)
                     report.asleep.append(row.id)
                     log.info("box %s was paused: %s", row.id, why)
         except BoxConflict:
@@ -281,9 +303,9 @@ class Sweep:
 
     async def _use(self, row: BoxRow, power: Power) -> tuple[BoxRow, Use]:
         """What goes on in a box, and its row, in which is written down when there was work last."""
-        boxes = self._boxes
-        metrics = await self._activity(row) if power is Power.RUNNING else None
-        now = Sample(boxes.clock(), metrics, boxes.is_working(row.id))
+        registry, activity = self._registry, self._activity
+        metrics = await self._metrics(row) if power is Power.RUNNING else None
+        now = Sample(registry.clock(), metrics, activity.is_working(row.id))
         before = self._samples.get(row.id)
         what = doing(before, now)
         if comparable(before, now):
@@ -291,16 +313,16 @@ class Sweep:
         when = last_work(row, now, what)
         # Activity on the row of a one-shot says that its work has ended: of that, only who works in it can tell.
         if when > row.last_active_at and row.lifetime is not Lifetime.ONE_SHOT:
-            await boxes.rows.touch(boxes.tenant, row.id, BoxState.RUNNING, when)
-            current = await boxes.rows.get(boxes.tenant, row.id)
+            await registry.rows.touch(registry.tenant, row.id, BoxState.RUNNING, when)
+            current = await registry.find(row.id)
             # What else changed is somebody else's doing: the row stays as it was read, and so nothing is done to it.
             if current is not None and current.state is row.state and current.last_active_at == when:
                 row = current
-        return row, Use(power, what, boxes.is_working(row.id), boxes.has_worked(row), metrics, when)
+        return row, Use(power, what, activity.is_working(row.id), activity.has_worked(row), metrics, when)
 
-    async def _activity(self, row: BoxRow) -> Metrics | None:
+    async def _metrics(self, row: BoxRow) -> Metrics | None:
         try:
-            async with await self._boxes.provider(row.provider).attach(row.id) as box:
+            async with await self._providers.named(row.provider).attach(row.id) as box:
                 return await box.activity()
         except (BoxStopped, BoxGone, BoxNotFound):
             return None  # it changed under our hands: the next sweep sees what it is
@@ -308,49 +330,79 @@ class Sweep:
     async def _strangers(self, provider: Provider, strangers: list[BoxInfo], since: int, report: _Report) -> None:
         if not strangers:
             return
-        boxes = self._boxes
-        live = await boxes.rows.live(boxes.tenant, boxes.node)
-        rows = [await boxes.rows.get(boxes.tenant, info.id) for info in strangers]
+        registry = self._registry
+        live = await registry.all_live()
+        rows = [await registry.find(info.id) for info in strangers]
         known = {row.id: row for row in rows if row is not None}
         judged = judge_strangers(
             strangers,
             known,
             {row.key for row in live if row.key is not None and row.lifetime is not Lifetime.ONE_SHOT},
-            node=boxes.node,
+            node=registry.node,
             since=since,
-            now=boxes.clock(),
+            now=registry.clock(),
         )
         for info, why in judged.orphans:
             async with self._trying(info.id, report):
-                if await provider.probe(info.id) is Liveness.GONE or info.id in boxes.busy:
+                if await provider.probe(info.id) is Liveness.GONE or info.id in registry.busy:
                     continue  # deleted while we looked around, or being handed out
                 if info.id not in known:
-                    self._note(await boxes.remove_stranger(info, why), report)
+                    self._note(await self._removal.remove_stranger(info, why), report)
                     continue
                 report.removed.append(Removed(info.id, why, await provider.remove(info.id)))  # it has a tombstone
                 log.info("box %s was removed: %s", info.id, why)
         for info in judged.adopted:
             async with self._trying(info.id, report):
-                await boxes.adopt(info)
+                await registry.adopt(info)
                 report.adopted.append(info.id)
 
     async def _forget(self, report: _Report) -> None:
         """Forget the long dead, but not those that a snapshot was taken of: it is restored by their spec."""
-        boxes = self._boxes
-        report.freed += await boxes.hibernation.forget_the_dead()
-        needed = {snapshot.box for snapshot in await boxes.snapshots()}
-        await boxes.rows.prune(boxes.tenant, boxes.clock() - TOMBSTONE_MS, needed)
+        registry = self._registry
+        taken = await self._snapshots.all()
+        left = await self._left_asleep(taken)
+        report.freed += await self._sleep_snapshots.remove(left)
+        needed = {snapshot.box for snapshot in taken if snapshot not in left}
+        await registry.rows.prune(registry.tenant, registry.clock() - TOMBSTONE_MS, needed)
+
+    async def _left_asleep(self, taken: list[Snapshot]) -> list[Snapshot]:
+        """Snapshots of the sleep of boxes whose deletion was not finished."""
+        left = []
+        for snapshot in taken:
+            if (id := snapshot.labels.get(HIBERNATION)) is not None:
+                row = await self._registry.find(id)
+                # A box that its provider lost may have left its only copy here.
+                if row is not None and row.state is BoxState.DELETED:
+                    left.append(snapshot)
+        return left
 
     def _note(self, row: BoxRow, report: _Report) -> None:
         report.removed.append(Removed(row.id, row.ended_why or "", row.freed or 0))
         log.info("box %s was removed: %s", row.id, row.ended_why)
 
 
+class _Complaints:
+    """Failures that were logged: each once, until it changes or is over."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, str] = {}
+
+    def make(self, about: str, error: BaseException) -> str:
+        text = f"{about}: {str(error) or type(error).__name__}"
+        if self._made.get(about) != text:
+            self._made[about] = text
+            log.warning("sweep of boxes: %s", text)
+        return text
+
+    def withdraw(self, about: str) -> None:
+        self._made.pop(about, None)
+
+
 class _Trying:
     """Lets one thing fail, or take too long, without stopping the sweep."""
 
-    def __init__(self, sweep: Sweep, about: str, report: _Report) -> None:
-        self._sweep = sweep
+    def __init__(self, complaints: _Complaints, about: str, report: _Report) -> None:
+        self._complaints = complaints
         self._about = about
         self._report = report
         self._limit = time_limit(ONE_BOX_SECONDS)
@@ -365,9 +417,9 @@ class _Trying:
         except TimeoutError:
             problem = TimeoutError(f"no end after {ONE_BOX_SECONDS:g} s")
         if problem is None or isinstance(problem, BoxConflict):  # somebody else is at it: no failure
-            self._sweep.over(self._about)
+            self._complaints.withdraw(self._about)
             return problem is not None
         if not isinstance(problem, Exception):
             return False
-        self._report.failed.append(self._sweep.complain(self._about, problem))
+        self._report.failed.append(self._complaints.make(self._about, problem))
         return True

@@ -36,8 +36,7 @@ class NearBox(RemoteBox):
     def __init__(self, boxes: BoxConnection, record: BoxRecord, home: Path, watch: FileWatch) -> None:
         super().__init__(boxes, record)
         folder = home.absolute() / PROVIDER / "boxes" / record.id
-        self._guest = GuestClient(record.id, folder)
-        self._guest.wake = self._woken
+        self._guest = GuestClient(record.id, folder, wake=self._woken)
         self._kept = GuestProcesses(self._guest, watch, folder, other_user=False)
         self._far_files = self.files
         if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image says where commands start

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.boxes.box import BoxInfo, Power
+from holdfast.boxes.box import BoxInfo, Power, Wake
 from holdfast.boxes.errors import BoxUnreachable
 from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.spec import WORKSPACE, BoxSpec
@@ -61,12 +61,14 @@ async def _peek(guest: StreamGuestClient, path: str) -> bytes:
 
 
 class DockerBox(StreamBox):
-    def __init__(self, provider: DockerProvider, info: BoxInfo, found: Mapping[str, Any]) -> None:
+    def __init__(
+        self, provider: DockerProvider, info: BoxInfo, found: Mapping[str, Any], wake: Wake | None = None
+    ) -> None:
         """`found` is what the daemon says of its container, or of its image."""
         environment = environment_of(found)
         whole = {**_DEFAULT_ENVIRONMENT, **environment, **provider.egress_environment(info.spec.network)}
         guest, workdir = provider.guest(info.id), workdir_of(found, info.spec)
-        super().__init__(info, provider, guest, environment=whole, workdir=workdir)
+        super().__init__(info, provider, guest, wake, environment=whole, workdir=workdir)
         self._provider = provider
         self._of_image = environment
 

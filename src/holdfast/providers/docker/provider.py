@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step, Wake
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.errors import (
     BoxConflict,
@@ -438,14 +438,14 @@ class DockerProvider(Provider):
                 infos.append(self._describe(record, power))
         return sorted(infos, key=lambda info: (info.created_at, info.id))
 
-    async def attach(self, id: str) -> Box:
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
         with told(f"box {id} cannot be looked at"):
             record, power, found = await self._look(id)
             record = await self._changes.latest(record)
         self.guest(id).held = power is Power.PAUSED
         if self._egress is not None and power is Power.RUNNING and not self._egress.knows(id):
             await self._egress.open(self.guest(id), record)
-        return DockerBox(self, self._describe(record, power), found)
+        return DockerBox(self, self._describe(record, power), found, wake)
 
     async def probe(self, id: str) -> Liveness:
         try:

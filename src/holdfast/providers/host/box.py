@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.boxes.box import BoxInfo, LimitHit, Power
+from holdfast.boxes.box import BoxInfo, LimitHit, Power, Wake
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_box import GuestBox, ResourceUsage
 from holdfast.providers.host.files import GuestFiles
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 
 class LocalBox(GuestBox):
-    def __init__(self, provider: GuestProvider, info: BoxInfo) -> None:
+    def __init__(self, provider: GuestProvider, info: BoxInfo, wake: Wake | None = None) -> None:
         folder = provider.data_dir.box(info.id)
-        self.guest = GuestClient(info.id, folder, info.created_at)
-        self.guest.wake = self._wake
+        self.guest = GuestClient(info.id, folder, info.created_at, wake)
         self._look = GuestClient(info.id, folder, info.created_at)
         """For looking at the box, which wakes nobody."""
         super().__init__(

@@ -14,10 +14,11 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from holdfast.boxes.box import Wake
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.guest import codec
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, check_refused, read_answer
@@ -159,12 +160,12 @@ class Call:
 class GuestClient:
     """Asks the guest of one box."""
 
-    def __init__(self, box: str, folder: Path, born: int | None = None) -> None:
-        """`born`: when the box was made, or handed over, for its guest to know: it dates what shows that."""
+    def __init__(self, box: str, folder: Path, born: int | None = None, wake: Wake | None = None) -> None:
+        """`born` is when the box was made, or handed over, for its guest to know: it dates what shows that. `wake` is
+        tried once if the box does not run, or is paused, before that is an error."""
         self.box = box
         self._born = born
-        self.wake: Callable[[], Awaitable[bool]] | None = None
-        """Tried once where the box does not run, or is paused, before that is an error."""
+        self._wake = wake
         self._folder = folder
         self._place = str(folder)
 
@@ -238,7 +239,7 @@ class GuestClient:
         try:
             return self._connect_to_runner()
         except BoxStopped:
-            if self.wake is None or not await self.wake():
+            if self._wake is None or not await self._wake():
                 raise
         return self._connect_to_runner()
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step, Wake
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.errors import (
     DISK_HINT,
@@ -380,8 +380,8 @@ class GuestProvider(Provider):
             raise BoxNotFound(f"there is no {self.name} box {id}")
         return self.data_dir.read(id)
 
-    async def attach(self, id: str) -> Box:
-        return LocalBox(self, self.describe(self._record(id)))
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
+        return LocalBox(self, self.describe(self._record(id)), wake)
 
     async def probe(self, id: str) -> Liveness:
         try:

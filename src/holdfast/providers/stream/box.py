@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.box import BoxInfo, Wake
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
@@ -49,6 +49,7 @@ class StreamBox(GuestBox):
         info: BoxInfo,
         keeper: Keeper,
         guest: StreamGuestClient,
+        wake: Wake | None = None,
         *,
         environment: Mapping[str, str],
         workdir: str | None = None,
@@ -57,7 +58,7 @@ class StreamBox(GuestBox):
         self.guest = guest
         self.environment = environment
         self.workdir = info.spec.workdir if workdir is None else workdir
-        self._waking = WakingGuestClient(guest, self._wake)
+        self._waking = WakingGuestClient(guest, wake)
         super().__init__(info, keeper, guest, StreamProcesses(self._waking), StreamProcesses(guest))
         self.files = StreamFiles(self._waking, self.workdir)
 

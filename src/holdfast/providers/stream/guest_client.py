@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from holdfast.boxes.box import Wake
 from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.boxes.shielded import to_the_end
 from holdfast.guest import codec, frames
@@ -656,7 +657,7 @@ class StreamGuestClient(Asking):
 class WakingGuestClient(Asking):
     """A handle's own client: wakes a box that sleeps for what is asked, where the caller can do that."""
 
-    def __init__(self, guest: StreamGuestClient, wake: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, guest: StreamGuestClient, wake: Wake | None) -> None:
         self.box = guest.box
         self._guest = guest
         self._wake = wake
@@ -665,7 +666,7 @@ class WakingGuestClient(Asking):
         try:
             return await self._guest.call(message)
         except BoxStopped:
-            if not await self._wake():
+            if self._wake is None or not await self._wake():
                 raise
         return await self._guest.call(message)
 

@@ -1,0 +1,247 @@
+"""The rows of boxes, read and changed in the name of one node and one process.
+
+Every change of state is written down before it is begun, and again when it is done: whatever dies in between leaves a
+row that the next sweep, of any process on the store, can finish.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from holdfast.boxes.box import BoxInfo
+from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
+from holdfast.boxes.labels import KEY, NODE, SPEC, Owner
+from holdfast.boxes.lifecycle import PASSING, BoxState, move, state_of
+from holdfast.boxes.rows import BoxRow, BoxRows
+from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.leases import Leases
+from holdfast.boxes.service.reaper import is_abandoned
+from holdfast.boxes.service.watch_interval import WatchInterval
+from holdfast.boxes.spec import BoxSpec, check_labels
+from holdfast.threads.ids import new_id
+
+_TRIES: Final = 20
+
+log = logging.getLogger(__name__)
+
+
+class Registry:
+    """Owns nothing: the rows and leases that it is given are closed by their owners."""
+
+    def __init__(
+        self,
+        rows: BoxRows,
+        leases: Leases,
+        activity: Activity,
+        interval: WatchInterval,
+        *,
+        tenant: str,
+        node: str,
+        clock: Callable[[], int],
+    ) -> None:
+        self.rows = rows
+        self.tenant = tenant
+        self.node = node
+        self.clock = clock
+        self.busy: Counter[str] = Counter()
+        """Boxes whose state this process is changing right now."""
+        self._leases = leases
+        self._activity = activity
+        self._interval = interval
+        self._since: int | None = None
+
+    async def join(self) -> int:
+        """Show other processes that this one is alive. Returns since when this store knows boxes of this node."""
+        await self._leases.join()
+        if self._since is None:
+            self._since = await self.rows.join(self.tenant, self.node, self.clock())
+        return self._since
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process ever joined."""
+        return self._since is not None
+
+    # --- reading ---
+
+    async def find(self, id: str) -> BoxRow | None:
+        return await self.rows.get(self.tenant, id)
+
+    async def get(self, id: str) -> BoxRow:
+        """A box, dead or alive. Raises `BoxNotFound`."""
+        row = await self.find(id)
+        if row is None:
+            raise BoxNotFound(f"there is no box {id}")
+        return self.remember(row)
+
+    async def get_live(self, id: str) -> BoxRow:
+        """A box that can be used. Raises `BoxNotFound`, `BoxGone`, or `BoxConflict` while it is being made."""
+        row = await self.get(id)
+        if row.tombstone:
+            raise BoxGone(f"box {id} is {row.state}" + (f": {row.ended_why}" if row.ended_why else ""))
+        if row.state is BoxState.DELETING:
+            raise BoxGone(f"box {id} is being deleted")
+        if row.state is BoxState.CREATING:
+            raise BoxConflict(f"box {id} is being made", hint="try again in a moment")
+        return row
+
+    async def of_key(self, key: str) -> BoxRow | None:
+        """The live box of a key. One-shot boxes do not count."""
+        return await self.rows.of_key(self.tenant, key)
+
+    async def all_live(self) -> list[BoxRow]:
+        """All live boxes of this node, the oldest first."""
+        return await self.rows.live(self.tenant, self.node)
+
+    def check_here(self, row: BoxRow) -> None:
+        """Raise `BoxUnreachable` if the box is another node's: our providers could not tell whether it lives."""
+        if row.node != self.node:
+            raise BoxUnreachable(f"box {row.id} is on node {row.node}, this is {self.node}", hint="ask that node")
+
+    def remember(self, row: BoxRow) -> BoxRow:
+        """Take note of a row that was read or written: what it says of idleness is known here from now on."""
+        self._activity.remember(row)
+        self._interval.heed(row)
+        return row
+
+    # --- new rows ---
+
+    def new_row(
+        self, spec: BoxSpec, owner: Owner, *, id: str | None = None, key: str | None = None, snapshot: str | None = None
+    ) -> BoxRow:
+        """The row of a box that is about to be made."""
+        ours = {**replace(owner, tenant=self.tenant).labels(), SPEC: spec.hash, NODE: self.node}
+        if key is not None:
+            ours[KEY] = key
+        check_labels(ours)
+        now = self.clock()
+        return BoxRow(
+            id=id or new_id("b"),
+            tenant=self.tenant,
+            node=self.node,
+            provider=spec.provider,
+            key=key,
+            spec=spec,
+            labels={**spec.labels, **ours},
+            state=BoxState.CREATING,
+            created_at=now,
+            changed_at=now,
+            last_active_at=now,
+            snapshot=snapshot,
+            holder=self._leases.holder,
+        )
+
+    def row_of(self, info: BoxInfo, state: BoxState, *, key: str | None = None, ended_why: str | None = None) -> BoxRow:
+        """The row of a box that only its provider knew."""
+        now = self.clock()
+        return BoxRow(
+            id=info.id,
+            tenant=self.tenant,
+            node=self.node,
+            provider=info.provider,
+            key=key,
+            spec=info.spec,
+            labels=dict(info.labels),
+            state=state,
+            created_at=info.created_at,
+            changed_at=now,
+            last_active_at=now,
+            ended_why=ended_why,
+            snapshot=info.snapshot,
+            holder=self._holder_in(state),
+        )
+
+    async def adopt(self, info: BoxInfo) -> BoxRow:
+        """Write a box into the store that only its provider knew."""
+        row = self.row_of(info, state_of(info.power), key=info.labels.get(KEY))
+        await self.rows.insert(row)
+        log.info("box %s was found at %s and written into the store", info.id, info.provider)
+        return self.remember(row)
+
+    # --- changing ---
+
+    async def move(self, row: BoxRow, to: BoxState, **changes: Any) -> BoxRow:
+        """Write the next state of a box. Raises `BoxConflict` if another process moved it."""
+        return await self.swap(row, lambda current: self._moved(current, to, **changes))
+
+    async def move_unused(self, row: BoxRow, to: BoxState, **changes: Any) -> BoxRow:
+        """The same for a box that was judged by its row. Raises `BoxConflict` also if it was used since then."""
+        after = self._moved(row, to, **changes)
+        await self.rows.swap(row, after)
+        return after
+
+    async def take_over(self, row: BoxRow, **changes: Any) -> BoxRow:
+        """Go on with what a dead process began. Raises `BoxConflict` if the row has changed since it was read."""
+        after = replace(row, changed_at=self.clock(), holder=self._leases.holder, **changes)
+        await self.rows.swap(row, after)
+        return after
+
+    def _moved(self, row: BoxRow, to: BoxState, **changes: Any) -> BoxRow:
+        move(row.state, to)
+        return replace(row, state=to, changed_at=self.clock(), holder=self._holder_in(to), **changes)
+
+    def _holder_in(self, state: BoxState) -> str | None:
+        return self._leases.holder if state in PASSING else None
+
+    async def end(self, row: BoxRow, to: BoxState, why: str, freed: int | None = None) -> BoxRow:
+        """Make the row a tombstone. One that is one already stays as it is."""
+        try:
+            ended = await self.move(row, to, ended_at=self.clock(), ended_why=why, freed=freed)
+        except BoxConflict:
+            current = await self.get(row.id)
+            if not current.tombstone:
+                raise
+            return current
+        return self.remember(ended)
+
+    async def swap(self, row: BoxRow, change: Callable[[BoxRow], BoxRow]) -> BoxRow:
+        """Change a row that is in the state we think it is. Activity noted meanwhile is no reason to give up."""
+        for _ in range(_TRIES):
+            after = change(row)
+            try:
+                await self.rows.swap(row, after)
+                return after
+            except BoxConflict:
+                current = await self.find(row.id)
+                if current is None or _state_of(row) != _state_of(current):
+                    raise
+                row = current
+        raise keeps_changing(f"box {row.id}")
+
+    # --- who is at work on a box ---
+
+    @contextmanager
+    def at_work(self, id: str) -> Iterator[None]:
+        """While this lasts, the box's passing state is ours; after it, what is left of one is the sweep's."""
+        self.busy[id] += 1
+        try:
+            yield
+        finally:
+            self.busy[id] -= 1
+            if not self.busy[id]:
+                del self.busy[id]
+
+    async def is_being_changed(self, row: BoxRow) -> bool:
+        """Whether the row is in a state that passes, and a process that is alive will bring it out of that."""
+        if row.state not in PASSING:
+            return False
+        return not is_abandoned(row, await self._leases.holders(), self._leases.holder, self.busy)
+
+    async def is_made_by_another(self, row: BoxRow) -> bool:
+        """Whether another process that is alive, or another task of this one, is making the box."""
+        others = await self._leases.holders() - {self._leases.holder}
+        return row.holder in others or self.busy[row.id] > 1
+
+
+def keeps_changing(what: str) -> BoxConflict:
+    return BoxConflict(f"{what} keeps changing under our hands", hint="try again in a moment")
+
+
+def _state_of(row: BoxRow) -> tuple[BoxState, int, str | None]:
+    """What changes when a box is moved to another state, even if it comes back to the same one."""
+    return row.state, row.changed_at, row.holder

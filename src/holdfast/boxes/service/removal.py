@@ -1,0 +1,92 @@
+"""Boxes deleted: because a caller asks for it, or because they were judged by their rows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.boxes.box import BoxInfo, Deleted
+from holdfast.boxes.errors import BoxConflict
+from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.leases import TURN_SECONDS, Leases
+from holdfast.boxes.service.providers import Providers
+from holdfast.boxes.service.registry import Registry, keeps_changing
+from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
+from holdfast.boxes.spec import Lifetime, OnIdle
+from holdfast.time_limit import time_limit
+
+_TRIES: Final = 20
+
+
+class Removal:
+    """The deletions of one service's boxes."""
+
+    def __init__(
+        self, registry: Registry, providers: Providers, leases: Leases, sleep_snapshots: SleepSnapshots
+    ) -> None:
+        self._registry = registry
+        self._providers = providers
+        self._leases = leases
+        self._sleep_snapshots = sleep_snapshots
+
+    async def delete(self, id: str) -> Deleted:
+        row = await self._registry.get(id)
+        if row.tombstone:
+            return Deleted(row.freed or 0)
+        self._registry.check_here(row)
+        await self._registry.join()
+        if row.key is None or row.lifetime is Lifetime.ONE_SHOT:
+            async with self._leases.alone(f"box/{id}"):
+                return Deleted((await self.remove(row, "deleted")).freed or 0)
+        limit = time_limit(TURN_SECONDS)
+        try:
+            async with limit, self._leases.turn(f"key/{row.key}", frees_space=True):
+                limit.reschedule(None)  # the wait is bounded, the deletion is the provider's to bound
+                return Deleted((await self.remove(row, "deleted")).freed or 0)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise BoxConflict(f"somebody else has been at key {row.key} for {TURN_SECONDS:g} s") from None
+
+    async def remove(self, row: BoxRow, why: str) -> BoxRow:
+        """Delete a box in whatever state it is, unless a live process is making it. Returns its tombstone.
+
+        For a caller that wants this box gone. What was judged by its row is deleted by `remove_judged`.
+        """
+        with self._registry.at_work(row.id):
+            for _ in range(_TRIES):
+                if row.state is BoxState.DELETING:
+                    freed = await self._providers.named(row.provider).remove(row.id)
+                    if row.spec.when_idle is OnIdle.HIBERNATE:
+                        freed += await self._sleep_snapshots.remove_of(row)
+                    return await self._registry.end(row, BoxState.DELETED, row.ended_why or why, freed)
+                if row.state is BoxState.CREATING and await self._registry.is_made_by_another(row):
+                    raise BoxConflict(f"box {row.id} is being made", hint="try again in a moment")
+                try:
+                    row = await self._registry.move(row, BoxState.DELETING, ended_why=why)
+                except BoxConflict:
+                    row = await self._registry.get(row.id)  # another process moved it meanwhile
+                    if row.tombstone:
+                        return row
+        raise keeps_changing(f"box {row.id}")
+
+    async def remove_judged(self, row: BoxRow, why: str) -> BoxRow:
+        """Delete a box that was judged by its row. Raises `BoxConflict` if the row has changed since it was read."""
+        with self._registry.at_work(row.id):
+            told = row.ended_why or why
+            if row.state is BoxState.DELETING:  # its process died while deleting it: the deletion is ours now
+                row = await self._registry.take_over(row, ended_why=told)
+            else:
+                row = await self._registry.move_unused(row, BoxState.DELETING, ended_why=told)
+            return await self.remove(row, why)
+
+    async def remove_stranger(self, info: BoxInfo, why: str) -> BoxRow:
+        """Delete a box that only its provider knows. Raises `BoxConflict` if a row of it was written meanwhile.
+
+        Its row comes first, as one that is being deleted: whoever would adopt or hand out the box finds it taken. It
+        has no key: the key's box is another one.
+        """
+        with self._registry.at_work(info.id):
+            row = self._registry.row_of(info, BoxState.DELETING, ended_why=why)
+            await self._registry.rows.insert(row)
+            return await self.remove(row, why)

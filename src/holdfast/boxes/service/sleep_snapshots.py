@@ -1,0 +1,62 @@
+"""The snapshot that a box leaves when it hibernates: its files come back from it if its provider loses the box."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from holdfast.boxes.box import Box
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.errors import SnapshotNotFound
+from holdfast.boxes.labels import HIBERNATION, RESERVED
+from holdfast.boxes.provider import Provider
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.providers import Providers
+from holdfast.boxes.snapshots import Snapshot
+
+
+class SleepSnapshots:
+    """Of boxes of all providers that have snapshots."""
+
+    def __init__(self, providers: Providers) -> None:
+        self._providers = providers
+
+    async def take(self, box: Box, row: BoxRow) -> None:
+        """Take one, and remove that of the sleep before."""
+        provider = self._providers.named(row.provider)
+        if Capability.SNAPSHOTS not in provider.capabilities:
+            return
+        ours = {name: value for name, value in row.labels.items() if name.startswith(RESERVED)}
+        taken = await box.snapshot(labels={**ours, HIBERNATION: row.id})
+        await _remove(row.id, provider, but=taken.id)
+
+    async def of(self, row: BoxRow) -> Snapshot | None:
+        """The latest of a box."""
+        provider = self._providers.named(row.provider)
+        if Capability.SNAPSHOTS not in provider.capabilities:
+            return None
+        found = await provider.snapshots({HIBERNATION: row.id})
+        return max(found, key=lambda each: (each.created_at, each.id), default=None)
+
+    async def remove_of(self, row: BoxRow) -> int:
+        """Remove those of a box that is deleted. Returns the bytes freed."""
+        return await _remove(row.id, self._providers.named(row.provider))
+
+    async def remove(self, snapshots: Iterable[Snapshot]) -> int:
+        """Remove some of them. Returns the bytes freed."""
+        freed = 0
+        for each in snapshots:
+            with suppress(SnapshotNotFound):
+                freed += await self._providers.named(each.provider).delete_snapshot(each.id)
+        return freed
+
+
+async def _remove(id: str, provider: Provider, *, but: str | None = None) -> int:
+    if Capability.SNAPSHOTS not in provider.capabilities:
+        return 0
+    freed = 0
+    for each in await provider.snapshots({HIBERNATION: id}):
+        if each.id != but:
+            with suppress(SnapshotNotFound):
+                freed += await provider.delete_snapshot(each.id)
+    return freed

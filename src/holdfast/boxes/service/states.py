@@ -1,0 +1,133 @@
+"""Brings the rows of boxes and what their providers say into agreement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from holdfast.boxes.box import Box, Liveness, Power, Wake
+from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
+from holdfast.boxes.lifecycle import DORMANT, PASSING, BoxState, state_of
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.providers import Providers
+from holdfast.boxes.service.registry import Registry
+from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
+from holdfast.boxes.shielded import settled, to_the_end
+
+
+class BoxStates:
+    """What state boxes are in, and how they get from one to another."""
+
+    def __init__(self, registry: Registry, providers: Providers, sleep_snapshots: SleepSnapshots) -> None:
+        self._registry = registry
+        self._providers = providers
+        self._sleep_snapshots = sleep_snapshots
+
+    # --- what a provider says ---
+
+    async def look(self, row: BoxRow) -> tuple[Liveness, Power | None]:
+        """What the provider says of a box, and whether it runs. What cannot be told is unknown."""
+        provider = self._providers.named(row.provider)
+        liveness = await provider.probe(row.id)
+        if liveness is not Liveness.LIVE:
+            return liveness, None
+        try:
+            async with await provider.attach(row.id) as box:
+                return Liveness.LIVE, await box.power()
+        except BoxUnreachable:
+            return Liveness.UNKNOWN, None
+        except (BoxGone, BoxNotFound):
+            return await provider.probe(row.id), None
+
+    async def peek(self, id: str) -> Box:
+        """A handle to look at a box with, which wakes nothing. The caller closes it."""
+        return await self.attach(await self._registry.get_live(id))
+
+    async def attach(self, row: BoxRow, wake: Wake | None = None) -> Box:
+        """A handle on a box, which the caller closes. Raises `BoxGone` if its provider has the box no more."""
+        self._registry.check_here(row)
+        provider = self._providers.named(row.provider)
+        try:
+            return await provider.attach(row.id, wake=wake)
+        except (BoxNotFound, BoxGone):
+            if await provider.probe(row.id) is not Liveness.GONE:
+                raise
+            await self.lose(row)
+            raise gone(row) from None
+
+    # --- rows that follow ---
+
+    async def lose(self, row: BoxRow) -> BoxRow:
+        """The provider has the box no more: it is a tombstone, unless it sleeps and its snapshot can bring it back."""
+        if row.state in DORMANT and await self._sleep_snapshots.of(row) is not None:
+            if row.state is BoxState.HIBERNATED:
+                return row
+            return await self._registry.move(row, BoxState.HIBERNATED)
+        return await self._registry.end(row, BoxState.GONE, f"{row.provider} has it no more")
+
+    async def settle(self, row: BoxRow) -> BoxRow:
+        """Make the row say what is: running, stopped or gone. Where nobody can tell, it stays as it was."""
+        liveness, power = await self.look(row)
+        if liveness is Liveness.GONE:
+            return await self.lose(row)
+        if liveness is Liveness.UNKNOWN or power is None or row.state is state_of(power, row.state):
+            return row
+        return await self._registry.move(row, state_of(power, row.state))
+
+    async def settle_for_use(self, row: BoxRow) -> BoxRow:
+        """Settle a row that no process is changing. Raises `BoxGone`, or `BoxUnreachable` if nobody can tell."""
+        row = await self.settle(row)
+        if row.tombstone:
+            raise gone(row)
+        if row.state in PASSING:
+            raise BoxUnreachable(f"box {row.id} does not answer", hint="try again in a moment")
+        return row
+
+    async def settled(self, id: str, capability: Capability) -> BoxRow:
+        """The row of a box that no process is changing, with the state that the box is in.
+
+        Raises `Unsupported` if its provider has no such capability, and `BoxConflict` if a process is changing it.
+        """
+        row = await self._registry.get_live(id)
+        self._registry.check_here(row)
+        require(row.provider, self._providers.named(row.provider).capabilities, capability)
+        await self._registry.join()
+        if await self._registry.is_being_changed(row):
+            raise BoxConflict(f"box {id} is {row.state}", hint="somebody else is at it: try again in a moment")
+        return await self.settle_for_use(row)
+
+    # --- from one state to another ---
+
+    async def switch(
+        self, row: BoxRow, passing: BoxState, to: BoxState, work: Callable[[Box], Awaitable[None]]
+    ) -> BoxRow:
+        """Bring a box from one settled state to another."""
+        with self._registry.at_work(row.id):
+            row = await self._registry.move(row, passing)
+            async with self.settling(row):
+                async with await self._providers.named(row.provider).attach(row.id) as box:
+                    await work(box)
+                return await self._registry.move(row, to, last_active_at=self._registry.clock())
+
+    async def start(self, row: BoxRow) -> BoxRow:
+        """Start a box that is stopped. One that runs goes on."""
+        row = await self.settle(row)
+        if row.state is BoxState.RUNNING:
+            return row
+        return await self.switch(row, BoxState.STARTING, BoxState.RUNNING, lambda box: box.start())
+
+    @asynccontextmanager
+    async def settling(self, row: BoxRow) -> AsyncIterator[None]:
+        """However far the work inside comes before it fails: the row says what is. Where that fails too, the sweep
+        will find out."""
+        try:
+            yield
+        except BaseException:
+            await to_the_end(settled(asyncio.ensure_future(self.settle(row))))
+            raise
+
+
+def gone(row: BoxRow) -> BoxGone:
+    return BoxGone(f"box {row.id} is gone: {row.provider} has it no more")
