@@ -6,6 +6,7 @@ import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
 from holdfast import Entry
+from holdfast.api.run_info import RunInfo, RunStatus, Stage
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
 from holdfast.cli.terminal.run_lines import Line, RunLines
@@ -313,6 +314,11 @@ def test_a_run_that_gives_no_sign_of_life_says_for_how_long(sign: str) -> None:
     ],
 )
 def test_a_status_says_that_a_runner_is_silent(status: str, stage: str, ago: int, shown: str) -> None:
-    run = {"stage": stage, "endedAt": None, "lastSignAt": 1_000_000}
+    run = RunInfo(
+        id="r-1", thread="t-1", agent="pi", version=None, model="m", status=RunStatus(status), stage=Stage(stage),
+        started_at=0, ended_at=None, last_sign_at=1_000_000, prompts=(), waiting=0, resumes=None, provider="local",
+        box=None, box_how=None, files=None, session=None, cancel=None, exit_code=None, error=None, usage=None,
+        ended_by=None,
+    )  # fmt: skip
     assert describe_status(status, run, 1000 + ago) == shown
     assert describe_status(status, None, 1000) == status

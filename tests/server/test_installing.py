@@ -111,7 +111,7 @@ def test_an_agent_that_cannot_be_installed_ends_the_run_with_why(server: ServerP
         run = client.runs.wait(launched.run)
         assert run.status == "failed"
         assert run.error is not None
-        assert run.error["code"] == "agent_not_installed"
+        assert run.error.code == "agent_not_installed"
         # What was begun is told, and that it was done is not.
         assert [(each["what"], "ms" in each) for each in installing(client, launched.thread)][-1] == (
             "scripted 1.2.3",

@@ -52,14 +52,14 @@ def test_a_run_that_filled_its_disk_says_so_and_goes_on_with_more(
     run = client.runs.wait(thread)
     assert run.status == "orphaned"
     assert run.error is not None
-    assert run.error["code"] == "disk_limit"
-    assert "ended by its disk limit: it holds " in run.error["message"]
-    assert "its limit is 41.9 MB (41943040 bytes)" in run.error["message"]
-    assert run.error["hint"] == f"give it more: holdfast resume {thread} --disk SIZE; its files are kept"
+    assert run.error.code == "disk_limit"
+    assert "ended by its disk limit: it holds " in run.error.message
+    assert "its limit is 41.9 MB (41943040 bytes)" in run.error.message
+    assert run.error.hint == f"give it more: holdfast resume {thread} --disk SIZE; its files are kept"
     found = client.runs.diagnose(thread)
     assert found.wrong is not None
     assert found.wrong.startswith("disk limit: it holds ")
-    assert found.next_step == run.error["hint"]
+    assert found.next_step == run.error.hint
     # What is over its limit and does not grow may be worked in: to make room, say.
     assert run.box is not None
     with client.boxes.open(run.box) as box:
@@ -80,10 +80,10 @@ def test_an_agent_that_was_killed_for_its_memory_is_told_from_others(client: Syn
     run = client.runs.wait(thread)
     assert run.status in ("failed", "orphaned")  # the kernel chooses whom it kills: the agent, or its runner
     assert run.error is not None
-    assert run.error["code"] == "memory_limit"
-    assert "the box ran out of memory" in run.error["message"]
-    assert "its limit is 48 MB" in run.error["message"]
-    assert run.error["hint"] == f"give it more: holdfast resume {thread} --memory SIZE; its files are kept"
+    assert run.error.code == "memory_limit"
+    assert "the box ran out of memory" in run.error.message
+    assert "its limit is 48 MB" in run.error.message
+    assert run.error.hint == f"give it more: holdfast resume {thread} --memory SIZE; its files are kept"
     found = client.runs.diagnose(thread)
     assert found.wrong is not None
     assert found.wrong.startswith("memory limit: the box ran out of memory")

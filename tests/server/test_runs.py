@@ -101,7 +101,7 @@ def test_a_real_agent_works_in_a_box_and_its_thread_tells_all_of_it(
     info = client.thread(thread).info()
     assert info.status == "completed"
     assert info.run is not None
-    assert info.run["id"] == run.id
+    assert info.run.id == run.id
     assert [each.id for each in client.runs.list(thread=thread)] == [run.id]
     # The key is nowhere in the box, nor on the thread.
     assert run.box is not None
@@ -117,7 +117,7 @@ def test_a_follow_up_goes_on_in_the_same_box(client: SyncClient, model: Scripted
     model.script([text("Second.")])
     second = client.runs.wait(client.runs.resume(thread, "and more").run)
     assert (second.status, second.box) == ("completed", first.box)
-    assert (second.document["session"], second.document["files"]) == ("continued", "kept")
+    assert (second.session, second.files) == ("continued", "kept")
     assert "do it" in said(model)
     assert "First." in said(model)
     assert "and more" in said(model)
@@ -156,7 +156,7 @@ def test_a_dead_box_is_no_end_of_the_work(client: SyncClient, model: ScriptedMod
     gate.release()
     assert [each["status"] for each in ends(client, thread)] == ["orphaned", "completed"]
     assert second.box != first.box
-    assert (second.document["session"], second.document["files"]) == ("rebuilt", "workspace")
+    assert (second.session, second.files) == ("rebuilt", "workspace")
     sent = said(model)
     assert "do it" in sent
     assert "b.txt" in sent  # the call, and what came of it
@@ -173,7 +173,7 @@ def test_a_fresh_box_has_the_files_of_the_old_one(client: SyncClient, model: Scr
     second = client.runs.wait(client.runs.resume(thread, "go on", fresh=True).run)
     assert second.status == "completed"
     assert second.box != first.box
-    assert (second.document["session"], second.document["files"]) == ("rebuilt", "snapshot")
+    assert (second.session, second.files) == ("rebuilt", "snapshot")
     with client.boxes.open(second.box or "") as box:
         assert box.files.read("b.txt") == b"two\n"
     assert "b.txt" in said(model)
@@ -292,7 +292,7 @@ def test_a_workspace_that_is_no_archive_fails_the_run_by_name(
         run = client.runs.wait(launch(client, model, [], workspace=each))
         assert run.status == "failed"
         assert run.error is not None
-        assert run.document["endedBy"] == "launch"
+        assert run.ended_by == "launch"
 
 
 @pytest.mark.anyio
@@ -316,10 +316,10 @@ def test_a_refused_field_is_told_in_plain_words(client: SyncClient) -> None:
 def test_a_run_ends_when_its_time_is_over_and_goes_on_when_asked(client: SyncClient, model: ScriptedModel) -> None:
     thread = launch(client, model, [bash("exec sleep 600", text="I wait."), text("Never said.")], timeout=3)
     run = client.runs.wait(thread)
-    assert (run.status, (run.error or {})["code"]) == ("failed", "timed_out")
+    assert (run.status, run.error and run.error.code) == ("failed", "timed_out")
     assert run.error is not None
-    assert run.error["message"] == "the run took longer than its timeout of 3 s"
-    assert run.error["hint"].startswith(f"holdfast resume {thread} goes on, for as long again")
+    assert run.error.message == "the run took longer than its timeout of 3 s"
+    assert (run.error.hint or "").startswith(f"holdfast resume {thread} goes on, for as long again")
     assert len(ends(client, thread)) == 1
     assert run.box is not None
     with client.boxes.open(run.box) as box:
@@ -327,7 +327,7 @@ def test_a_run_ends_when_its_time_is_over_and_goes_on_when_asked(client: SyncCli
     # The next one has the same time, unless told otherwise.
     model.script([bash("exec sleep 600"), text("Never said.")])
     client.runs.resume(thread, "go on")
-    assert (client.runs.wait(thread).error or {})["code"] == "timed_out"
+    assert getattr(client.runs.wait(thread).error, "code", None) == "timed_out"
     model.script([bash("sleep 4"), text("Done at last.")])
     client.runs.resume(thread, "go on", timeout=0)
     assert client.runs.wait(thread).status == "completed"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.api.document import Document
+
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Document):
     """One record on a thread: `{id, ts, authorId?, payload{type, …}}`. `id` is its dedup key."""
 
     id: str
@@ -22,7 +25,7 @@ class Entry:
         return str(self.payload.get("type", ""))
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Entry:
+    def from_json(cls, value: Mapping[str, Any]) -> Entry:
         return cls(value["id"], value["ts"], value["payload"], value.get("authorId"))
 
     def to_json(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
 
+from holdfast.api.entries import Entry
 from holdfast.api.errors import (
     Conflict,
     DiskFull,
@@ -17,6 +18,8 @@ from holdfast.api.errors import (
     Unreachable,
 )
 from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
+from holdfast.api.keys import CreatedKey, Key, Token
+from holdfast.api.threads import Acknowledgement, EntryPage, LastEntry, ThreadInfo, ThreadPage
 from holdfast.client.agents import AgentRecord, AgentStore, OfferedModel
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.box.box import RemoteBox
@@ -31,8 +34,6 @@ from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage,
 from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
 from holdfast.client.thread.tail import Tail
 from holdfast.client.thread.thread import Thread
-from holdfast.client.types import Acknowledgement, EntryPage, Key, LastEntry, ThreadInfo, ThreadPage, Token
-from holdfast.threads.entries import Entry
 
 __all__ = [
     "Acknowledgement",
@@ -47,6 +48,7 @@ __all__ = [
     "Client",
     "Closed",
     "Conflict",
+    "CreatedKey",
     "DefaultList",
     "Diagnosis",
     "DiskFull",

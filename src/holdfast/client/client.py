@@ -7,6 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.api.keys import Token
 from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.box.boxes import Boxes
@@ -20,7 +21,6 @@ from holdfast.client.models import ModelStore
 from holdfast.client.runs import Runs
 from holdfast.client.thread.thread import Thread
 from holdfast.client.thread.threads import Threads
-from holdfast.client.types import Token
 
 
 class Client:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
+from holdfast.api.keys import CreatedKey, Key, KeyList, NewKey
 from holdfast.client.connection import ServerConnection, encode_json
-from holdfast.client.types import Key
 
 
 class Keys:
@@ -15,15 +15,15 @@ class Keys:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
-    async def create(self, name: str) -> Key:
+    async def create(self, name: str) -> CreatedKey:
         """A new key. Its `secret` is told this once: the server keeps only a digest."""
-        body = encode_json({"name": name})
+        body = encode_json(NewKey(name=name).given())
         # Repeated after a lost answer, this would leave a key behind that nobody holds.
-        return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(Key.from_json)
+        return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(CreatedKey.from_json)
 
     async def list(self) -> list[Key]:
         answer = await self._connection.ask("GET", "/v1/keys")
-        return answer.read(lambda value: [Key.from_json(each) for each in value["keys"]])
+        return list(answer.read(KeyList.from_json).keys)
 
     async def revoke(self, id: str) -> None:
         """The key stops working, on all servers of the store."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 from urllib.parse import quote
 
+from holdfast.api.run_info import RunInfo as RunInfo
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.client.thread.positions import NOW
@@ -23,54 +24,9 @@ from holdfast.threads.ids import new_entry_id, new_id
 from holdfast.threads.run_events import FINISHED
 from holdfast.time_limit import time_limit
 
-RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
 _PAGE: Final = 200
 _PIECE: Final = 256 * 1024
 _LONGEST_PAUSE: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """A run as it stood when the server was asked. Times are UTC milliseconds."""
-
-    id: str
-    thread: str
-    agent: str
-    model: str
-    status: RunStatus
-    stage: str
-    started_at: int
-    ended_at: int | None
-    box: str | None
-    error: Mapping[str, Any] | None
-    """code, message and, where somebody knows what to do, hint."""
-    usage: Mapping[str, Any] | None
-    document: Mapping[str, Any] = field(repr=False, compare=False)
-    """Everything the server told."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> RunInfo:
-        return cls(
-            value["id"],
-            value["thread"],
-            value["agent"],
-            value["model"],
-            value["status"],
-            value["stage"],
-            value["startedAt"],
-            value["endedAt"],
-            value["box"],
-            value["error"],
-            value["usage"],
-            value,
-        )
-
-    @property
-    def live(self) -> bool:
-        return self.status == "running"
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +290,7 @@ class Runs:
         self,
         *,
         thread: str | None = None,
-        status: RunStatus | None = None,
+        status: str | None = None,
         agent: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
@@ -348,7 +304,7 @@ class Runs:
         self,
         *,
         thread: str | None = None,
-        status: RunStatus | None = None,
+        status: str | None = None,
         agent: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from holdfast.api.entries import Entry
 from holdfast.boxes.sync import SyncBox
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
 from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner, feed
-from holdfast.threads.entries import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
+    from holdfast.api.keys import CreatedKey, Key, Token
+    from holdfast.api.run_info import RunInfo
+    from holdfast.api.threads import Acknowledgement, EntryPage, ThreadInfo, ThreadPage
     from holdfast.boxes.box import Deleted, Step
     from holdfast.boxes.images import Image, ImageConfig
     from holdfast.boxes.labels import Owner
@@ -35,11 +38,10 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, OnOutput, RemoteExecution
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelAnswer, ModelRecord, ModelStore, ModelTrial
-    from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs, RunStatus
+    from holdfast.client.runs import Changes, Diagnosis, Launched, RunPage, Runs
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Appendable, Thread
     from holdfast.client.thread.threads import Archived, Labels, Threads
-    from holdfast.client.types import Acknowledgement, EntryPage, Key, Scope, Status, ThreadInfo, ThreadPage, Token
     from holdfast.images.progress import Progress
     from holdfast.model_apis import Api
 
@@ -160,7 +162,7 @@ class SyncThreads(SyncHandle):
         self,
         *,
         parent: str | None = None,
-        status: Status | None = None,
+        status: str | None = None,
         labels: Labels | None = None,
         archived: Archived = False,
         limit: int | None = None,
@@ -174,7 +176,7 @@ class SyncThreads(SyncHandle):
         self,
         *,
         parent: str | None = None,
-        status: Status | None = None,
+        status: str | None = None,
         labels: Labels | None = None,
         archived: Archived = False,
         cursor: str | None = None,
@@ -197,7 +199,7 @@ class SyncThreads(SyncHandle):
     def delete(self, id: str) -> None:
         self._loop.run(self._async.delete(id))
 
-    def token(self, id: str, scope: Scope = "read", *, ttl_seconds: int = 7200) -> Token:
+    def token(self, id: str, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
         return self._loop.run(self._async.token(id, scope, ttl_seconds=ttl_seconds))
 
 
@@ -276,8 +278,8 @@ class SyncThread(SyncHandle):
         """Delete the thread and all its entries, for good."""
         self._loop.run(self._async.delete())
 
-    def token(self, scope: Scope = "read", *, ttl_seconds: int = 7200) -> Token:
-        """A credential for this thread alone. Needs an API key."""
+    def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
+        """A credential for this thread alone, to `read` it or to `write` to it too. Needs an API key."""
         return self._loop.run(self._async.token(scope, ttl_seconds=ttl_seconds))
 
     def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
@@ -313,7 +315,7 @@ class SyncKeys(SyncHandle):
 
     _async: Keys
 
-    def create(self, name: str) -> Key:
+    def create(self, name: str) -> CreatedKey:
         """A new key. Its `secret` is told this once: the server keeps only a digest."""
         return self._loop.run(self._async.create(name))
 
@@ -749,7 +751,7 @@ class SyncRuns(SyncHandle):
         self,
         *,
         thread: str | None = None,
-        status: RunStatus | None = None,
+        status: str | None = None,
         agent: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
@@ -761,7 +763,7 @@ class SyncRuns(SyncHandle):
         self,
         *,
         thread: str | None = None,
-        status: RunStatus | None = None,
+        status: str | None = None,
         agent: str | None = None,
         limit: int | None = None,
     ) -> SyncIterator[RunInfo]:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.runs.errors import InvalidRun
 from holdfast.threads.run_events import ThreadRuns
 
-MAX_PROMPT: Final = 1024 * 1024
-MAX_TIMEOUT: Final = 3 * 24 * 3600
 IDLE_SECONDS: Final = 900
 _KEPT: Final = ("provider", "image", "cpu", "memory", "disk", "pids", "network", "workdir", "idleSeconds", "onIdle")
 """Of a spec, on the thread: nothing that could be secret."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
+from holdfast.api.keys import Scope as Scope
+from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.threads.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.threads.ids import new_id, now_ms
 from holdfast.threads.surface import THREADS
@@ -25,18 +27,11 @@ _ISSUER: Final = "holdfast"
 _CACHED: Final = 4096
 _KEY_RECHECK_MS: Final = 1000
 """How soon a key revoked by another process stops working."""
-MAX_TOKEN_SECONDS: Final = 24 * 3600
 _MAX_RENEWED_SECONDS: Final = 7 * 24 * 3600
 """How long a token can live by renewals: longer than any run."""
 RUNNER_SECONDS: Final = 3600
 MODEL_SECONDS: Final = 4 * 24 * 3600
 """Longer than any run: an agent cannot renew its own. It ends with its run."""
-
-
-class Scope(StrEnum):
-    READ = "read"
-    WRITE = "write"
-    """Includes reading: who continues a thread has to know it."""
 
 
 class RunScope(StrEnum):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from holdfast.api.limits import RESERVED_ENTRY_IDS
 from holdfast.threads.entries import Admit, Entry, keyed, keyed_entries, keyed_slices
 from holdfast.threads.errors import Forbidden, InvalidEntry
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, RunStatus, end_id
@@ -63,8 +64,6 @@ and of an interpreter's settings is kept and shown, but has no seal: to act, a k
 
 _MAY_ALL: Final = frozenset.intersection(*MAY_WRITE.values())
 """Of whose entries nobody has to find out what they are: most appends are theirs."""
-_RESERVED_IDS: Final = ("start-r-", "end-r-", "cancel-r-", "interrupt-r-", "r-")
-"""Of the server's and the runners' entries. An id is taken once: who took theirs would keep an end off the thread."""
 _RUNNER_ENDINGS: Final = (RunStatus.COMPLETED.value, RunStatus.FAILED.value, RunStatus.CANCELLED.value)
 
 
@@ -101,7 +100,7 @@ def may_append(author: Author, id: str | None, payload: Mapping[str, Any], agent
     """Why this author may not write this entry; None where it may. `agents` are the names that runs can have."""
     if author.writer is Writer.RUNNER:
         return _may_run(author, id, payload)
-    if id is not None and id.startswith(_RESERVED_IDS):
+    if id is not None and id.startswith(RESERVED_ENTRY_IDS):
         return f"the id {id!r} is kept for runs: use another, or none"
     if author.writer in _MAY_ALL:
         return None
@@ -160,13 +159,6 @@ class Authority:
             return None
 
         return admit
-
-
-def check_chosen_id(id: str) -> str:
-    """The id of an entry that the server writes for a caller who chose it. Raises ValueError."""
-    if id.startswith(_RESERVED_IDS):
-        raise ValueError(f"the id {id!r} is kept for runs: use another, or none")
-    return id
 
 
 def check_producer(author: Author, producer: str) -> None:

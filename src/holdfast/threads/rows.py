@@ -6,22 +6,14 @@ import base64
 import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from holdfast.api.threads import ThreadStatus as ThreadStatus
 from holdfast.threads.errors import InvalidRequest
 from holdfast.threads.run_events import Run, RunStatus, ThreadRuns, concerns_runs, fold_run, is_control
 from holdfast.threads.seals import Origin, Seals
 
 _PREVIEW: Final = 200
-
-
-class ThreadStatus(StrEnum):
-    IDLE = "idle"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 _STATUSES: Final = {status.value: status for status in ThreadStatus}

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final
 
+from holdfast.api.run_info import CancelKind as CancelKind
+from holdfast.api.run_info import RunStatus as RunStatus
+from holdfast.api.run_info import Stage as Stage
 from holdfast.threads.seals import Origin
 
 PRODUCER: Final = "run"
@@ -38,40 +40,11 @@ _MAX_EPOCH_STEP: Final = 1_000
 """An epoch that is further ahead is nobody's we know: the store tells the true one."""
 
 
-class RunStatus(StrEnum):
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    ORPHANED = "orphaned"
-    """Whatever should have posted its end is no more."""
-
-
 ENDED: Final = frozenset(RunStatus) - {RunStatus.RUNNING}
-
-
-class Stage(StrEnum):
-    """How far a run came, in this order."""
-
-    CLAIM = "claim"
-    BOX = "box"
-    PROVISION = "provision"
-    RUNNER = "runner"
-    """A runner is about to be, or was, started."""
-    AGENT = "agent"
-    """The runner has been heard of."""
-    EVENT = "event"
-    """The agent has read its prompt, and said or done something."""
 
 
 _READ_ITS_PROMPT: Final = frozenset(("user", "delta", "assistant", "call", "tool", "compaction"))
 _ORDER: Final = {stage: number for number, stage in enumerate(Stage)}
-
-
-class CancelKind(StrEnum):
-    CANCEL = "cancel"
-    INTERRUPT = "interrupt"
-    """Make room for a prompt that waits."""
 
 
 @dataclass(frozen=True, slots=True)

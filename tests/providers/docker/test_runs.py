@@ -70,14 +70,14 @@ def test_pi_works_in_a_container_and_goes_on_in_another_one(
     thread = launched.thread
     first = client.runs.wait(launched.run)
     assert first.status == "completed", first.error
-    assert (first.document["provider"], first.document["session"]) == ("docker", "new")
+    assert (first.provider, first.session) == ("docker", "new")
     assert results(client, thread)[-1] == "one\ntwo\n/workspace\n"
     assert [(each.path, each.how) for each in client.runs.changes(thread).files] == [("b.txt", "added")]
 
     # The same container, and pi's own session in it.
     model.script([text("Nothing more to do.")])
     second = client.runs.wait(client.runs.resume(thread, "anything else?").run)
-    assert (second.status, second.box, second.document["session"]) == ("completed", first.box, "continued")
+    assert (second.status, second.box, second.session) == ("completed", first.box, "continued")
 
     # Another container, in which nothing is left of the first: pi is told all of it from the thread.
     assert first.box is not None
@@ -86,7 +86,7 @@ def test_pi_works_in_a_container_and_goes_on_in_another_one(
     third = client.runs.wait(client.runs.resume(thread, "go on").run)
     assert third.status == "completed", third.error
     assert third.box not in (None, first.box)
-    assert (third.document["session"], third.document["files"]) == ("rebuilt", "workspace")
+    assert (third.session, third.files) == ("rebuilt", "workspace")
     asked = model.main_requests[-2]  # before it has used a tool again
     assert asked.user_texts[:2] == ["put a second file beside the first", "anything else?"]
     assert asked.assistant_texts == ["Both files are there.", "Nothing more to do."]

@@ -66,7 +66,7 @@ def _row(run: RunInfo, now: float) -> list[Cell | str]:
     ended = now * 1000 if run.ended_at is None else run.ended_at
     return [
         Cell(run.thread, "bold"),
-        Cell(describe_status(run.status, run.to_json(), now), _STYLES.get(run.status, "")),
+        Cell(describe_status(run.status, run, now), _STYLES.get(run.status, "")),
         run.agent,
         run.model,
         f"{describe_duration(now - run.started_at / 1000)} ago",

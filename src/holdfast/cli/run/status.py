@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.terminal.durations import describe_duration
+
+if TYPE_CHECKING:
+    from holdfast.api.run_info import RunInfo
 
 SILENT_SECONDS: Final = 15.0
 """Its runner gives a sign every 5 s."""
@@ -18,9 +20,9 @@ def describe_silence(seconds: float) -> str:
     return "" if seconds < SILENT_SECONDS else f"no heartbeat for {describe_duration(seconds)}"
 
 
-def describe_status(status: str, run: Mapping[str, Any] | None, now: float) -> str:
-    """The status of a run, or of a thread with its latest run, as the server tells it; `now` in seconds."""
-    if status != "running" or run is None or run.get("endedAt") is not None or run.get("stage") not in _WITH_RUNNER:
+def describe_status(status: str, run: RunInfo | None, now: float) -> str:
+    """The status of a run, or of a thread with its latest run; `now` in seconds."""
+    if status != "running" or run is None or run.ended_at is not None or run.stage not in _WITH_RUNNER:
         return status
-    silence = describe_silence(now - float(run.get("lastSignAt") or now * 1000) / 1000)
+    silence = describe_silence(now - run.last_sign_at / 1000)
     return f"{status}, {silence}" if silence else status

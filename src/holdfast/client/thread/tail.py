@@ -16,11 +16,11 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 import httpx
 
+from holdfast.api.entries import Entry
 from holdfast.api.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.connection import LOST, ServerConnection, is_temporary, not_understood, retry_after
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.sse import Event, decode_events
-from holdfast.threads.entries import Entry
 
 T = TypeVar("T")
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from holdfast.api.entries import Entry
 from holdfast.api.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
+from holdfast.api.keys import Link, NewLink, NewToken, Scope, Token
+from holdfast.api.threads import Acknowledgement, EntryPage, ThreadChange, ThreadInfo
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.thread.batches import split_batches
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.producer import Producer
 from holdfast.client.thread.tail import Tail, end_of
-from holdfast.client.types import Acknowledgement, EntryPage, Scope, ThreadInfo, Token
-from holdfast.threads.entries import Entry
 from holdfast.threads.ids import new_entry_id, now_ms
 
 Appendable = Mapping[str, Any] | Entry
@@ -152,12 +153,11 @@ class Thread:
         return answer.read(ThreadInfo.from_json)
 
     async def rename(self, title: str) -> ThreadInfo:
-        return await self._change({"title": title})
+        return await self._change(ThreadChange(title=title))
 
     async def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
         """Replace the labels, archive the thread or bring it back; what is None stays."""
-        wanted = {"labels": None if labels is None else dict(labels), "archived": archived}
-        return await self._change({name: value for name, value in wanted.items() if value is not None})
+        return await self._change(ThreadChange(labels=None if labels is None else dict(labels), archived=archived))
 
     async def delete(self) -> None:
         """Delete the thread and all its entries, for good."""
@@ -168,19 +168,19 @@ class Thread:
             if not error.repeated:
                 raise
 
-    async def token(self, scope: Scope = "read", *, ttl_seconds: int = 7200) -> Token:
-        """A credential for this thread alone. Needs an API key."""
-        body = encode_json({"scope": scope, "ttlSeconds": ttl_seconds})
+    async def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
+        """A credential for this thread alone, to `read` it or to `write` to it too. Needs an API key."""
+        body = encode_json(NewToken(scope=Scope(scope), ttl_seconds=ttl_seconds).given())
         return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
 
     async def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
         """The address of this thread's page, with a key to read it in the part that browsers never send."""
-        body = encode_json({"ttlSeconds": ttl_seconds})
+        body = encode_json(NewLink(ttl_seconds=ttl_seconds).given())
         answer = await self._connection.ask("POST", f"{self._path}/links", body=body)
-        return answer.read(lambda value: f"{self._connection.url}{value['path']}")
+        return f"{self._connection.url}{answer.read(Link.from_json).path}"
 
-    async def _change(self, fields: Mapping[str, Any]) -> ThreadInfo:
-        answer = await self._connection.ask("PATCH", self._path, body=encode_json(fields))
+    async def _change(self, change: ThreadChange) -> ThreadInfo:
+        answer = await self._connection.ask("PATCH", self._path, body=encode_json(change.given()))
         return answer.read(ThreadInfo.from_json)
 
     async def _resolve(self, position: Position) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from holdfast.api.errors import Conflict
+from holdfast.api.keys import Token
+from holdfast.api.threads import NewThread, ThreadInfo, ThreadPage
 from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.thread.thread import Thread
-from holdfast.client.types import Scope, Status, ThreadInfo, ThreadPage, Token
 from holdfast.threads.ids import new_id
 
 _PAGE: Final = 200
@@ -33,26 +34,21 @@ class Threads:
         id: str | None = None,
     ) -> Thread:
         """Make a thread, and return a handle on it. `Conflict` where the id is taken."""
-        wanted: dict[str, Any] = {
-            "title": title,
-            "parent": parent,
-            "labels": dict(labels) if labels else None,
-        }
-        fields = {name: value for name, value in wanted.items() if value is not None}
         # An id of our own making belongs to nobody else, so a retry that finds it taken has found our own thread.
-        fields["id"] = id or new_id("t")
+        chosen = id or new_id("t")
+        new = NewThread(id=chosen, title=title, parent=parent, labels=dict(labels or {}))
         try:
-            await self._connection.ask("POST", "/v1/threads", body=encode_json(fields), repeatable=id is None)
+            await self._connection.ask("POST", "/v1/threads", body=encode_json(new.given()), repeatable=id is None)
         except Conflict as error:
             if id is not None or not error.repeated:
                 raise
-        return Thread(self._connection, fields["id"])
+        return Thread(self._connection, chosen)
 
     async def list(
         self,
         *,
         parent: str | None = None,
-        status: Status | None = None,
+        status: str | None = None,
         labels: Labels | None = None,
         archived: Archived = False,
         limit: int | None = None,
@@ -79,7 +75,7 @@ class Threads:
         self,
         *,
         parent: str | None = None,
-        status: Status | None = None,
+        status: str | None = None,
         labels: Labels | None = None,
         archived: Archived = False,
         cursor: str | None = None,
@@ -108,7 +104,7 @@ class Threads:
     async def delete(self, id: str) -> None:
         await self._thread(id).delete()
 
-    async def token(self, id: str, scope: Scope = "read", *, ttl_seconds: int = 7200) -> Token:
+    async def token(self, id: str, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
         return await self._thread(id).token(scope, ttl_seconds=ttl_seconds)
 
     def _thread(self, id: str) -> Thread:

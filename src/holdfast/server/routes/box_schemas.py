@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 
+from holdfast.api.limits import Labels
 from holdfast.boxes import box, files, process, provider, snapshots
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.labels import Owner
@@ -17,7 +18,7 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.sweep import Pruned
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.server.box_metrics import BoxUsage
-from holdfast.server.routes.schemas import Labels, Model
+from holdfast.server.routes.schemas import Model
 
 
 def without_nul(text: str) -> str:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field, SecretStr, StringConstraints
 
+from holdfast.api.limits import Labels
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
@@ -17,7 +18,7 @@ from holdfast.images.registry.authentication import Credentials
 from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.box_schemas import Freed, PathText, ProviderName, SnapshotId, Variables
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
-from holdfast.server.routes.schemas import Labels, Model
+from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Use, UseBoxes
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS)

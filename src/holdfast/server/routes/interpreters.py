@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from pydantic.functional_validators import AfterValidator
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.limits import Labels, Title
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
@@ -28,7 +29,7 @@ from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.box_schemas import VolumeName, without_nul
 from holdfast.server.routes.runs import ModelName, RunBox
-from holdfast.server.routes.schemas import Labels, Model, Title
+from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 

@@ -11,11 +11,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 
+from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT, EntryId, Labels, Printable, ThreadId, Title
+from holdfast.api.run_info import RunInfo
 from holdfast.boxes.spec import BoxSpec
-from holdfast.runs.request import MAX_PROMPT, MAX_TIMEOUT, Options, Prompt, with_life
+from holdfast.runs.request import Options, Prompt, with_life
 from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.box_schemas import NetworkModel, PathText, ProviderName, without_nul
-from holdfast.server.routes.schemas import EntryId, Labels, Model, Printable, RunModel, ThreadId, Title
+from holdfast.server.routes.run_info import run_info
+from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Caller, Use, UseRuns
 from holdfast.threads.access import Scope
 from holdfast.threads.errors import Forbidden
@@ -100,7 +103,7 @@ class CheckedRun(Model):
 
 
 class RunList(Model):
-    runs: list[RunModel]
+    runs: list[RunInfo]
     next_cursor: str | None
 
 
@@ -236,13 +239,13 @@ async def list_runs(
     found = await runs.list(RunFilter(thread, status, agent, limit + 1, cursor))
     page = found[:limit]
     return RunList(
-        runs=[RunModel.of(each.thread, each.run) for each in page],
+        runs=[run_info(each.thread, each.run) for each in page],
         next_cursor=page[-1].run.run if len(found) > len(page) else None,
     )
 
 
 @router.get("/runs/{id}")
-async def get_run(id: RunId, services: Use, grant: Caller) -> RunModel:
+async def get_run(id: RunId, services: Use, grant: Caller) -> RunInfo:
     """Look at a run, or at the latest of a thread."""
     runs = await services.runs.get()
     if grant.thread is not None:
@@ -252,14 +255,14 @@ async def get_run(id: RunId, services: Use, grant: Caller) -> RunModel:
             raise Forbidden(f"this token is for thread {grant.thread}, not for {id}")
     found = await runs.get(id)
     grant.check_thread(found.thread, Scope.READ)
-    return RunModel.of(found.thread, found.run)
+    return run_info(found.thread, found.run)
 
 
 @router.post("/runs/{id}/cancel")
-async def cancel_run(id: RunId, runs: UseRuns, cancel: Cancel | None = None) -> RunModel:
+async def cancel_run(id: RunId, runs: UseRuns, cancel: Cancel | None = None) -> RunInfo:
     """End a run. One that has ended stays as it is."""
     found = await runs.cancel(id, by=None if cancel is None else cancel.by)
-    return RunModel.of(found.thread, found.run)
+    return run_info(found.thread, found.run)
 
 
 @router.post("/runs/{id}/steer")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
+from fastapi.responses import Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic_core import to_json
 from starlette.requests import Request
 
+from holdfast.api.document import Document
+from holdfast.api.server import ErrorAnswer
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models import ModelGateway, Models
 from holdfast.images.registry.pull import Puller
@@ -20,7 +24,6 @@ from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
 from holdfast.server.parts import FindAgent
-from holdfast.server.routes.schemas import ErrorAnswer
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
@@ -109,3 +112,22 @@ UseEgress = Annotated[ServerEgress, Depends(_egress)]
 
 def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorAnswer, "description": description} for status, description in statuses}
+
+
+THREAD_ERRORS: Final = documented(
+    (400, "The request makes no sense."),
+    (401, "No credential, or one that does not hold."),
+    (403, "The credential does not allow this."),
+    (404, "There is no such thread."),
+    (409, "It is there already, or not what the request takes it for."),
+    (410, "The thread was deleted; its forks live on."),
+    (413, "The body is too large."),
+    (422, "A field is missing or wrong."),
+    (503, "The store cannot write now."),
+    (507, "The disk is full."),
+)
+
+
+def answer(document: Document, status: int = 200) -> Response:
+    """An answer as its type writes itself: what is not set in it is left out."""
+    return Response(to_json(document.to_json()), status, media_type="application/json")

@@ -13,12 +13,12 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketState
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.problems import describe_problem
 from holdfast.boxes.errors import BoxError
 from holdfast.server import logs
 from holdfast.server.routes.services import Services, services_of
 from holdfast.server.wire.middleware import failure, refusal
 from holdfast.time_limit import time_limit
-from holdfast.validation import describe_problem
 
 _SEND_SECONDS: Final = 10.0
 

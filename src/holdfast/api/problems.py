@@ -1,4 +1,4 @@
-"""What pydantic says of a value that it refused, in words for people."""
+"""What pydantic says of a value that it refused, in words for people. Needs no pydantic itself."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ def describe_problem(problem: Mapping[str, Any]) -> str:
             return f"has at most {context.get('max_length')} characters"
         case "missing":
             return "is missing"
+        case "unexpected_keyword_argument":
+            return "Extra inputs are not permitted"
+        case "dataclass_type":
+            return "Input should be a valid dictionary or object to extract fields from"
         case kind:
             return str(problem["msg"]).removeprefix(_OURS.get(kind, ""))
 

@@ -1,0 +1,84 @@
+"""API keys, and tokens and links for one thread. Times are UTC milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from holdfast.api.document import Document, Limits
+from holdfast.api.limits import MAX_TOKEN_SECONDS
+
+TokenSeconds = Annotated[int, Limits(ge=1, le=MAX_TOKEN_SECONDS, strict=True)]
+
+
+class Scope(StrEnum):
+    """What a token allows."""
+
+    READ = "read"
+    WRITE = "write"
+    """Includes reading: who continues a thread has to know it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey(Document):
+    name: Annotated[str, Limits(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(Document):
+    """An API key, without its secret."""
+
+    id: str
+    name: str
+    created_at: int
+    revoked_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyList(Document):
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedKey(Document):
+    """An API key with its secret, which is shown this once: only its digest is kept."""
+
+    id: str
+    name: str
+    created_at: int
+    key: str = field(repr=False)
+
+    @property
+    def secret(self) -> str:
+        return self.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken(Document):
+    scope: Scope = Scope.READ
+    ttl_seconds: TokenSeconds = 7200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Document):
+    """A credential for one thread and one scope."""
+
+    token: str = field(repr=False)
+    thread: str
+    scope: Scope
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLink(Document):
+    ttl_seconds: TokenSeconds = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link(Document):
+    """A link to the page of a thread, for reading."""
+
+    path: str
+    """Of the thread's page, with the key to it in the part that browsers never send."""
+    expires_at: int

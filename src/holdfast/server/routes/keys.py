@@ -1,0 +1,53 @@
+"""REST: API keys, and tokens that are renewed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.security import HTTPAuthorizationCredentials
+
+from holdfast.api.keys import CreatedKey, Key, KeyList, NewKey, Token
+from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
+from holdfast.threads.access import ApiKey, IssuedToken
+from holdfast.threads.errors import StreamNotFound
+
+router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
+
+
+@router.post("/tokens/renew", tags=["tokens"])
+async def renew_token(
+    services: Use, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+) -> Token:
+    """Exchange the thread token that this is called with for a fresh one."""
+    return token_of(await services.access.renew(credentials.credentials if credentials else None))
+
+
+@router.get("/keys", tags=["keys"])
+async def list_keys(services: Use, _: Administrator) -> KeyList:
+    """List API keys, revoked ones too. The keys themselves are not kept."""
+    return KeyList(keys=tuple(map(_key, await services.access.list_keys())))
+
+
+@router.post("/keys", status_code=201, tags=["keys"])
+async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey:
+    """Make an API key. It is shown this once."""
+    key, secret = await services.access.create_key(new.name)
+    return CreatedKey(id=key.id, name=key.name, created_at=key.created_at, key=secret)
+
+
+@router.delete("/keys/{id}", status_code=204, tags=["keys"])
+async def revoke_key(id: str, services: Use, _: Administrator) -> None:
+    """Revoke an API key, at once."""
+    if not await services.access.revoke_key(id):
+        raise StreamNotFound(
+            f"there is no API key {id} that could be revoked", hint="holdfast key list shows the keys there are"
+        )
+
+
+def token_of(issued: IssuedToken) -> Token:
+    return Token(token=issued.token, thread=issued.thread, scope=issued.scope, expires_at=issued.expires_at)
+
+
+def _key(key: ApiKey) -> Key:
+    return Key(id=key.id, name=key.name, created_at=key.created_at, revoked_at=key.revoked_at)

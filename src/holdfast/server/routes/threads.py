@@ -1,0 +1,165 @@
+"""REST: threads and their entries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from holdfast.api.entries import Entry
+from holdfast.api.keys import Link, NewLink, NewToken, Token
+from holdfast.api.limits import ThreadId
+from holdfast.api.threads import (
+    Chatted,
+    EntryPage,
+    LastEntry,
+    NewChat,
+    NewThread,
+    ThreadChange,
+    ThreadInfo,
+    ThreadPage,
+    ThreadStatus,
+)
+from holdfast.server.routes.keys import token_of
+from holdfast.server.routes.run_info import run_info
+from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Caller, Use, answer
+from holdfast.threads.access import Scope
+from holdfast.threads.offsets import format_offset_text
+from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
+from holdfast.threads.surface import PREFIX, THREADS, start_of
+
+router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
+
+
+@router.post("/threads", status_code=201, tags=["threads"])
+async def create_thread(new: NewThread, services: Use, _: Administrator) -> ThreadInfo:
+    """Create a thread."""
+    row = await services.threads.create(id=new.id, title=new.title, parent=new.parent, labels=new.labels)
+    return thread_info(row)
+
+
+@router.get("/threads", tags=["threads"])
+async def list_threads(
+    services: Use,
+    _: Administrator,
+    parent: ThreadId | None = None,
+    status: ThreadStatus | None = None,
+    label: Annotated[list[str] | None, Query(description="`name:value`, or just `name`; all must match.")] = None,
+    archived: Literal["false", "true", "any"] = "false",
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> ThreadPage:
+    """List threads, the latest active first."""
+    page = await services.threads.list(
+        RowFilter(
+            parent=parent,
+            status=status,
+            labels=tuple(_label(each) for each in label or ()),
+            archived=None if archived == "any" else archived == "true",
+            limit=limit,
+            after=parse_cursor(cursor) if cursor is not None else None,
+        )
+    )
+    return ThreadPage(threads=tuple(thread_info(row) for row in page.rows), next_cursor=page.next_cursor)
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, colon, value = text.partition(":")
+    return name, value if colon else None
+
+
+@router.get("/threads/{id}", tags=["threads"])
+async def get_thread(id: ThreadId, services: Use, grant: Caller) -> ThreadInfo:
+    """Look at one thread."""
+    grant.check_thread(id, Scope.READ)
+    runs = services.runs.opened
+    return thread_info(await (services.threads.get(id) if runs is None else runs.reconcile(id)))
+
+
+@router.patch("/threads/{id}", tags=["threads"])
+async def change_thread(id: ThreadId, change: ThreadChange, services: Use, _: Administrator) -> ThreadInfo:
+    """Rename, label or archive a thread. What is left out stays."""
+    if change.title is not None:
+        await services.threads.rename(id, change.title)
+    if change.labels is not None:
+        await services.threads.label(id, change.labels)
+    if change.archived is not None:
+        await services.threads.archive(id, change.archived)
+    return thread_info(await services.threads.get(id))
+
+
+@router.delete("/threads/{id}", status_code=204, tags=["threads"])
+async def delete_thread(id: ThreadId, services: Use, _: Administrator) -> None:
+    """Delete a thread and everything on it, and the box that was made for its runs."""
+    if (runs := services.runs.opened) is not None:
+        await runs.forget(id)
+    await services.threads.delete(id)
+
+
+@router.post("/threads/{id}/chat", status_code=201, response_model=Chatted, tags=["entries"])
+async def post_chat(id: ThreadId, chat: NewChat, services: Use, grant: Caller) -> Response:
+    """Say something on a thread."""
+    grant.check_thread(id, Scope.WRITE)
+    entry, position = await services.threads.chat(id, chat.text, author_id=chat.author_id, entry_id=chat.id)
+    return answer(Chatted(entry=entry, next_offset=format_offset_text(position)), status=201)
+
+
+@router.get("/threads/{id}/entries", response_model=EntryPage, tags=["entries"])
+async def read_entries(
+    id: ThreadId,
+    services: Use,
+    grant: Caller,
+    type: Annotated[list[str] | None, Query(description="Payload types: exact, or a prefix such as `pi.*`.")] = None,
+    since: Annotated[str, Query(description="An offset that was given out, or `-1` for the beginning.")] = "-1",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    live: Annotated[bool, Query(description="With text as it came, piece by piece, before its whole message.")] = False,
+    unfinished: Annotated[
+        bool, Query(description="With the pieces of a message that is not whole yet: to follow the thread from there.")
+    ] = False,
+) -> Response:
+    """Read entries, the oldest first. Live reading is the stream's business."""
+    grant.check_thread(id, Scope.READ)
+    page = await services.threads.entries(
+        id, types=tuple(type or ()), since=start_of(since), limit=limit, live=live, unfinished=unfinished
+    )
+    return answer(
+        EntryPage(
+            entries=tuple(map(Entry.from_json, page.entries)),
+            next_offset=format_offset_text(page.position),
+            up_to_date=page.up_to_date,
+        )
+    )
+
+
+@router.post("/threads/{id}/tokens", status_code=201, tags=["tokens"])
+async def issue_token(id: ThreadId, new: NewToken, services: Use, _: Administrator) -> Token:
+    """Make a token for this thread alone."""
+    await services.threads.get(id)
+    return token_of(services.access.issue(id, new.scope, new.ttl_seconds))
+
+
+@router.post("/threads/{id}/links", status_code=201, tags=["tokens"])
+async def issue_link(id: ThreadId, new: NewLink, services: Use, _: Administrator) -> Link:
+    """Make a link to the page of this thread, for reading."""
+    await services.threads.get(id)
+    issued = services.access.issue_link(id, new.ttl_seconds)
+    return Link(path=f"/t/{id}#key={issued.key}", expires_at=issued.expires_at)
+
+
+def thread_info(row: ThreadRow) -> ThreadInfo:
+    return ThreadInfo(
+        id=row.id,
+        title=row.title,
+        status=row.status,
+        parent=row.parent,
+        labels=row.labels,
+        archived=row.archived,
+        entry_count=row.entry_count,
+        created_at=row.created_at,
+        last_activity_at=row.last_activity_at,
+        next_offset=format_offset_text(row.folded),
+        last_entry=LastEntry(**row.last_entry) if row.last_entry else None,
+        stream=f"{PREFIX}{THREADS}{row.id}",
+        run=None if row.runs.latest is None else run_info(row.id, row.runs.latest, len(row.runs.waiting)),
+    )
