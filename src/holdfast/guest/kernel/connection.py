@@ -27,7 +27,7 @@ _poll, _POLLIN, _pack_integers, _unpack_integers = select.poll, select.POLLIN, s
 """As they are before the user's code can replace them."""
 
 
-class HostConnection:
+class ContextConnection:
     def __init__(self, control: _socket.socket, greeting: "Callable[[], dict[str, Any]]") -> None:
         """`greeting` is what a new connection is told first."""
         self.control = _socket.socket(fileno=raised(control.fileno()))

@@ -17,7 +17,7 @@ from os import environ as _environment
 from time import monotonic as _monotonic
 
 from holdfast.guest.kernel import value_codec
-from holdfast.guest.kernel.connection import HostConnection
+from holdfast.guest.kernel.connection import ContextConnection
 from holdfast.guest.kernel.descriptors import CUT_OFF, closed, raised, wait_for
 from holdfast.guest.kernel.execution import CodeRunner, Submitted, describe
 from holdfast.guest.kernel.figures import take_figures
@@ -109,7 +109,7 @@ class Context:
         """The execution that this one was restored from: it began as a fork that was made before that."""
         self.interrupts = Interrupts()
         self.interrupts.install()
-        self.line = HostConnection(control, self._greet)
+        self.line = ContextConnection(control, self._greet)
         self.output = Output(self.line, self.interrupts)
         self.output.install()
         _thread.start_new_thread(self._read, ())

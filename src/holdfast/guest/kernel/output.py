@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from holdfast.guest.kernel.connection import HostConnection
+    from holdfast.guest.kernel.connection import ContextConnection
     from holdfast.guest.kernel.interrupts import Interrupts
 
 NAMES = {1: "stdout", 2: "stderr"}
@@ -31,7 +31,7 @@ KEPT = 64 << 20
 class Output:
     """Both streams of a context."""
 
-    def __init__(self, line: "HostConnection", interrupts: "Interrupts") -> None:
+    def __init__(self, line: "ContextConnection", interrupts: "Interrupts") -> None:
         self._line = line
         self.interrupts = interrupts
         self.lock = _thread.RLock()

@@ -1,7 +1,7 @@
 """What code in a box can ask of its host, and nothing else: a model, children, the caller's tools, and SUBMIT.
 
-Everything that comes is a stranger's. It is bounded, checked by the type of what it is for, carried out once however
-often it comes, within a time and a budget, and noted on the interpreter's thread.
+Everything that comes is a stranger's. It is bounded, checked by the type of what it is for, carried out within a time
+and a budget, and noted on the interpreter's thread.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ _AT_ONCE: Final = 32
 _MOST_CALLS: Final = 10_000
 """Of one execution."""
 _MOST_TURNS: Final = 512
-_REMEMBERED: Final = 256
-"""Results of one execution that are kept for calls that come again."""
-_REMEMBERED_BYTES: Final = 64 << 20
 _ENDED: Final = 1024
 _LONGEST_ID: Final = 128
 _LARGEST_RESULT: Final = 16 << 20
@@ -93,30 +90,10 @@ class Turn:
     delegates: int = 0
     submitted: Mapping[str, Any] | None = None
     """What SUBMIT was last given, checked."""
-    calls: OrderedDict[str, _Carried] = field(default_factory=OrderedDict)
-    forgotten: set[str] = field(default_factory=set)
-    """Calls that were carried out, and whose results are not kept any more."""
-    kept: int = 0
-
-
-class _Carried:
-    """A call that is carried out once, for as many as wait for it."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.size = 0
-        self._waiting = 0
-        task.add_done_callback(_look_at)
-
-    async def result(self) -> Any:
-        self._waiting += 1
-        try:
-            return await asyncio.shield(self.task)
-        finally:
-            self._waiting -= 1
-            if self._waiting == 0 and not self.task.done():  # nobody is left who wants it
-                self.task.cancel()
-                await asyncio.wait({self.task})
+    calls: int = 0
+    """That it has made."""
+    underway: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Those that are being carried out."""
 
 
 @dataclass(slots=True)
@@ -246,8 +223,8 @@ class Bridge:
         turn = self._turns[execution] = Turn(execution, contextvars.copy_context())
         while len(self._turns) > _MOST_TURNS:
             oldest = next(iter(self._turns))
-            for carried in self._turns.pop(oldest).calls.values():
-                carried.task.cancel()
+            for task in self._turns.pop(oldest).underway:
+                task.cancel()
         return turn
 
     async def _end(self, execution: str) -> None:
@@ -257,7 +234,7 @@ class Bridge:
             self._ended.popitem(last=False)
         if turn is None:
             return
-        tasks = [carried.task for carried in turn.calls.values() if not carried.task.done()]
+        tasks = list(turn.underway)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -271,7 +248,7 @@ class Bridge:
     # --- calls ---
 
     async def handle(self, call: Call) -> Any:
-        """Carry a call out, once: another with the same id gets the same result, or the same error.
+        """Carry a call out. A call that is repeated does not come here: `kernel.host_calls` answers it.
 
         What is raised is for the code in the box, and says what that needs to know.
         """
@@ -280,17 +257,14 @@ class Bridge:
         if call.execution in self._ended:
             raise CallRefused(f"{call.name} was called by an execution that has ended")
         turn = self._turns.get(call.execution) or self._begin(call.execution)
-        carried = turn.calls.get(call.id)
-        if carried is None:
-            if call.id in turn.forgotten:
-                raise CallRefused(f"this call of {call.name} was carried out already, and its result is not kept")
-            if len(turn.calls) + len(turn.forgotten) >= _MOST_CALLS:
-                raise CallRefused(f"an execution may make {_MOST_CALLS} calls, and has: do more with each")
-            called = _Called(call, turn)
-            # With the variables of who asked for the execution, not those of who reads the connection.
-            task = asyncio.create_task(self._carry_out(called), name=call.name, context=turn.context.copy())
-            carried = turn.calls[call.id] = _Carried(task)
-        return await carried.result()
+        if turn.calls >= _MOST_CALLS:
+            raise CallRefused(f"an execution may make {_MOST_CALLS} calls, and has: do more with each")
+        turn.calls += 1
+        # With the variables of who asked for the execution, not those of who reads the connection.
+        task = asyncio.create_task(self._carry_out(_Called(call, turn)), name=call.name, context=turn.context.copy())
+        turn.underway.add(task)
+        task.add_done_callback(turn.underway.discard)
+        return await task
 
     async def _carry_out(self, called: _Called) -> Any:
         call = called.call
@@ -311,7 +285,6 @@ class Bridge:
             told = _text_of(raised)
             raise raised from None
         finally:
-            self._remember(called)
             traced.ended(status, usage=called.usage, told=told)
             await self._note(called, status, result, told, self._clock() - began)
 
@@ -321,7 +294,7 @@ class Bridge:
         if call.name == SUBMIT:
             values = check(self._fields, call.kwargs, call.args)
             called.turn.submitted = values
-            return Submission(_sendable(SUBMIT, values, called))
+            return Submission(_sendable(SUBMIT, values))
         function = self._functions().get(call.name)
         if function is None:
             raise CallRefused(
@@ -334,7 +307,7 @@ class Bridge:
             result = await self._within(seconds, call.name, lambda _: tool.call(bound, self._threads))
         else:
             result = await tool.call(bound, self._threads)  # which look after their time themselves
-        return _sendable(call.name, result, called)
+        return _sendable(call.name, result)
 
     async def _within(self, seconds: float, what: str, work: Callable[[float], Awaitable[Any]]) -> Any:
         limit = self.budget.time_for(seconds)
@@ -347,22 +320,6 @@ class Bridge:
                 raise TimeoutError(f"{what}: {str(error) or 'it took too long'}") from None
             self.budget.check_time()
             raise TimeoutError(f"{what} took longer than {limit:g} s") from None
-
-    def _remember(self, called: _Called) -> None:
-        """Keep so many results, and no more bytes of them than that."""
-        turn = called.turn
-        if (mine := turn.calls.get(called.call.id)) is not None:
-            turn.kept += mine.size
-        done = [id for id, each in turn.calls.items() if each.task.done()] if self._is_full(turn) else []
-        for id in done:
-            if not self._is_full(turn):
-                break
-            turn.kept -= turn.calls.pop(id).size
-            turn.forgotten.add(id)
-
-    @staticmethod
-    def _is_full(turn: Turn) -> bool:
-        return len(turn.calls) > _REMEMBERED or turn.kept > _REMEMBERED_BYTES
 
     async def _note(self, called: _Called, status: str, result: Any, told: str, seconds: float) -> None:
         if self.record is None:
@@ -536,7 +493,7 @@ def _check_bounds(args: Any, kwargs: Any) -> None:
         level = below
 
 
-def _sendable(name: str, result: Any, called: _Called) -> Any:
+def _sendable(name: str, result: Any) -> Any:
     """The result, which has a form that travels. Raises `CallFailed` for what has none, or is too large."""
     try:
         size = len(value_codec.dump(result))
@@ -546,8 +503,6 @@ def _sendable(name: str, result: Any, called: _Called) -> Any:
         raise CallFailed(
             f"{name} gave {size} bytes, and at most {_LARGEST_RESULT} can be sent to a box", hint="ask for less"
         )
-    if (carried := called.turn.calls.get(called.call.id)) is not None:
-        carried.size = size
     return result
 
 
@@ -599,8 +554,3 @@ def built_in_of(error: Exception) -> type[Exception] | None:
         return None
     found = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
     return found if issubclass(found, Exception) and found is not Exception else None
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # who waited has it; and where nobody did any more, nobody misses it

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import functools
 import importlib.util
-import json
 import secrets
 import signal
 import time
@@ -26,6 +25,7 @@ from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack, pack_
 from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel.execution import Printed, Running, killed, result_of
+from holdfast.interpreter.kernel.host_calls import MOST_AT_ONCE, Answer, HostCalls, refusal
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution, Saved
 from holdfast.time_limit import time_limit
 
@@ -41,10 +41,6 @@ _LONGEST_MESSAGE: Final = 32_000
 _RETRY_SECONDS: Final = 0.05
 _LARGE: Final = 1 << 18
 """Bytes of a body that is written piece by piece."""
-_MOST_CALLS: Final = 256
-"""Calls of one context that are carried out at once."""
-_MOST_ANSWERED: Final = 64 << 20
-"""Bytes of answers that are kept for calls that come again."""
 _KILLED: Final = 128 + signal.SIGKILL.value
 
 
@@ -77,16 +73,14 @@ class Context:
         """Held while a message is written: a large one takes several goes, and no other may come in between."""
         self._running: Running | None = None
         self._waiting: dict[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]] = {}
-        self._calls: dict[str, asyncio.Task[None]] = {}
-        self._answered: dict[str, bytes] = {}
-        """Answers that were sent: a call that comes again, after a broken connection, gets the same."""
+        self._calls = HostCalls(self._send)
         self._along: list[bytes] = []
         """Messages that go with the next one: nobody waits for them."""
         self._tools: tuple[ToolName, ...] = ()
         self._expected: dict[str, Running] = {}
         """Executions of an earlier process that somebody is going to `resume`."""
-        self._held: list[tuple[Mapping[str, Any], bytes]] = []
-        """Their calls."""
+        self._held: dict[str, tuple[Mapping[str, Any], bytes]] = {}
+        """Their calls, by id."""
         self._found_running = ""
         self._closed = False
         self._lost: KernelLost | None = None
@@ -147,15 +141,9 @@ class Context:
         """Let go of it: it lives on. What it runs goes on, and what comes of that waits for the next connection."""
         self._closed = True
         self.kernels.forget(self)
-        await self._drop_calls()
+        await self._calls.drop()
         await self._hang_up()
         self._fail(KernelUnreachable(f"context {self.id} was let go of"))
-
-    async def _drop_calls(self) -> None:
-        tasks = list(self._calls.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, KernelLost):
@@ -245,14 +233,7 @@ class Context:
         elif kind == "call":
             self._take_call(document, body)
         elif kind == "cancel":
-            task = self._calls.get(document["id"])
-            if task is not None:
-                task.cancel()
-
-    def _later(self, document: dict[str, Any], body: bytes = b"") -> None:
-        """Send without waiting. One that is lost with its connection is asked for again."""
-        task = asyncio.create_task(self._send(document, body))
-        task.add_done_callback(_take_note)
+            self._calls.cancel(document["id"])
 
     def _unconnected(self) -> KernelUnreachable:
         return KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
@@ -280,57 +261,43 @@ class Context:
 
     def _take_call(self, document: Mapping[str, Any], body: bytes) -> None:
         id = str(document["id"])
-        if id in self._calls:
-            return
         if self._expected_of(document) is not None:
-            if all(each["id"] != id for each, _ in self._held) and len(self._held) < _MOST_CALLS:
-                self._held.append((document, body))
-            return
-        if (answer := self._answered.get(id)) is not None:
-            self._later({"t": "answer", "call": id, **json.loads(answer[: answer.index(b"\n")])},
-                        answer[answer.index(b"\n") + 1 :])  # fmt: skip
+            if len(self._held) < MOST_AT_ONCE:
+                self._held.setdefault(id, (document, body))
             return
         running = self._running
         if running is not None and document["e"] != running.id:
             running = None
-        self._calls[id] = asyncio.create_task(self._carry_out(id, document, body, running), name=f"call {id}")
+        self._calls.take(id, lambda: self._carry_out(id, document, body, running))
 
-    async def _carry_out(self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None) -> None:
+    async def _carry_out(self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None) -> Answer:
         if running is not None:
             running.call_began(time.monotonic())
         try:
-            answer, content = await self._answer_of(id, document, body, running)
-            self._answered[id] = json.dumps(answer).encode() + b"\n" + content
-            while len(self._answered) > _MOST_CALLS or sum(map(len, self._answered.values())) > _MOST_ANSWERED:
-                del self._answered[next(iter(self._answered))]
+            return await self._answer_of(id, document, body, running)
         finally:
-            self._calls.pop(id, None)
             if running is not None:
                 running.call_ended(time.monotonic())
-        with contextlib.suppress(KernelUnreachable):  # asked again on the next connection
-            await self._send({"t": "answer", "call": id, **answer}, content)
 
-    async def _answer_of(
-        self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None
-    ) -> tuple[dict[str, Any], bytes]:
+    async def _answer_of(self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None) -> Answer:
         try:
             name = str(document["name"])
             if running is None:
                 raise PermissionError(f"{name} was called by an execution that does not run")
-            if len(self._calls) > _MOST_CALLS:
-                raise RuntimeError(f"more than {_MOST_CALLS} calls at once")
+            if self._calls.underway > MOST_AT_ONCE:
+                raise RuntimeError(f"more than {MOST_AT_ONCE} calls at once")
             if self.handler is None or name not in {each.name for each in self._tools}:
                 raise LookupError(f"the host has no {name}")
             given = value_codec.load(body)
             result = await self.handler(Call(id, name, tuple(given["args"]), given["kwargs"], running.id))
             submitted = isinstance(result, Submission)
-            return {"ok": True, "submitted": submitted}, value_codec.dump(result.values if submitted else result)
+            content = value_codec.dump(result.values if submitted else result)
+            return Answer({"ok": True, "submitted": submitted}, content)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # whatever a tool raises is for the code that called it
             kind = type(error).__name__
-            refusal = {"ok": False, "kind": kind, "message": str(error)[:_LONGEST_MESSAGE] or kind}
-            return refusal, _arguments_of(error)
+            return refusal(kind, str(error)[:_LONGEST_MESSAGE] or kind, _arguments_of(error))
 
     async def define(self, tools: Sequence[ToolName]) -> None:
         """The functions of the host's that code here can call. Told to the context where they have changed."""
@@ -404,9 +371,7 @@ class Context:
                     self._waiting.pop(defining[0], None)
                     _let_go_of(defining[1])
                 self._running = None
-                # Nobody waits for the answers any more, or asks for them again.
-                await self._drop_calls()
-                self._answered.clear()
+                await self._calls.end()
         return result_of(running, document, content, time.monotonic())
 
     def expect(self, begun: Sequence[str]) -> None:
@@ -442,8 +407,8 @@ class Context:
                 return None
             running.limit, running.on_output = limit, on_output
             self._running, self._tools = running, tuple(tools)
-            held, self._held = self._held, []
-            for document, body in held:
+            held, self._held = self._held, {}
+            for document, body in held.values():
                 self._take_call(document, body)
             try:
                 document, content = await self._watch(running, timeout)
@@ -451,8 +416,7 @@ class Context:
             finally:
                 self._waiting.pop(id, None)
                 self._running = None
-                await self._drop_calls()
-                self._answered.clear()
+                await self._calls.end()
         done = result_of(running, document, content, time.monotonic())
         took = document.get("seconds")
         return replace(done, seconds=took, compute_seconds=took) if isinstance(took, float) else done
@@ -538,7 +502,7 @@ class Context:
         await self._hang_up()
         self._fail(KernelLost(f"context {self.id} was started anew"))
         self._closed, self._lost = False, None
-        self._answered.clear()
+        self._calls.forget()
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             try:
