@@ -8,6 +8,7 @@ from typing import Final
 
 from holdfast.boxes import guest_archive
 from holdfast.boxes.guest_archive import stdin_of
+from holdfast.guest.runner.harness_modules import driver_module, reader_module
 
 __all__ = ["boot_argv", "pack", "stdin_of"]
 
@@ -31,7 +32,7 @@ def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> byt
     reader that is none of ours, say `holdfast.harnesses.mine.reader`."""
     wanted = [_RUNNER]
     for name in harnesses:
-        wanted.append(f"holdfast.harnesses.{name}.reader")
-        if guest_archive.find_source(driver := f"holdfast.harnesses.{name}.driver") is not None:
-            wanted.append(driver)
+        wanted.append(reader_module(name))
+        if guest_archive.find_source(driver_module(name)) is not None:
+            wanted.append(driver_module(name))
     return guest_archive.pack(wanted, more)

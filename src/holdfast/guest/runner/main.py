@@ -9,6 +9,7 @@ import sys
 from holdfast.guest import process_tree
 from holdfast.guest.runner.config import parse
 from holdfast.guest.runner.event_loop import Loop
+from holdfast.guest.runner.harness_modules import driver_module, reader_module
 from holdfast.guest.runner.run import BROKEN, Run
 
 _DRIVER = (
@@ -35,7 +36,7 @@ def main(program: int, configuration: bytes) -> None:
     run = Run(config, loop, reader)
     argv, given = config.argv, None
     if config.driver is not None:
-        module = "holdfast.harnesses.%s.driver" % config.driver
+        module = driver_module(config.driver)
         argv, given = [*interpreter(), "-I", "-S", "-c", _DRIVER % module, module, *config.argv], program
     try:
         run.start(argv, given)
@@ -50,7 +51,7 @@ def main(program: int, configuration: bytes) -> None:
 def _reader(name: str):  # type: ignore[no-untyped-def]
     import importlib
 
-    return importlib.import_module("holdfast.harnesses.%s.reader" % name).Reader()
+    return importlib.import_module(reader_module(name)).Reader()
 
 
 def interpreter() -> list[str]:
