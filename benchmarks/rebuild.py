@@ -23,10 +23,10 @@ from holdfast.runs.launch import rebuild
 from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
-from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 
 _BATCH: Final = 1000

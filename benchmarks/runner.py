@@ -26,7 +26,7 @@ from tests.guest.runner_door import RunnerDoor
 from tests.harnesses import scripted_reader
 
 from holdfast.harnesses import runner_archive
-from holdfast.threads.messages import Request, Response
+from holdfast.threads.protocol.messages import Request, Response
 
 _AGENT: Final = """
 import json, os, sys, time

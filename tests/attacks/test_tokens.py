@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from tests.attacks.conftest import Outside
-from tests.threads.test_authority import PAYLOADS
+from tests.threads.access.test_authority import PAYLOADS
 
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.access import Access, RunScope
-from holdfast.threads.authority import MAY_WRITE, Writer
+from holdfast.threads.access.authority import MAY_WRITE, Writer
+from holdfast.threads.access.credentials import Access, RunScope
 
 FORGED_RUN: list[dict[str, Any]] = [
     {

@@ -24,7 +24,7 @@ from holdfast.client import (
 from holdfast.client.connection import encode_json
 from holdfast.client.thread import batches
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.framing import MOST_BYTES, MOST_MESSAGES
+from holdfast.threads.protocol.framing import MOST_BYTES, MOST_MESSAGES
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from holdfast.client import NotFound
 from holdfast.client.connection import encode_json
 from holdfast.loop_thread import LoopThread
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.framing import MOST_MESSAGES
+from holdfast.threads.protocol.framing import MOST_MESSAGES
 
 
 @pytest.fixture

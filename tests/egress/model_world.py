@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from holdfast.egress.models import Answered, GatewayLimits, LoopbackUpstream, ModelGateway, Models
 from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel
-from holdfast.threads.access import RunGrant, RunScope
+from holdfast.threads.access.credentials import RunGrant, RunScope
 
 SECRET = b"s" * 32
 KEY = "sk-real-0123456789abcdefghij"

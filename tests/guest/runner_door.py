@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.threads.authority import KEY, Author, Authority, Writer
+from holdfast.threads.access.authority import KEY, Author, Authority, Writer
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StreamError, Unauthorized
 from holdfast.threads.ids import now_ms
-from holdfast.threads.messages import JSON_TYPE, Request, Response, error_response
-from holdfast.threads.seals import Seals
+from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, error_response
+from holdfast.threads.protocol.surface import PREFIX, StreamSurface, stream_path
 from holdfast.threads.streams import AppendRequest, Producer
-from holdfast.threads.surface import PREFIX, StreamSurface, stream_path
 from holdfast.time_limit import time_limit
 
 _PATIENCE: Final = 30.0

@@ -13,7 +13,7 @@ from tests.guest.runner_door import RunnerDoor
 from tests.guest.running import alive, appears, start
 from tests.providers.stream.test_guest import pythons
 
-from holdfast.threads.messages import Request, Response
+from holdfast.threads.protocol.messages import Request, Response
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from tests.disks import SmallDisk
 from tests.guest.runner_door import RunnerDoor
 from tests.guest.running import appears, start
 
-from holdfast.threads.messages import Request, Response
+from holdfast.threads.protocol.messages import Request, Response
 
 pytestmark = pytest.mark.anyio
 

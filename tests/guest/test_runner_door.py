@@ -23,12 +23,12 @@ from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.outside import Nowhere
-from holdfast.threads.access import Access, RunScope
-from holdfast.threads.authority import Authority
+from holdfast.threads.access.authority import Authority
+from holdfast.threads.access.credentials import Access, RunScope
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.seals import Seals
+from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig
-from holdfast.threads.surface import StreamSurface
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 20.0

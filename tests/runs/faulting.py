@@ -31,7 +31,7 @@ from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.gates import Gate, Point
 from holdfast.testing.model.steps import FOR_EVER, Bash, Step
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.access import Access, ApiKey, RunScope
+from holdfast.threads.access.credentials import Access, ApiKey, RunScope
 from holdfast.threads.run_events import end_id
 
 PATIENCE: Final = 90.0

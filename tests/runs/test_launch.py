@@ -16,7 +16,7 @@ from holdfast.harnesses.errors import CannotInstall, UnknownAgent
 from holdfast.runs.errors import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.runs.reconcile_rules import Thresholds
 from holdfast.runs.request import Options, Prompt
-from holdfast.threads.access import RunScope
+from holdfast.threads.access.credentials import RunScope
 from holdfast.threads.errors import StaleEpoch
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import RunStatus, Stage

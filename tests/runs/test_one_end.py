@@ -24,12 +24,12 @@ from holdfast.runs.service import Runs
 from holdfast.runs.workspace_store import Workspaces
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch, StreamConflict
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, CancelKind, RunStatus, ThreadRuns, runner_started
-from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.streams import Producer
 

@@ -18,8 +18,8 @@ from holdfast.runs.reconcile_rules import (
     Thresholds,
     decide,
 )
+from holdfast.threads.access.seals import Origin
 from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
-from holdfast.threads.seals import Origin
 
 LIMITS = Thresholds()
 RUN = Run("r-1", 2, "pi", "m/x", "local", 0, Origin.HERE, box="b-1", process="p-1", stage=Stage.EVENT)

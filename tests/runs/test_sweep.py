@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from holdfast.runs.sweep import DueThreads, News, news_in
-from holdfast.threads.framing import frame
+from holdfast.threads.protocol.framing import frame
 
 END = {"type": "signal.run.finished", "run": "r-1", "status": "completed"}
 QUEUED = {"type": "chat", "role": "user", "text": "and this", "queued": True}

@@ -36,12 +36,12 @@ from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
-from holdfast.threads.access import Access
+from holdfast.threads.access.credentials import Access
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StoreUnavailable
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, Run
-from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.streams import Producer
 

@@ -20,7 +20,7 @@ from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.port_relay import PortRelay
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Carrier, Previews
-from holdfast.threads.access import Access
+from holdfast.threads.access.credentials import Access
 
 pytestmark = pytest.mark.anyio
 

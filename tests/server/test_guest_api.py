@@ -14,7 +14,7 @@ import orjson
 import pytest
 import uvloop
 from tests.stores import open_records
-from tests.threads.test_authority import END, PAYLOADS
+from tests.threads.access.test_authority import END, PAYLOADS
 
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.egress import EgressProxy
@@ -22,12 +22,12 @@ from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.outside import Nowhere
-from holdfast.threads.access import Access, RunGrant, RunScope, Scope
-from holdfast.threads.authority import Authority, EntryKind
+from holdfast.threads.access.authority import Authority, EntryKind
+from holdfast.threads.access.credentials import Access, RunGrant, RunScope, Scope
+from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.errors import StreamConflict
-from holdfast.threads.seals import Origin, Seals
+from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.streams import StreamConfig
-from holdfast.threads.surface import StreamSurface
 
 pytestmark = pytest.mark.anyio
 

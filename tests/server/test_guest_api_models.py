@@ -18,7 +18,7 @@ from tests.testing.test_model import PATHS, body_of, events_of, every_api, strea
 from holdfast.egress.models import LoopbackUpstream, ModelGateway
 from holdfast.model_apis import Api
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Step, held, text
-from holdfast.threads.access import RunScope
+from holdfast.threads.access.credentials import RunScope
 
 pytestmark = pytest.mark.anyio
 

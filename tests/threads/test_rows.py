@@ -15,11 +15,11 @@ import pytest
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import projection, selection, service
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed_entries, type_matches
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, format_cursor, parse_cursor
-from holdfast.threads.seals import Seals
 from holdfast.threads.selection import Selected, Selection
 from holdfast.threads.service import EntryPage, Threads
 from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import run_events
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RunFilter, ThreadRow, ThreadStatus, fold
 from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
-from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.streams import AppendRequest
 

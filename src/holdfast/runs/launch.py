@@ -38,7 +38,7 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
 from holdfast.runs.transcript import SessionTranscript
 from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
-from holdfast.threads.access import Access, RunScope
+from holdfast.threads.access.credentials import Access, RunScope
 from holdfast.threads.entries import Entry
 from holdfast.threads.run_events import (
     DELTA,

@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StaleEpoch, StoreUnavailable
-from holdfast.threads.framing import as_array, parse_json, split_messages
 from holdfast.threads.ids import new_entry_id
+from holdfast.threads.protocol.framing import as_array, parse_json, split_messages
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import PRODUCER, ThreadRuns, is_control
-from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Appended, AppendRequest, Producer, Slice
-from holdfast.threads.surface import THREADS
 
 _TRIES: Final = 20
 _READ_BYTES: Final = 1024 * 1024

@@ -32,11 +32,11 @@ from holdfast.runs.workspace_diff import Changes, Compared, compare
 from holdfast.runs.workspace_store import Workspaces
 from holdfast.threads.errors import StreamConflict
 from holdfast.threads.projection import Projection
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RunFilter, RunRow
 from holdfast.threads.run_events import MAX_WAITING, CancelKind, Run, ThreadRuns
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
-from holdfast.threads.surface import THREADS
 from holdfast.time_limit import time_limit
 
 _LONGEST_TITLE: Final = 80

@@ -14,12 +14,12 @@ from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconciler import Reconciler
 from holdfast.threads.errors import StreamError, StreamNotFound
-from holdfast.threads.framing import parse_json, split_messages
 from holdfast.threads.projection import Projection
+from holdfast.threads.protocol.framing import parse_json, split_messages
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.run_events import FINISHED
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change
-from holdfast.threads.surface import THREADS
 from holdfast.time_limit import time_limit_at
 
 log = logging.getLogger(__name__)

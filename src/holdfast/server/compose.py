@@ -50,15 +50,15 @@ from holdfast.storage.sqlite.schema import CannotOpen
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
-from holdfast.threads.access import Access, derive, new_key
-from holdfast.threads.authority import Authority
+from holdfast.threads.access.authority import Authority
+from holdfast.threads.access.credentials import Access, derive, new_key
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
-from holdfast.threads.seals import Seals
+from holdfast.threads.protocol.surface import StreamSurface
+from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.service import Threads
 from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
-from holdfast.threads.surface import StreamSurface
-from holdfast.threads.tails import Tails
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.local_server import DEFAULT_PORT
-from holdfast.threads.framing import MOST_BYTES
+from holdfast.threads.protocol.framing import MOST_BYTES
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is made before somebody asks for its like a second time."""

@@ -16,9 +16,9 @@ from holdfast.interpreter.errors import CompletionFailed, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamConflict, StreamError, StreamNotFound
-from holdfast.threads.framing import SEPARATOR
+from holdfast.threads.protocol.framing import SEPARATOR
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.streams import AppendRequest, Keyed
-from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes

@@ -38,13 +38,13 @@ from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.interpreter.validation import Restore
 from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
+from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import StreamNotFound
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, ThreadRow
-from holdfast.threads.seals import Origin, Seals
 from holdfast.threads.streams import AppendRequest
-from holdfast.threads.surface import THREADS
 
 if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.storage.sqlite.boxes import SqliteBoxes
-    from holdfast.threads.access import Access
+    from holdfast.threads.access.credentials import Access
+    from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
-    from holdfast.threads.seals import Seals
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 

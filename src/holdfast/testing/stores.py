@@ -26,7 +26,7 @@ from holdfast.threads.errors import (
     StreamGone,
     StreamNotFound,
 )
-from holdfast.threads.framing import SEPARATOR, frame_json
+from holdfast.threads.protocol.framing import SEPARATOR, frame_json
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Appended, AppendRequest, Change, ForkPoint, Keyed, Producer, StreamConfig
 

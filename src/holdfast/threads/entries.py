@@ -11,8 +11,8 @@ import orjson
 
 from holdfast.api.entries import Entry as Entry
 from holdfast.threads.errors import InvalidEntry
-from holdfast.threads.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.ids import new_entry_id
+from holdfast.threads.protocol.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.streams import Keyed
 
 _FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})

@@ -8,6 +8,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.errors import (
     StoreFull,
     StoreUnavailable,
@@ -16,12 +17,11 @@ from holdfast.threads.errors import (
     StreamGone,
     StreamNotFound,
 )
-from holdfast.threads.framing import as_array, parse_json
+from holdfast.threads.protocol.framing import as_array, parse_json
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
-from holdfast.threads.seals import Seals
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change
-from holdfast.threads.surface import THREADS
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.threads import ThreadStatus as ThreadStatus
+from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.errors import InvalidRequest
 from holdfast.threads.run_events import Run, RunStatus, ThreadRuns, concerns_runs, fold_run, is_control
-from holdfast.threads.seals import Origin, Seals
 
 _PREVIEW: Final = 200
 

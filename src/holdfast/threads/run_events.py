@@ -12,7 +12,7 @@ from typing import Any, Final
 from holdfast.api.run_info import CancelKind as CancelKind
 from holdfast.api.run_info import RunStatus as RunStatus
 from holdfast.api.run_info import Stage as Stage
-from holdfast.threads.seals import Origin
+from holdfast.threads.access.seals import Origin
 
 PRODUCER: Final = "run"
 """The idempotent producer that every run of a thread writes as, each with an epoch of its own."""

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from holdfast.threads.entries import type_matches
-from holdfast.threads.framing import as_array, parse_json, split_messages
+from holdfast.threads.protocol.framing import as_array, parse_json, split_messages
 from holdfast.threads.run_events import DELTA, FINISHED, STARTED
 
 _ESCAPE: Final = b"\\u"

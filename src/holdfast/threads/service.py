@@ -10,13 +10,13 @@ from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.projection import Projection
+from holdfast.threads.protocol.slices import Slices
+from holdfast.threads.protocol.surface import THREADS, stream_path
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
 from holdfast.threads.run_events import DELTA
 from holdfast.threads.selection import Selection, Unfinished
-from holdfast.threads.slices import Slices
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
-from holdfast.threads.surface import THREADS, stream_path
 
 _READ_BYTES: Final = 128 * 1024
 """What is searched in one turn of the event loop, by all who search."""

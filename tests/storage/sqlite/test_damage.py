@@ -13,10 +13,10 @@ from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.journal import decode
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.stores import read_all
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.errors import StreamDamaged
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter
-from holdfast.threads.seals import Seals
 from holdfast.threads.service import Threads
 from holdfast.threads.streams import AppendRequest, Keyed, StreamConfig
 

@@ -18,7 +18,7 @@ from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.errors import StreamError
-from holdfast.threads.framing import as_array, frame_json
+from holdfast.threads.protocol.framing import as_array, frame_json
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.subscriptions import Limits, SubscriptionRoutes, SubscriptionService
 from holdfast.threads.subscriptions.records import Link, Subscription

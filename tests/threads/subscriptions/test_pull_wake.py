@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.threads.errors import StoreFull
-from holdfast.threads.offsets import format_offset_text
+from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.subscriptions.records import Phase
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.threads.offsets import format_offset_text
+from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.subscriptions import rules
 from holdfast.threads.subscriptions.errors import (
     AlreadyClaimed,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from tests.threads.subscriptions.webhooks import Answer, WebhookReceiver
 
-from holdfast.threads.offsets import format_offset_text
+from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.subscriptions import verify_signature
 from holdfast.threads.subscriptions.records import Phase
 

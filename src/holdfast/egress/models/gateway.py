@@ -40,7 +40,7 @@ _TROUBLES: Final = ("unreachable", "silent", "broken", "redirect")
 
 
 class Grant(Protocol):
-    """What the token of a run allows: `threads.access.RunGrant` is one."""
+    """What the token of a run allows: `threads.access.credentials.RunGrant` is one."""
 
     @property
     def run(self) -> str: ...

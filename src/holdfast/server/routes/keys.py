@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from holdfast.api.keys import CreatedKey, Key, KeyList, NewKey, Token
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
-from holdfast.threads.access import ApiKey, IssuedToken
+from holdfast.threads.access.credentials import ApiKey, IssuedToken
 from holdfast.threads.errors import StreamNotFound
 
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)

@@ -20,7 +20,7 @@ from holdfast.server.routes.box_schemas import NetworkModel, PathText, ProviderN
 from holdfast.server.routes.run_info import run_info
 from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Caller, Use, UseRuns
-from holdfast.threads.access import Scope
+from holdfast.threads.access.credentials import Scope
 from holdfast.threads.errors import Forbidden
 from holdfast.threads.rows import RunFilter
 from holdfast.threads.run_events import RunStatus

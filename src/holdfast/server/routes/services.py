@@ -27,7 +27,7 @@ from holdfast.server.parts import FindAgent
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
-from holdfast.threads.access import Access, Grant
+from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:

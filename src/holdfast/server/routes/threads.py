@@ -24,10 +24,10 @@ from holdfast.api.threads import (
 from holdfast.server.routes.keys import token_of
 from holdfast.server.routes.run_info import run_info
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Caller, Use, answer
-from holdfast.threads.access import Scope
-from holdfast.threads.offsets import format_offset_text
+from holdfast.threads.access.credentials import Scope
+from holdfast.threads.protocol.offsets import format_offset_text
+from holdfast.threads.protocol.surface import PREFIX, THREADS, start_of
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
-from holdfast.threads.surface import PREFIX, THREADS, start_of
 
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
 

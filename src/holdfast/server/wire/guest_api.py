@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from holdfast.server.wire.streams import bearer
-from holdfast.threads.access import Access, RunGrant, RunScope
-from holdfast.threads.authority import Author, Writer
+from holdfast.threads.access.authority import Author, Writer
+from holdfast.threads.access.credentials import Access, RunGrant, RunScope
 from holdfast.threads.errors import (
     BodyTooLarge,
     Forbidden,
@@ -31,8 +31,8 @@ from holdfast.threads.errors import (
     StreamNotFound,
     method_not_allowed,
 )
-from holdfast.threads.messages import JSON_TYPE, Request, Response, error_body, error_response
-from holdfast.threads.surface import THREADS, StreamSurface, stream_path
+from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, error_body, error_response
+from holdfast.threads.protocol.surface import THREADS, StreamSurface, stream_path
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.repeated_head import RepeatedHead
 from holdfast.server.wire.streams import StreamService
 from holdfast.threads.errors import BodyTooLarge, StreamError
-from holdfast.threads.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
+from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
+from holdfast.threads.protocol.surface import PREFIX, parse_query
 from holdfast.threads.streams import Appended
 from holdfast.threads.subscriptions import is_control
-from holdfast.threads.surface import PREFIX, parse_query
 
 _PREFIX: Final = PREFIX.encode()
 _BOXES: Final = b"/v1/boxes/"

@@ -17,7 +17,7 @@ from holdfast.boxes.errors import DISK_HINT
 from holdfast.server import logs
 from holdfast.server.metrics import Metrics
 from holdfast.server.wire.origins import OriginPolicy
-from holdfast.threads.messages import error_body
+from holdfast.threads.protocol.messages import error_body
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.port_response import Answer, CutShort, Head
 from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Ports, Visit, for_the_client
-from holdfast.threads.messages import error_body
+from holdfast.threads.protocol.messages import error_body
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

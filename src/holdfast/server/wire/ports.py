@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.server.wire.box_hosts import PortTarget, find_target
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
-from holdfast.threads.access import KEY_PREFIX, Access
+from holdfast.threads.access.credentials import KEY_PREFIX, Access
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
 
 Header = tuple[bytes, bytes]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from holdfast.threads.messages import Request
+from holdfast.threads.protocol.messages import Request
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)(?=[ \t]*\r\n)", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"

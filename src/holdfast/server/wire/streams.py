@@ -10,16 +10,16 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from holdfast.server.wire.origins import OriginPolicy
-from holdfast.threads.access import Access, Grant
+from holdfast.threads.access.authority import KEY, TOKEN, Author
+from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.authority import KEY, TOKEN, Author
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
-from holdfast.threads.framing import WHOLE_BYTES
-from holdfast.threads.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
+from holdfast.threads.protocol.framing import WHOLE_BYTES
+from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
+from holdfast.threads.protocol.surface import StreamSurface, stream_path
+from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.streams import Appended
 from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
-from holdfast.threads.surface import StreamSurface, stream_path
-from holdfast.threads.tails import Tails
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.threads.access import ApiKey
+from holdfast.threads.access.credentials import ApiKey
 
 _COLUMNS = "id, name, created_at, revoked_at"
 

@@ -10,9 +10,9 @@ import orjson
 
 from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.store import SqliteStreams
+from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow, ThreadStatus
 from holdfast.threads.run_events import Run, ThreadRuns
-from holdfast.threads.surface import THREADS
 
 log = logging.getLogger(__name__)
 

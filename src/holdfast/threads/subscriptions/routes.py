@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from holdfast.threads.errors import StreamError
-from holdfast.threads.messages import JSON_TYPE, Response
+from holdfast.threads.protocol.messages import JSON_TYPE, Response
 from holdfast.threads.subscriptions import schemas
 from holdfast.threads.subscriptions.errors import (
     InvalidSubscription,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.offsets import parse_offset
+from holdfast.threads.protocol.offsets import parse_offset
 from holdfast.threads.subscriptions.errors import (
     AlreadyClaimed,
     Fenced,

@@ -9,8 +9,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.framing import parse_json
-from holdfast.threads.offsets import BEGINNING, format_offset_text
+from holdfast.threads.protocol.framing import parse_json
+from holdfast.threads.protocol.offsets import BEGINNING, format_offset_text
+from holdfast.threads.protocol.surface import THREADS, stream_path
 from holdfast.threads.streams import MAX_SAFE_INTEGER
 from holdfast.threads.subscriptions.errors import InvalidSubscription
 from holdfast.threads.subscriptions.glob import Glob
@@ -25,7 +26,6 @@ from holdfast.threads.subscriptions.records import (
     WakeReport,
 )
 from holdfast.threads.subscriptions.rules import is_pending
-from holdfast.threads.surface import THREADS, stream_path
 
 DEFAULT_LEASE_MS: Final = 30_000
 MIN_LEASE_MS: Final = 1_000

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import orjson
 
 from holdfast.threads.errors import StoreUnavailable, StreamError, StreamGone, StreamNotFound
-from holdfast.threads.framing import SEPARATOR
+from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, Change, Keyed, is_json
 from holdfast.threads.subscriptions import rules, schemas

@@ -11,7 +11,7 @@ import orjson
 from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling
 from holdfast.storage.sqlite.streams.unfiled import Unfiled
-from holdfast.threads.rules import deadline_of
+from holdfast.threads.protocol.rules import deadline_of
 from holdfast.threads.store import Watcher
 from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
 

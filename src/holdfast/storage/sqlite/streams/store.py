@@ -38,9 +38,9 @@ from holdfast.threads.errors import (
     StreamGone,
     StreamNotFound,
 )
-from holdfast.threads.framing import skip_messages
 from holdfast.threads.ids import now_ms
-from holdfast.threads.rules import Duplicate, ExistingStream, check_same, decide_append
+from holdfast.threads.protocol.framing import skip_messages
+from holdfast.threads.protocol.rules import Duplicate, ExistingStream, check_same, decide_append
 from holdfast.threads.store import Created, Watcher
 from holdfast.threads.streams import (
     Appended,

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.api.limits import RESERVED_ENTRY_IDS
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Admit, Entry, keyed, keyed_entries, keyed_slices
 from holdfast.threads.errors import Forbidden, InvalidEntry
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, RunStatus, end_id
-from holdfast.threads.seals import Seals
 from holdfast.threads.streams import Keyed
 
 

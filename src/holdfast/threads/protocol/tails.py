@@ -11,15 +11,15 @@ import base64
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.threads.cursor import next_cursor
 from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.framing import as_array
 from holdfast.threads.ids import now_ms
-from holdfast.threads.messages import Channel, Headers, Request, Response
-from holdfast.threads.offsets import NOW, format_offset
+from holdfast.threads.protocol.cursor import next_cursor
+from holdfast.threads.protocol.framing import as_array
+from holdfast.threads.protocol.messages import Channel, Headers, Request, Response
+from holdfast.threads.protocol.offsets import NOW, format_offset
+from holdfast.threads.protocol.surface import parse_query, start_of
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change, Slice, is_json, normalize_content_type
-from holdfast.threads.surface import parse_query, start_of
 from holdfast.time_limit import time_limit
 
 _READ_LIMIT: Final = 256 * 1024

@@ -15,16 +15,16 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
+from holdfast.threads.access.authority import Author, Authority, check_producer
 from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.authority import Author, Authority, check_producer
-from holdfast.threads.cursor import next_cursor
 from holdfast.threads.errors import InvalidRequest, StreamGone, method_not_allowed
-from holdfast.threads.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
 from holdfast.threads.ids import now_ms
-from holdfast.threads.lines import Lines
-from holdfast.threads.messages import Headers, Request, Response, Rest
-from holdfast.threads.offsets import BEGINNING, NOW, format_offset, parse_offset
-from holdfast.threads.slices import Slices
+from holdfast.threads.protocol.cursor import next_cursor
+from holdfast.threads.protocol.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
+from holdfast.threads.protocol.lines import Lines
+from holdfast.threads.protocol.messages import Headers, Request, Response, Rest
+from holdfast.threads.protocol.offsets import BEGINNING, NOW, format_offset, parse_offset
+from holdfast.threads.protocol.slices import Slices
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import (
     MAX_SAFE_INTEGER,

@@ -11,7 +11,7 @@ import pytest
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.clock import ManualClock
-from holdfast.threads.access import Access, Grant, Scope, derive
+from holdfast.threads.access.credentials import Access, Grant, Scope, derive
 from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.threads.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.threads.ids import new_id, now_ms
-from holdfast.threads.surface import THREADS
+from holdfast.threads.protocol.surface import THREADS
 
 KEY_PREFIX: Final = "hf_"
 _LINK_PREFIX: Final = "hfl_"

@@ -12,14 +12,14 @@ import pytest
 
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.server import ServerProcess
-from holdfast.threads import framing
-from holdfast.threads.authority import KEY, Authority
+from holdfast.threads.access.authority import KEY, Authority
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.errors import InvalidEntry
-from holdfast.threads.framing import MOST_MESSAGES, SLICE_MESSAGES, WHOLE_BYTES
-from holdfast.threads.messages import Request
-from holdfast.threads.seals import Seals
-from holdfast.threads.slices import Slices
-from holdfast.threads.surface import StreamSurface
+from holdfast.threads.protocol import framing
+from holdfast.threads.protocol.framing import MOST_MESSAGES, SLICE_MESSAGES, WHOLE_BYTES
+from holdfast.threads.protocol.messages import Request
+from holdfast.threads.protocol.slices import Slices
+from holdfast.threads.protocol.surface import StreamSurface
 
 JSON = {b"content-type": b"application/json"}
 THREAD = "threads/t-many"

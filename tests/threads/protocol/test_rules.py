@@ -16,7 +16,15 @@ from holdfast.threads.errors import (
     StreamConflict,
     StreamError,
 )
-from holdfast.threads.rules import ACCEPT, Accept, Duplicate, ExistingStream, check_same, deadline_of, decide_append
+from holdfast.threads.protocol.rules import (
+    ACCEPT,
+    Accept,
+    Duplicate,
+    ExistingStream,
+    check_same,
+    deadline_of,
+    decide_append,
+)
 from holdfast.threads.streams import AppendRequest, ForkPoint, Producer, StreamConfig
 
 

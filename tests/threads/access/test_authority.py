@@ -10,10 +10,20 @@ import orjson
 import pytest
 
 from holdfast.harnesses.registry import entry_prefixes
-from holdfast.threads.authority import KEY, MAY_WRITE, TOKEN, Author, Authority, EntryKind, Writer, kind_of, may_append
+from holdfast.threads.access.authority import (
+    KEY,
+    MAY_WRITE,
+    TOKEN,
+    Author,
+    Authority,
+    EntryKind,
+    Writer,
+    kind_of,
+    may_append,
+)
+from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import Forbidden, InvalidEntry
-from holdfast.threads.seals import Origin, Seals
 
 AGENTS = frozenset(entry_prefixes())
 RUNNER = Author(Writer.RUNNER, "r-1", 2, "pi")

@@ -15,7 +15,7 @@ from holdfast.threads.errors import (
     stale_epoch,
     stream_closed,
 )
-from holdfast.threads.offsets import format_offset
+from holdfast.threads.protocol.offsets import format_offset
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig, normalize_content_type
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.threads import framing
 from holdfast.threads.errors import BodyTooLarge, InvalidRequest
-from holdfast.threads.framing import (
+from holdfast.threads.protocol import framing
+from holdfast.threads.protocol.framing import (
     MOST_MESSAGES,
     SLICE_MESSAGES,
     as_array,

@@ -1,0 +1,1 @@
+"""The Durable Streams protocol: rules, framing, and requests and responses over a store."""
