@@ -46,14 +46,6 @@ def test_only_its_user_can_read_a_home(tmp_path: Path) -> None:
             assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
 
 
-def test_the_secret_is_made_once(tmp_path: Path) -> None:
-    with Home(tmp_path) as home:
-        first = home.secret()
-    with Home(tmp_path) as home:
-        assert home.secret() == first
-    assert len(first) == 32
-
-
 def test_a_process_has_its_own_umask_again_after_it(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
@@ -76,7 +68,7 @@ def test_a_note_that_cannot_be_read_says_so(tmp_path: Path) -> None:
 def test_the_note_says_where_the_server_is(tmp_path: Path) -> None:
     running = RunningServer("http://127.0.0.1:1", 1, "0", 2, "hf_x")
     with Home(tmp_path) as home:
-        home.announce(running)
+        home.announce(running, lambda: False)
         assert read_running(tmp_path) == running
 
 
@@ -98,7 +90,7 @@ import os, pathlib
 from holdfast.local_server import RunningServer
 from holdfast.server.home import Home
 home = Home(pathlib.Path({str(home)!r})).__enter__()
-home.announce(RunningServer("http://127.0.0.1:1", os.getpid(), "0", 0, None))
+home.announce(RunningServer("http://127.0.0.1:1", os.getpid(), "0", 0, None), lambda: False)
 told, tell = os.pipe()
 if os.fork() == 0:
     os.write(tell, b".")
@@ -121,7 +113,7 @@ def test_what_listens_where_a_killed_server_did_is_not_taken_for_it(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as listener:
         running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", os.getpid(), "0", 0, "hf_x")
         with Home(tmp_path) as home:
-            home.announce(running)
+            home.announce(running, lambda: False)
             assert find_answering(tmp_path) == running
             note = (tmp_path / "server.json").read_text()
         (tmp_path / "server.json").write_text(note)  # as one that is killed leaves it
@@ -155,7 +147,7 @@ def test_who_comes_second_waits_until_the_server_of_the_first_answers(tmp_path: 
             assert second.is_alive(), "it gave up"
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        first.announce(running)
+        first.announce(running, lambda: False)
         second.join(60)
         assert found == [(running, False)]
 
@@ -188,6 +180,6 @@ def test_a_server_whose_home_was_replaced_leaves_the_note_of_the_next_one(tmp_pa
     first = Home(path).__enter__()
     path.rename(tmp_path / "elsewhere")
     with Home(path) as second:
-        second.announce(running)
+        second.announce(running, lambda: False)
         first.__exit__(None, None, None)
         assert read_running(path) == running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source, git_hosts
 from holdfast.server.egress import Outside, ServerEgress, this_machine
+from holdfast.storage import Storage, open_storage
 from holdfast.testing.outside import Nowhere
 
 pytestmark = pytest.mark.anyio
@@ -32,13 +34,20 @@ class Asked:
             raise self._answer
         return self._answer
 
-    def way_out(self, folder: Path) -> ServerEgress:
-        return ServerEgress(folder / "data.db", Outside(Nowhere(), Nowhere(), self))
+    def way_out(self, storage: Storage, folder: Path) -> ServerEgress:
+        return ServerEgress(storage, folder, Outside(Nowhere(), Nowhere(), self))
 
 
-async def test_nobody_is_asked_before_a_box_has_a_network(tmp_path: Path) -> None:
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[Storage]:
+    storage = await open_storage(tmp_path)
+    yield storage
+    await storage.close()
+
+
+async def test_nobody_is_asked_before_a_box_has_a_network(tmp_path: Path, storage: Storage) -> None:
     asked = Asked()
-    way_out = asked.way_out(tmp_path)
+    way_out = asked.way_out(storage, tmp_path)
     await way_out.open()
     way_out.proxy.admit("b-1", NetworkPolicy(), {})
     await asyncio.sleep(0)
@@ -53,13 +62,13 @@ async def test_nobody_is_asked_before_a_box_has_a_network(tmp_path: Path) -> Non
     await way_out.close()
 
 
-async def test_what_was_found_is_there_at_the_next_start_and_found_anew(tmp_path: Path) -> None:
-    first = Asked().way_out(tmp_path)
+async def test_what_was_found_is_there_at_the_next_start_and_found_anew(tmp_path: Path, storage: Storage) -> None:
+    first = Asked().way_out(storage, tmp_path)
     await first.open()
     await first.defaults()
     await first.close()
     asked = Asked(DefaultList())
-    second = asked.way_out(tmp_path)
+    second = asked.way_out(storage, tmp_path)
     await second.open()
     assert second.proxy.defaults == FOUND
     assert asked.times == 0
@@ -71,17 +80,17 @@ async def test_what_was_found_is_there_at_the_next_start_and_found_anew(tmp_path
 @pytest.mark.parametrize(
     "damaged", ["", "[]", '{"sources": [["no host!", "pip"]], "environment": {}}', '{"sources": 1}']
 )
-async def test_a_list_that_cannot_be_read_is_found_anew(tmp_path: Path, damaged: str) -> None:
+async def test_a_list_that_cannot_be_read_is_found_anew(tmp_path: Path, storage: Storage, damaged: str) -> None:
     (tmp_path / "egress-default.json").write_text(damaged)
-    way_out = Asked().way_out(tmp_path)
+    way_out = Asked().way_out(storage, tmp_path)
     await way_out.open()
     assert way_out.proxy.defaults == git_hosts()
     assert await way_out.defaults() == FOUND
     await way_out.close()
 
 
-async def test_where_nobody_can_say_boxes_reach_git_hosts(tmp_path: Path) -> None:
-    way_out = Asked(OSError("no such program")).way_out(tmp_path)
+async def test_where_nobody_can_say_boxes_reach_git_hosts(tmp_path: Path, storage: Storage) -> None:
+    way_out = Asked(OSError("no such program")).way_out(storage, tmp_path)
     await way_out.open()
     await way_out.ready()
     assert await way_out.defaults() == git_hosts()

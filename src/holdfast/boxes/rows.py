@@ -130,6 +130,9 @@ class BoxRows(Protocol):
 
     async def release(self, tenant: str, name: str, holder: str) -> None: ...
 
+    async def release_all(self) -> None:
+        """Release every lease, whoever holds it. Only for a caller that has the storage to itself."""
+
     async def held(self, tenant: str, prefix: str, now: int) -> set[str]:
         """The names that begin with `prefix` of all leases that have not expired."""
 

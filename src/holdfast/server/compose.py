@@ -45,11 +45,7 @@ from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.streams import StreamService
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
-from holdfast.storage.sqlite.schema import CannotOpen
-from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
-from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.storage import CannotOpen, open_storage
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, derive, new_key
 from holdfast.threads.access.seals import Seals
@@ -223,21 +219,21 @@ async def _serve(
     find_agent: FindAgent,
 ) -> None:
     url = _url(listener, settings.host)
-    secret = home.secret()
     session_key = new_key() if settings.auth else None
     async with contextlib.AsyncExitStack() as stack:
         try:
-            store = await SqliteStreams.open(home.database)
+            storage = await open_storage(home.path)
         except CannotOpen as error:
             raise CannotServe(str(error)) from error
-        stack.push_async_callback(store.close)
-        access = Access(SqliteApiKeys(store), secret, required=settings.auth, session_key=session_key, clock=clocks.now)
+        stack.push_async_callback(storage.close)
+        store, secret = storage.streams, await storage.secrets.root()
+        access = Access(storage.api_keys, secret, required=settings.auth, session_key=session_key, clock=clocks.now)
         seals = Seals(derive(secret, "entries of the server"))
-        projection = Projection(store, SqliteThreadRows(store), seals)
+        projection = Projection(store, storage.thread_rows, seals)
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
             store,
-            subscriptions=SqliteSubscriptions(store),
+            subscriptions=storage.subscriptions,
             public_url=url,
             callback_secret=derive(secret, "subscription callbacks"),
             signing_key=Ed25519PrivateKey.from_private_bytes(derive(secret, "webhook signatures")),
@@ -252,20 +248,18 @@ async def _serve(
         streams = StreamService(
             surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
         )
-        metrics = Metrics(streams.answered, store.statistics, lambda: streams.open_tails)
+        metrics = Metrics(streams.answered, storage.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection, clock=clocks.now)
         # These parts are opened in the background, once the server answers, and their openers are called only then. So
         # the egress, which hands the connections of boxes to the guest API, can name what is made below.
-        egress = Lazy("egress", lambda: open_egress(home.database, make_outside, guest_api))
-        boxes = Lazy(
-            "boxes", lambda: open_boxes(home.database, egress, open_providers, node=home.node(), pool=settings.pool)
-        )
-        models = Lazy("models", lambda: open_models(home.database, derive(secret, "model keys")))
+        egress = Lazy("egress", lambda: open_egress(storage, home.path, make_outside, guest_api))
+        boxes = Lazy("boxes", lambda: open_boxes(storage, egress, open_providers, node=home.node(), pool=settings.pool))
+        models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
         gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
         runs = Lazy(
             "runs",
             lambda: open_runs(
-                store,
+                storage,
                 threads,
                 projection,
                 access,
@@ -340,7 +334,7 @@ async def _serve(
 
         def on_starting() -> None:
             # Before the first answer: who is refused with the last server's key finds this one's in the home.
-            home.announce(running)
+            home.announce(running, storage.make_room)
 
         def on_started() -> None:
             for part in (app, boxes, models, gateway, runs):

@@ -34,9 +34,7 @@ from holdfast.egress import (
     git_hosts,
 )
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
-from holdfast.storage.sqlite.database import Database
-from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
-from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+from holdfast.storage import Storage
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
@@ -82,14 +80,19 @@ class ServerEgress:
     """Owns all of it, from `open` to `close`."""
 
     def __init__(
-        self, database: Path, outside: Outside, *, limits: Limits | None = None, guest_api: GuestApi | None = None
+        self,
+        storage: Storage,
+        home: Path,
+        outside: Outside,
+        *,
+        limits: Limits | None = None,
+        guest_api: GuestApi | None = None,
     ) -> None:
         limits = limits or Limits()
         self.make_upstream = outside.make_upstream
-        self._database = Database(database)
-        self.records = DecisionLog(SqliteDecisions(self._database), kept=limits.decisions)
-        self.policies = EnvironmentPolicies(SqlitePolicies(self._database))
-        self._saved = database.with_name(_SAVED)
+        self.records = DecisionLog(storage.egress_decisions, kept=limits.decisions)
+        self.policies = EnvironmentPolicies(storage.egress_policies)
+        self._saved = home / _SAVED
         self._outside = outside
         self._wanted = asyncio.Event()
         self._known = asyncio.Event()
@@ -110,7 +113,6 @@ class ServerEgress:
 
     async def open(self) -> None:
         async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._database)
             await opening.enter_async_context(self.records)
             await opening.enter_async_context(self.policies)
             await opening.enter_async_context(self.proxy)

@@ -1,4 +1,4 @@
-"""The home folder: one server at a time, its secret, and the note by which the CLI finds the running one."""
+"""The home folder: one server at a time, the name of its node, and the note by which the CLI finds the server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from holdfast.local_server import RunningServer, is_alive, read_running
-from holdfast.storage.sqlite import reserve
+from holdfast.private_file import write_private
 
 _DYING_SECONDS: Final = 3.0
 _LOOKING_SECONDS: Final = 0.1
@@ -30,7 +31,6 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.database = path / "holdfast.db"
         self._note = path / "server.json"
         self._lock: int | None = None
         self._umask = 0
@@ -82,16 +82,6 @@ class Home:
             self._lock = None
             os.umask(self._umask)
 
-    def secret(self) -> bytes:
-        """The root secret of this home, made on first use. Keys for each purpose are derived from it."""
-        path = self.path / "secret"
-        try:
-            return bytes.fromhex(path.read_text())
-        except FileNotFoundError:
-            secret = secrets.token_bytes(32)
-            _write_private(path, secret.hex())
-            return secret
-
     def node(self) -> str:
         """The name of this home among all that share a store, made on first use. Boxes belong to it."""
         path = self.path / "node"
@@ -99,10 +89,15 @@ class Home:
             return path.read_text()
         except FileNotFoundError:
             name = f"n-{secrets.token_hex(6)}"
-            _write_private(path, name)
+            write_private(path, name)
             return name
 
-    def announce(self, running: RunningServer) -> None:
+    def announce(self, running: RunningServer, make_room: Callable[[], bool]) -> None:
+        """Write the note by which clients on this machine find the server.
+
+        `make_room` frees some disk space and returns whether it could: reads are served on a full disk, so the server
+        must be found there.
+        """
         note = {
             "url": running.url,
             "pid": running.pid,
@@ -112,20 +107,8 @@ class Home:
         }
         while True:
             try:
-                _write_private(self._note, json.dumps(note))
+                write_private(self._note, json.dumps(note))
                 return
             except OSError as error:
-                # Reads are served on a full disk, so the server must be found there.
-                if error.errno != errno.ENOSPC or not reserve.spend(self.database):
+                if error.errno != errno.ENOSPC or not make_room():
                     raise
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and readable by its owner alone from the first byte on."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

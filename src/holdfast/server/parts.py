@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.box import Box
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.boxes.rows import BoxRows
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress import GuestApi
     from holdfast.egress.models import ModelGateway, Models
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.server.clocks import Clocks
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.interpreters import ServerInterpreters
-    from holdfast.storage.sqlite.boxes import SqliteBoxes
+    from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
@@ -57,12 +58,13 @@ async def _load(*modules: str) -> None:
 
 @asynccontextmanager
 async def open_egress(
-    database: Path, make_outside: Callable[[], Outside], guest_api: GuestApi
+    storage: Storage, home: Path, make_outside: Callable[[], Outside], guest_api: GuestApi
 ) -> AsyncIterator[ServerEgress]:
     await _load("holdfast.server.egress")
+    await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.server.egress import ServerEgress
 
-    egress = ServerEgress(database, await asyncio.to_thread(make_outside), guest_api=guest_api)
+    egress = ServerEgress(storage, home, await asyncio.to_thread(make_outside), guest_api=guest_api)
     try:
         await egress.open()
         yield egress
@@ -72,22 +74,22 @@ async def open_egress(
 
 @asynccontextmanager
 async def open_boxes(
-    database: Path, egress: Lazy[ServerEgress], open_providers: OpenProviders, *, node: str, pool: int
+    storage: Storage, egress: Lazy[ServerEgress], open_providers: OpenProviders, *, node: str, pool: int
 ) -> AsyncIterator[Boxes]:
     """`pool` boxes are kept ready at most. Boxes outlive the service."""
     await _load(
         "holdfast.boxes.service.boxes",
-        "holdfast.storage.sqlite.boxes",
         # What WebSockets and ports need, so that the first visitor does not wait for it.
         "holdfast.server.wire.websocket_protocol",
         "holdfast.server.wire.tunnel",
     )
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
-    from holdfast.storage.sqlite.boxes import SqliteBoxes
 
-    async with SqliteBoxes(database) as rows, _providers(open_providers, await egress.get()) as providers:
-        await _release_leases(rows)
+    rows = await load_in_thread(lambda: storage.boxes)
+    async with _providers(open_providers, await egress.get()) as providers:
+        if storage.is_exclusive:
+            await _release_leases(rows)
         settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
         boxes = Boxes(rows, providers, node=node, pool=settings)
         # The first sweep may have much to clean up: nothing waits for it.
@@ -114,8 +116,8 @@ async def _providers(open_providers: OpenProviders, egress: ServerEgress) -> Asy
                 log.exception("provider %s did not close", name)
 
 
-async def _release_leases(rows: SqliteBoxes) -> None:
-    """A home has one server at a time: leases in it belong to one that was killed. Its work can be taken up at once."""
+async def _release_leases(rows: BoxRows) -> None:
+    """On a storage of ours alone, leases belong to a server that was killed. Its work can be taken up at once."""
     try:
         await rows.release_all()
     except Exception as error:  # a full disk, for example: then the leases expire by themselves
@@ -135,14 +137,12 @@ async def _start_kernel(box: Box) -> None:
 
 
 @asynccontextmanager
-async def open_models(database: Path, secret: bytes) -> AsyncIterator[Models]:
+async def open_models(storage: Storage, secret: bytes) -> AsyncIterator[Models]:
     """`secret` seals their keys."""
-    await _load("holdfast.storage.sqlite.models")
+    await _load("holdfast.egress.models")
     from holdfast.egress.models import Models
-    from holdfast.storage.sqlite.database import Database
-    from holdfast.storage.sqlite.models import SqliteModels
 
-    async with Database(database) as opened, Models(SqliteModels(opened), secret) as models:
+    async with Models(await load_in_thread(lambda: storage.models), secret) as models:
         yield models
 
 
@@ -168,7 +168,7 @@ async def open_puller(egress: Lazy[ServerEgress], home: Path, mirrors: Sequence[
 
 @asynccontextmanager
 async def open_runs(
-    store: StreamStore,
+    storage: Storage,
     threads: Threads,
     projection: Projection,
     access: Access,
@@ -194,7 +194,7 @@ async def open_runs(
 
     workspaces = Workspaces(home / "workspaces")
     await asyncio.to_thread(workspaces.sweep)
-    run_log = RunLog(store, threads, seals, clocks.now)
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
     agents = InstalledAgents(Tools(home), find_agent)
     launcher = Launcher(
         log=run_log,
@@ -206,7 +206,7 @@ async def open_runs(
         network_ready=(await egress.get()).ready,
     )
     runs = Runs(
-        store,
+        storage.streams,
         threads,
         projection,
         opened,
@@ -215,7 +215,8 @@ async def open_runs(
         run_log,
         workspaces,
         ticks=clocks.ticks,
-        thresholds=Thresholds(launch=0),  # a home has one server at a time: no other can be at a launch
+        # On a storage of ours alone, no other server can be at a launch.
+        thresholds=Thresholds(launch=0) if storage.is_exclusive else Thresholds(),
     )
     try:
         await runs.start()

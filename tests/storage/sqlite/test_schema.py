@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.storage import DatabaseDamaged, UnknownSchema
 from holdfast.storage.sqlite import schema
-from holdfast.storage.sqlite.schema import DatabaseDamaged, UnknownSchema
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.stores import read_all
 from holdfast.threads.streams import AppendRequest, Keyed, Producer

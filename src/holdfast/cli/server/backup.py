@@ -16,9 +16,10 @@ from holdfast.cli.parameters import Argument
 from holdfast.cli.server.check import explaining
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
+from holdfast.storage import maintenance
 
-_BESIDE: Final = ("secret", "node")
-"""Files of a home that belong to its database: tokens and sealed keys are good with this secret only."""
+_NODE: Final = "node"
+"""The file of a home that names it. Boxes in the database belong to this name."""
 
 
 def backup(
@@ -32,10 +33,7 @@ def backup(
 
     The copy is a home: `holdfast up --home DIR` serves it. Files of boxes are not in it.
     """
-    from holdfast.storage.sqlite import maintenance
-
     folder = the_home(home)
-    database = folder / "holdfast.db"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CommandError(
             f"{target} is there already, and not empty", next_step="give another folder", exit=Exit.CONFLICT
@@ -45,13 +43,11 @@ def backup(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700, parents=True)
         try:
-            for name in _BESIDE:
-                if (folder / name).is_file():
-                    shutil.copy2(folder / name, partial / name)
-            copy = partial / "holdfast.db"
-            with explaining(database):
-                maintenance.backup(database, copy)
-                health = maintenance.check(copy)
+            if (folder / _NODE).is_file():
+                shutil.copy2(folder / _NODE, partial / _NODE)
+            with explaining(folder):
+                maintenance.backup(folder, partial)
+                health = maintenance.check(partial)
             if target.exists():
                 target.rmdir()
             partial.rename(target)
@@ -67,7 +63,7 @@ def backup(
         raise CommandError(
             f"{target} cannot be written: {error.strerror or error}", next_step="give a folder that you may write to"
         ) from None
-    size = (target / "holdfast.db").stat().st_size
+    size = maintenance.database_file(target).stat().st_size
     if as_json:
         damage = [{"what": each.what, "detail": each.detail} for each in health.damage]
         write_json({"backup": str(target), "bytes": size, "streams": health.streams, "damage": damage})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.terminal.console import Cell, write_field, write_json, write_line
 from holdfast.cli.terminal.sizes import describe_size
+from holdfast.storage import CannotOpen, DiskFull, StorageError, maintenance
 
 
 def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
@@ -20,11 +20,9 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
 
     The server may run meanwhile, and goes on: damage of one thread does not stop the others.
     """
-    from holdfast.storage.sqlite import maintenance
-
-    database = the_home(home) / "holdfast.db"
-    with explaining(database):
-        health = maintenance.check(database)
+    folder = the_home(home)
+    with explaining(folder):
+        health = maintenance.check(folder)
     if as_json:
         damage = [{"what": each.what, "detail": each.detail} for each in health.damage]
         write_json(
@@ -50,26 +48,21 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
             write_field("damage", "none")
     if health.damage and not as_json:
         raise CommandError(
-            f"{database} is damaged in {len(health.damage)} places",
+            f"{maintenance.database_file(folder)} is damaged in {len(health.damage)} places",
             next_step="holdfast down, then put a backup in its place; or delete the threads named above",
         )
     return Exit.FAILURE if health.damage else Exit.OK
 
 
 @contextmanager
-def explaining(database: Path) -> Iterator[None]:
-    """What goes wrong with a database, as the end of a command."""
-    from holdfast.storage.sqlite.schema import CannotOpen
-
+def explaining(home: Path) -> Iterator[None]:
+    """Ends the command where the storage of a home cannot be used."""
     try:
         yield
     except CannotOpen as error:
-        exit = Exit.FAILURE if database.is_file() else Exit.NOT_FOUND
+        exit = Exit.FAILURE if maintenance.is_there(home) else Exit.NOT_FOUND
         raise CommandError(str(error), exit=exit) from None
-    except sqlite3.OperationalError as error:
-        full = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-        raise CommandError(
-            f"{database}: {error}",
-            next_step="free some space on the disk" if full else None,
-            exit=Exit.DISK_FULL if full else Exit.FAILURE,
-        ) from None
+    except DiskFull as error:
+        raise CommandError(str(error), next_step="free some space on the disk", exit=Exit.DISK_FULL) from None
+    except StorageError as error:
+        raise CommandError(str(error)) from None

@@ -9,6 +9,7 @@ from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.server.check import explaining
 from holdfast.cli.terminal.console import write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
+from holdfast.storage import maintenance
 
 
 def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:
@@ -18,16 +19,15 @@ def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:
     an older version of Holdfast: compact those once.
     """
     from holdfast.server.home import Home, HomeInUse
-    from holdfast.storage.sqlite import maintenance
 
     folder = the_home(home)
-    database = folder / "holdfast.db"
-    if not database.is_file():
+    database = maintenance.database_file(folder)
+    if not maintenance.is_there(folder):
         raise CommandError(f"there is no database at {database}", exit=Exit.NOT_FOUND)
     before = database.stat().st_size
     try:
-        with Home(folder), explaining(database):
-            maintenance.compact(database)
+        with Home(folder), explaining(folder):
+            maintenance.compact(folder)
     except HomeInUse as error:
         raise CommandError(
             str(error), next_step="holdfast down, then holdfast compact again", exit=Exit.CONFLICT

@@ -18,6 +18,7 @@ from holdfast.cli.server.start import ensure_server
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.local_server import RunningServer, find_running, is_alive
+from holdfast.storage import maintenance
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -37,7 +38,7 @@ def down(
     """
     folder = the_home(home)
     where = Where(None, None, folder)
-    if everything and (folder / "holdfast.db").is_file():
+    if everything and maintenance.is_there(folder):
         ensure_server(where)  # boxes outlive their server: only one that runs can stop them
     running = find_running(folder)
     if running is None:

@@ -10,14 +10,12 @@ import os
 import re
 import resource
 import shutil
-import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -39,7 +37,7 @@ from holdfast.providers.local.machine import (
     try_users,
 )
 from holdfast.providers.local.seccomp import UnknownMachine, compile_filter
-from holdfast.storage.sqlite.schema import VERSION
+from holdfast.storage import maintenance
 
 _COMMAND_SECONDS: Final = 5.0
 _FSYNCS: Final = 20
@@ -49,7 +47,6 @@ _SLOW_FSYNC: Final = 0.02
 _LITTLE_SPACE: Final = 1024**3
 _FEW_FILES: Final = 4096
 _OLDEST_LANDLOCK: Final = 2
-_DATABASE_SECONDS: Final = 3.0
 _ISOLATION: Final = "isolation of local boxes"
 _LAYERS: Final = "files, snapshots and forks of local boxes"
 
@@ -76,7 +73,7 @@ class Finding:
 def examine(home: Path) -> Iterator[Finding]:
     """All findings, one by one, as they are made."""
     yield judge_python(sys.version_info[:3])
-    yield judge_sqlite(sqlite3.sqlite_version_info)
+    yield judge_sqlite(maintenance.library_version())
     yield from examine_folder(home)
     yield judge_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield from examine_boxes(home)
@@ -124,35 +121,19 @@ def examine_folder(home: Path) -> Iterator[Finding]:
     yield judge_space(home, shutil.disk_usage(existing).free)
     yield judge_box_disk(default_limit(existing))
     yield judge_fsync(seconds)
-    if (database := home / "holdfast.db").is_file():
-        yield judge_database(*look_at_database(database))
+    if maintenance.is_there(home):
+        yield judge_database(maintenance.glance(home))
 
 
-def look_at_database(path: Path) -> tuple[int, str | None]:
-    """The version of its tables, and what is wrong with it as far as a few seconds tell."""
-    deadline = time.monotonic() + _DATABASE_SECONDS
-    try:
-        with closing(sqlite3.connect(path, timeout=_DATABASE_SECONDS)) as connection:
-            connection.execute("PRAGMA query_only = 1")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
-            with suppress(sqlite3.OperationalError):  # not all of it was looked at
-                (line,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-                return version, None if line == "ok" else str(line).replace("\n", ": ")
-            return version, None
-    except sqlite3.Error as error:
-        return 0, str(error)
-
-
-def judge_database(version: int, damage: str | None) -> Finding:
+def judge_database(seen: maintenance.Glance) -> Finding:
     purpose = "holds the threads"
-    if damage is not None:
+    if seen.damage is not None:
         next_step = "holdfast check says which threads are damaged"
-        return Finding("database", Word.LIMITED, f"damaged: {damage}", purpose, next_step)
-    if version > VERSION:
-        detail = f"was written by a newer Holdfast (schema {version}, this one knows {VERSION})"
+        return Finding("database", Word.LIMITED, f"damaged: {seen.damage}", purpose, next_step)
+    if seen.version > seen.newest:
+        detail = f"was written by a newer Holdfast (schema {seen.version}, this one knows {seen.newest})"
         return Finding("database", Word.MISSING, detail, purpose, "upgrade Holdfast", needed=True)
-    return Finding("database", Word.OK, f"schema {version}", purpose)
+    return Finding("database", Word.OK, f"schema {seen.version}", purpose)
 
 
 def _nearest(home: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path  # the command line is read by these types
@@ -164,10 +163,6 @@ def up(
     except OSError as error:
         raise CommandError(
             f"the home {folder} cannot be used: {error.strerror or error}", next_step="give another one with --home DIR"
-        ) from None
-    except sqlite3.Error as error:
-        raise CommandError(
-            f"the data in {folder} cannot be opened: {error}", next_step="holdfast doctor; or give another --home DIR"
         ) from None
     if not as_json:
         note("stopped", "all entries are on disk", hint("  holdfast up goes on from here"))

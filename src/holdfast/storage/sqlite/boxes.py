@@ -1,4 +1,4 @@
-"""Box rows and leases in SQLite, in the same file as the threads.
+"""Box rows and leases in SQLite.
 
 Calls block, so they run on one thread of their own: an fsync never holds up the event loop. Several processes may have
 the file open: every change is a transaction that takes the write lock first and checks what it builds on.
@@ -85,7 +85,7 @@ class _Change(_Job):
 
 
 class SqliteBoxes:
-    """`BoxRows` on a database file, made where it is missing. Owned by who made it; `async with` closes it."""
+    """`BoxRows` on a database file, which the first use opens, and creates. `async with` closes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -231,7 +231,6 @@ class SqliteBoxes:
         await self._lease(lambda leases: leases.execute(statement, (tenant, name, holder)), frees_space=True)
 
     async def release_all(self) -> None:
-        """For who has this store alone: whoever else holds a lease is dead, and nobody has to wait until it expires."""
         await self._lease(lambda leases: leases.execute("DELETE FROM box_leases"))
 
     async def held(self, tenant: str, prefix: str, now: int) -> set[str]:

@@ -1,87 +1,89 @@
-"""What an operator does with a database: look for damage, copy it while it is in use, make the file small again."""
+"""Checks, copies and compacts a database file. `holdfast.storage.maintenance` says what each of them does."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
-from contextlib import closing
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from holdfast.storage.sqlite.schema import VERSION, CannotOpen, DatabaseDamaged, UnknownSchema, connect, is_corruption
+from holdfast.storage.errors import CannotOpen, DatabaseDamaged, DiskFull, StorageError, UnknownSchema
+from holdfast.storage.maintenance import Damage, Glance, Health
+from holdfast.storage.sqlite import DATABASE, SECRET, reserve
+from holdfast.storage.sqlite.schema import VERSION, connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import is_damaged
 from holdfast.storage.sqlite.streams.journal import RowDamaged, decode
 
-_MOST_COMPLAINTS = 50
+_MOST_COMPLAINTS: Final = 50
+_GLANCE_SECONDS: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something that is not as it was written."""
-
-    what: str
-    """The path of a stream, or the part of the file."""
-    detail: str
-
-
-@dataclass(slots=True)
-class Health:
-    """What was found in a database."""
-
-    version: int
-    streams: int = 0
-    bytes: int = 0
-    """Of all streams."""
-    unchecked: int = 0
-    """Rows of the first schema, which have no checksum."""
-    free_bytes: int = 0
-    """Room inside the file that nothing uses."""
-    damage: list[Damage] = field(default_factory=list)
+def library_version() -> tuple[int, ...]:
+    return sqlite3.sqlite_version_info
 
 
 def check(path: Path) -> Health:
-    """Read everything and compare it with its checksums. A server may be using the database meanwhile."""
+    damaged = "is damaged, or no database ({error}): restore a backup of it"
+    with _explaining(path, damaged), closing(_open_to_read(path)) as connection:
+        connection.execute("BEGIN")
+        return _check(connection)
+
+
+def glance(path: Path) -> Glance:
+    deadline = time.monotonic() + _GLANCE_SECONDS
+    version, damage = 0, None
     try:
         with closing(_open_to_read(path)) as connection:
-            connection.execute("BEGIN")
-            return _check(connection)
-    except sqlite3.DatabaseError as error:
-        if not is_corruption(error):
-            raise
-        raise DatabaseDamaged(f"{path} is damaged, or no database ({error}): restore a backup of it") from error
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+            with suppress(sqlite3.OperationalError):  # not all of it was read
+                (line,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                damage = None if line == "ok" else str(line).replace("\n", ": ")
+    except sqlite3.Error as error:
+        damage = str(error)
+    return Glance(version, VERSION, damage)
 
 
-def backup(path: Path, target: Path) -> None:
-    """Write a copy of the database, as of one moment, to a file that is not there yet. A server may be using it."""
-    with closing(_open_to_read(path)) as connection:
+def backup(home: Path, target: Path) -> None:
+    path, copy = home / DATABASE, target / DATABASE
+    if (home / SECRET).is_file():
+        shutil.copy2(home / SECRET, target / SECRET)
+    damaged = "is damaged and cannot be copied whole ({error})"
+    with _explaining(path, damaged), closing(_open_to_read(path)) as connection:
         _known_version(connection)
         connection.execute("PRAGMA query_only = 0")  # which would keep it from writing the other file, too
-        try:
-            connection.execute("VACUUM INTO ?", (str(target),))
-        except sqlite3.DatabaseError as error:
-            if not is_corruption(error):
-                raise
-            raise DatabaseDamaged(f"{path} is damaged and cannot be copied whole ({error})") from error
-    target.chmod(0o600)
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    copy.chmod(0o600)
+    _sync(copy)
     _sync(target)
-    _sync(target.parent)
 
 
 def compact(path: Path) -> None:
-    """Remove what was deleted and make the file as small as it can be. Nothing else may be using the database."""
-    with closing(connect(path)) as connection:
+    with _explaining(path, "is damaged and cannot be compacted ({error})"), closing(connect(path)) as connection:
         _known_version(connection)
-        try:
-            for table in ("chunks", "message_keys", "producers"):
-                connection.execute(f"DELETE FROM {table} WHERE stream IN (SELECT stream FROM purges)")
-            connection.execute("DELETE FROM purges")
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("VACUUM")
-        except sqlite3.DatabaseError as error:
-            if not is_corruption(error):
-                raise
-            raise DatabaseDamaged(f"{path} is damaged and cannot be compacted ({error})") from error
+        for table in ("chunks", "message_keys", "producers"):
+            connection.execute(f"DELETE FROM {table} WHERE stream IN (SELECT stream FROM purges)")
+        connection.execute("DELETE FROM purges")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextmanager
+def _explaining(path: Path, damaged: str) -> Iterator[None]:
+    """Turn failures of SQLite into errors of storage."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if is_corruption(error):
+            raise DatabaseDamaged(f"{path} {damaged.format(error=error)}") from error
+        if reserve.is_full(error):
+            raise DiskFull(f"{path}: {error}") from error
+        raise StorageError(f"{path}: {error}") from error
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:

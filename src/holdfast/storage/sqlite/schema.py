@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from holdfast.storage.errors import DatabaseDamaged, UnknownSchema
 from holdfast.storage.sqlite import reserve
 
 VERSION: Final = 2
@@ -203,18 +204,6 @@ CREATE TABLE IF NOT EXISTS models (
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
 """
-
-
-class CannotOpen(Exception):
-    """The database cannot be used. The message says why, and what to do."""
-
-
-class UnknownSchema(CannotOpen):
-    """The database was written by a newer Holdfast."""
-
-
-class DatabaseDamaged(CannotOpen):
-    """Nothing can be read: the file is damaged where everything depends on it, or is no database."""
 
 
 def _statements() -> list[tuple[str, str]]:

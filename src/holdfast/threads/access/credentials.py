@@ -141,6 +141,17 @@ class KeyStore(Protocol):
         ...
 
 
+class SecretStore(Protocol):
+    """The contract of a store of the root secret, which all other secrets of a server are derived from.
+
+    Every server on one storage has the same: tokens, seals, webhook signatures and sealed keys of one are good at all.
+    """
+
+    async def root(self) -> bytes:
+        """Returns the root secret, 32 bytes. Creates it on first use."""
+        ...
+
+
 def digest_key(key: str) -> bytes:
     """Keys are 256 bits of randomness: one round of SHA-256 hides them as well as a slow hash would."""
     return hashlib.sha256(key.encode()).digest()

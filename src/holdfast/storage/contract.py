@@ -1,0 +1,71 @@
+"""The contract of a storage: it opens the database of a server and hands out the stores.
+
+Every store has a contract of its own, in the package that uses it, and a test-suite in `holdfast.testing.stores`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from holdfast.boxes.rows import BoxRows
+    from holdfast.egress.environment_policies import PolicyStore
+    from holdfast.egress.models.store import ModelStore
+    from holdfast.egress.records import DecisionStore
+    from holdfast.threads.access.credentials import KeyStore, SecretStore
+    from holdfast.threads.rows import RowStore
+    from holdfast.threads.store import StreamStore
+    from holdfast.threads.subscriptions.store import SubscriptionStore
+
+
+class Storage(Protocol):
+    """The stores of one tenant. They belong to the event loop that opened the storage, and end with `close`.
+
+    The stores of the first group are ready at once. The others may load modules when they are first asked for, so a
+    server asks for them in a thread.
+    """
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether no other server can use this storage at the same time: what a dead one left can be taken at once."""
+        ...
+
+    @property
+    def streams(self) -> StreamStore: ...
+
+    @property
+    def thread_rows(self) -> RowStore: ...
+
+    @property
+    def subscriptions(self) -> SubscriptionStore: ...
+
+    @property
+    def api_keys(self) -> KeyStore: ...
+
+    @property
+    def secrets(self) -> SecretStore: ...
+
+    # --- loaded when they are first asked for ---
+
+    @property
+    def boxes(self) -> BoxRows: ...
+
+    @property
+    def egress_decisions(self) -> DecisionStore: ...
+
+    @property
+    def egress_policies(self) -> PolicyStore: ...
+
+    @property
+    def models(self) -> ModelStore: ...
+
+    def statistics(self) -> dict[str, int]:
+        """Returns counters since the start: commits, and the operations that they held."""
+        ...
+
+    def make_room(self) -> bool:
+        """Give back some of the disk space that is kept for emergencies. Returns False if there is none left."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what the stores have accepted, then let go of the database."""

@@ -1,0 +1,101 @@
+"""The storage of one server on one machine: a file in its home, and the stores on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from holdfast.storage.errors import CannotOpen
+from holdfast.storage.sqlite import DATABASE, SECRET, reserve
+from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.threads.ids import now_ms
+
+if TYPE_CHECKING:
+    from holdfast.storage.sqlite.boxes import SqliteBoxes
+    from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
+    from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+    from holdfast.storage.sqlite.models import SqliteModels
+
+
+class SqliteStorage:
+    """`Storage` in a folder. Open it with `open`; `async with` closes it.
+
+    Streams share one writer thread with what is written beside them. Boxes and the tables of egress have a connection
+    and a thread each, so that no append waits for them.
+    """
+
+    is_exclusive: Final = True
+
+    def __init__(self, folder: Path, streams: SqliteStreams) -> None:
+        self._path = folder / DATABASE
+        self._database = Database(self._path)
+        self._boxes: SqliteBoxes | None = None
+        self.streams: Final = streams
+        self.thread_rows: Final = SqliteThreadRows(streams)
+        self.subscriptions: Final = SqliteSubscriptions(streams)
+        self.api_keys: Final = SqliteApiKeys(streams)
+        self.secrets: Final = SecretFile(folder / SECRET)
+
+    @classmethod
+    async def open(cls, folder: Path, *, clock: Callable[[], int] = now_ms) -> SqliteStorage:
+        try:
+            return cls(folder, await SqliteStreams.open(folder / DATABASE, clock=clock))
+        except sqlite3.Error as error:
+            raise CannotOpen(
+                f"the data in {folder} cannot be opened: {error}. holdfast doctor says more; or give another --home DIR"
+            ) from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @cached_property
+    def boxes(self) -> SqliteBoxes:
+        from holdfast.storage.sqlite.boxes import SqliteBoxes
+
+        self._boxes = SqliteBoxes(self._path)
+        return self._boxes
+
+    @cached_property
+    def egress_decisions(self) -> SqliteDecisions:
+        from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
+
+        return SqliteDecisions(self._database)
+
+    @cached_property
+    def egress_policies(self) -> SqlitePolicies:
+        from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+
+        return SqlitePolicies(self._database)
+
+    @cached_property
+    def models(self) -> SqliteModels:
+        from holdfast.storage.sqlite.models import SqliteModels
+
+        return SqliteModels(self._database)
+
+    def statistics(self) -> dict[str, int]:
+        return self.streams.statistics()
+
+    def make_room(self) -> bool:
+        return reserve.spend(self._path)
+
+    async def close(self) -> None:
+        """Closing twice does nothing."""
+        if self._boxes is not None:
+            await self._boxes.close()
+        await self._database.close()
+        await self.streams.close()
