@@ -23,11 +23,11 @@ from kernels import PIECE, Ipykernel, Local, forget_peak, printing, resident
 from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, in_rounds, options, print_results
 from report import Goal, Result, Row, percentile
 
+from holdfast.api.model_apis import Api
 from holdfast.client import Client
 from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.steps import Step
 from holdfast.testing.server import ServerProcess

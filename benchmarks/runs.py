@@ -26,11 +26,11 @@ from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, 
 from report import Goal, Result, Row, percentile
 from tests.harnesses import scripted_agent
 
+from holdfast.api.model_apis import Api
 from holdfast.client import Client
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.installation import Installed, Tools
 from holdfast.harnesses.registry import find
-from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.requests import Request
 from holdfast.testing.model.steps import Step

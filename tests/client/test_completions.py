@@ -13,10 +13,10 @@ import pytest
 from tests.serving import with_model
 
 from holdfast.api.errors import Conflict, Forbidden, Unauthorized
+from holdfast.api.model_apis import Api
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.models import COMPLETIONS_AT_ONCE as AT_ONCE
 from holdfast.local_server import read_running
-from holdfast.model_apis import Api
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, error, held, text
 from holdfast.testing.server import ServerProcess
 

@@ -15,8 +15,8 @@ from tests.stores import open_models
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models import Answered, GatewayLimits, LoopbackUpstream, ModelGateway, Models
-from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel
 from holdfast.threads.access.credentials import RunGrant, RunScope
 

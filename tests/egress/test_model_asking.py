@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.egress.model_world import KEY, World, make_world
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models import InvalidModel, ModelFailed, Said, ask
 from holdfast.egress.models.completion import question_of, read_answer
-from holdfast.model_apis import Api
 from holdfast.testing.model import Gate, Step, Usage, error, held, text
 
 pytestmark = pytest.mark.anyio

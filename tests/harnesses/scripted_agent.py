@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from holdfast.api.model_apis import Api
 from holdfast.harnesses import registry, runner_archive
 from holdfast.harnesses.harness import Command, Harness, Package, Rebuilt, Task
-from holdfast.model_apis import Api
 
 _READER: Final = Path(__file__).with_name("scripted_reader.py")
 """By path: a server under test loads this module from its file, and knows no other of the tests."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.agents import InstalledAgents
 
+from holdfast.api.model_apis import Api
 from holdfast.client import SyncClient
-from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.server import ServerProcess
 

@@ -14,6 +14,7 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Client, Interpreter
+from holdfast.api.model_apis import Api
 from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec, VolumeMount
@@ -25,7 +26,6 @@ from holdfast.interpreter.errors import CompletionFailed, RecordUnwritten, Works
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.workspace.workspace import FORCED
 from holdfast.local_server import HomeAddress, is_alive, read_running
-from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, error
 from holdfast.testing.server import ServerProcess
 

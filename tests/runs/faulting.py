@@ -22,10 +22,10 @@ import httpx
 from tests.agents import InstalledAgents
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.model_apis import Api
+from holdfast.api.run_info import RunInfo
 from holdfast.boxes.errors import BoxError
 from holdfast.client import Client
-from holdfast.client.runs import RunInfo
-from holdfast.model_apis import Api
 from holdfast.testing.clock import ShiftedClocks
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.gates import Gate, Point

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models import PROVIDERS, Model
 from holdfast.harnesses import registry
-from holdfast.model_apis import Api
 from holdfast.runs.launch_plan import offers
 
 URL = "http://127.0.0.1:8000"

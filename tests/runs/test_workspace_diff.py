@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.api.runs import Changes
 from holdfast.runs.errors import NoFiles
-from holdfast.runs.workspace_diff import Changes, compare
+from holdfast.runs.workspace_diff import compare
 
 pytestmark = pytest.mark.anyio
 

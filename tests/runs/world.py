@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from holdfast.api.runs import Launched
 from holdfast.boxes.box import Box
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.spec import BoxSpec
@@ -24,7 +25,6 @@ from holdfast.harnesses.placement import Placed
 from holdfast.runs.agents import ReportStep
 from holdfast.runs.launch import Launcher
 from holdfast.runs.launch_plan import LaunchPlanner
-from holdfast.runs.launches import Launched
 from holdfast.runs.reconcile_rules import Thresholds
 from holdfast.runs.request import Options, Prompt, with_life
 from holdfast.runs.run_log import RunLog

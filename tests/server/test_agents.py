@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from holdfast.api.model_apis import Api
 from holdfast.client import InvalidRequest, SyncClient
 from holdfast.harnesses import registry
-from holdfast.model_apis import Api
 from holdfast.testing.server import ServerProcess
 
 

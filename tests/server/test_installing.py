@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.harnesses.npm_world import Registry, script_agent
 
+from holdfast.api.model_apis import Api
 from holdfast.client import SyncClient
-from holdfast.model_apis import Api
 from holdfast.testing.server import ServerProcess
 
 _AGENT = """

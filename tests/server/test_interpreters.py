@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.server.conftest import api_of
 
-from holdfast.model_apis import Api
+from holdfast.api.model_apis import Api
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 

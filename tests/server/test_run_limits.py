@@ -9,8 +9,8 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.machine import needs_groups
 
+from holdfast.api.model_apis import Api
 from holdfast.client import SyncClient
-from holdfast.model_apis import Api
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.server import ServerProcess
 

@@ -1,168 +1,24 @@
-"""What a box may reach, and the egress that connects it.
+"""What connects a box to the network: the seam between providers and egress.
 
-A box has no network of its own: whatever leaves it goes through an `Egress` on the host, which asks the policy. This
-module has the policy as plain values and the seam between providers and egress; the proxy itself is `holdfast.egress`.
+A box has no network of its own: whatever leaves it goes through an `Egress` on the host, which asks the policy. The
+proxy itself is `holdfast.egress`.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from holdfast.boxes.errors import InvalidSpec
+from holdfast.api.network import DEFAULT_LIST as DEFAULT_LIST
+from holdfast.api.network import Network as Network
+from holdfast.api.network import NetworkPolicy as NetworkPolicy
+from holdfast.api.network import Rule as Rule
 
-DEFAULT_LIST: Final = "default"
-"""In a list of rules: the package registries that this machine's own clients use, git hosts and the model gateway."""
 PROXY_PORT: Final = 3128
 """Where a box finds the proxy and the guest API, on its own loopback."""
 GUEST_API_URL: Final = f"http://127.0.0.1:{PROXY_PORT}"
-_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-_METHOD: Final = re.compile(r"[A-Z]{1,32}")
-_MOST_RULES: Final = 1000
-
-
-class Network(StrEnum):
-    NONE = "none"
-    """Loopback only."""
-    ALLOW = "allow"
-    """The hosts that are listed, through the egress proxy."""
-    OPEN = "open"
-    """Every public host, through the egress proxy, by explicit choice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Allows requests. `*.example.com` stands for everything below example.com, and not for itself."""
-
-    host: str
-    """A name, a name that begins with `*.`, or an IP address. Lower case, an address as it is written canonically."""
-    ports: tuple[int, ...] = ()
-    """None given: those of HTTP and HTTPS, 80 and 443."""
-    methods: tuple[str, ...] = ()
-    """None given: all. Inside HTTPS nobody can tell a method, so a rule with methods lets no HTTPS through."""
-
-    @classmethod
-    def parse(cls, text: str) -> Rule:
-        """`[METHOD[,METHOD…] ]host[:port[,port…]]`, such as `*.example.com:443` or `GET,HEAD example.com`."""
-        before, _, target = text.strip().rpartition(" ")
-        host, ports = _split_port(target)
-        methods = tuple(method.strip().upper() for method in before.split(",")) if before else ()
-        rule = cls(_canonical(host.lower().removesuffix(".")), _ports(ports, text), methods)
-        if not _is_host(rule.host) or not all(_METHOD.fullmatch(method) for method in methods):
-            raise InvalidSpec(
-                f"{text!r} is no network rule", hint="say host, *.domain or host:port, say *.example.com:443"
-            )
-        return rule
-
-    def __str__(self) -> str:
-        methods = f"{','.join(self.methods)} " if self.methods else ""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return methods + host + (f":{','.join(map(str, self.ports))}" if self.ports else "")
-
-
-def _split_port(target: str) -> tuple[str, str]:
-    if target.startswith("["):
-        host, _, rest = target[1:].partition("]")
-        return host, rest.removeprefix(":")
-    if target.count(":") > 1:  # a bare IPv6 address
-        return target, ""
-    host, _, ports = target.partition(":")
-    return host, ports
-
-
-def _ports(text: str, rule: str) -> tuple[int, ...]:
-    try:
-        ports = tuple(int(port) for port in text.split(",")) if text else ()
-    except ValueError:
-        ports = (0,)
-    if not all(0 < port < 65536 for port in ports):
-        raise InvalidSpec(f"{rule!r} is no network rule: {text} are no ports")
-    return ports
-
-
-def _canonical(host: str) -> str:
-    """An address can be written in many ways; rules are compared by the one that the proxy uses."""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host
-
-
-def _is_host(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        labels = host.removeprefix("*.").split(".")
-        return len(host) <= 253 and all(_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkPolicy:
-    """Of one box. It can be changed while the box runs, where the provider has `network-live`."""
-
-    mode: Network = Network.NONE
-    allow: tuple[str, ...] = ()
-    """Rules, for `allow`. `default` among them stands for the default list. Empty: what the box's environment allows,
-    or the default list where it has no policy of its own."""
-    bandwidth: int | None = None
-    """Bytes per second, both ways together. None leaves it to the server."""
-    connections: int | None = None
-    """At once. None leaves it to the server."""
-
-    def check(self) -> None:
-        """Raise `InvalidSpec` where this makes no sense."""
-        if self.allow and self.mode is not Network.ALLOW:
-            raise InvalidSpec(f"the box spec makes no sense: network {self.mode}: a list of hosts goes with mode allow")
-        if len(self.allow) > _MOST_RULES:
-            raise InvalidSpec(f"the box spec makes no sense: network: at most {_MOST_RULES} rules")
-        self.rules()
-        for name, value, least in (("bandwidth", self.bandwidth, 1024), ("connections", self.connections, 1)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise InvalidSpec(f"the box spec makes no sense: network {name} {value!r}: at least {least}")
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Those that are listed; the default list is the reader's to add."""
-        return tuple(Rule.parse(text) for text in self.allow if text != DEFAULT_LIST)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "mode": self.mode.value,
-            "allow": list(self.allow),
-            "bandwidth": self.bandwidth,
-            "connections": self.connections,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> NetworkPolicy:
-        """Raises `KeyError`, `TypeError`, `ValueError` or `InvalidSpec` where it makes no sense."""
-        if unknown := sorted(set(document) - {"mode", "allow", "bandwidth", "connections"}):
-            raise InvalidSpec(f"a network policy has no {', '.join(unknown)}")
-        policy = cls(
-            Network(document["mode"]),
-            tuple(_texts(document.get("allow") or ())),
-            document.get("bandwidth"),
-            document.get("connections"),
-        )
-        policy.check()
-        return policy
-
-
-def _texts(values: Iterable[Any]) -> Iterable[str]:
-    if isinstance(values, str):
-        raise TypeError("a list of rules is wanted")
-    for value in values:
-        if not isinstance(value, str):
-            raise TypeError(f"{value!r} is no rule")
-        yield value
-
-
-# --- the seam between providers and egress ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

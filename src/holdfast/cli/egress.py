@@ -18,8 +18,8 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 
 if TYPE_CHECKING:
+    from holdfast.api.egress import DefaultList, EnvironmentPolicy
     from holdfast.client import Client
-    from holdfast.client.egress import DefaultList, EnvironmentPolicy
 
 EnvironmentArgument = Annotated[
     str, Argument(metavar="ENVIRONMENT", help="Name of the environment.", show_default=False)
@@ -116,7 +116,7 @@ def default(*, where: Where, as_json: JsonOption = False) -> None:
     if as_json:
         write_json(found.to_json())
     else:
-        write_table(("rule", "of"), [(rule, Cell(source, "dim")) for rule, source in found.rules])
+        write_table(("rule", "of"), [(each.rule, Cell(each.source, "dim")) for each in found.rules])
 
 
 def _print(found: EnvironmentPolicy, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
+from holdfast.api.model_apis import Api
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
@@ -12,11 +13,10 @@ from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
-from holdfast.model_apis import Api
 
 if TYPE_CHECKING:
+    from holdfast.api.models import ModelRecord, ModelTrial
     from holdfast.client import Client
-    from holdfast.client.models import ModelRecord, ModelTrial
 
 _MAX_KEY: Final = 8192
 _BY_STATUS: Final = {401: Exit.NOT_AUTHORISED, 403: Exit.NOT_AUTHORISED, 404: Exit.NOT_FOUND, 0: Exit.UNREACHABLE}

@@ -1,5 +1,7 @@
 """The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
 
+from holdfast.api.agents import AgentRecord, OfferedModel
+from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
 from holdfast.api.entries import Entry
 from holdfast.api.errors import (
     Conflict,
@@ -19,18 +21,20 @@ from holdfast.api.errors import (
 )
 from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
 from holdfast.api.keys import CreatedKey, Key, Token
+from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+from holdfast.api.run_info import RunInfo
+from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
 from holdfast.api.threads import Acknowledgement, EntryPage, LastEntry, ThreadInfo, ThreadPage
-from holdfast.client.agents import AgentRecord, AgentStore, OfferedModel
+from holdfast.client.agents import AgentStore
 from holdfast.client.backoff import RetryNotice
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.boxes import Boxes, Volumes
 from holdfast.client.box.process import RemoteProcess, Terminal
 from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
 from holdfast.client.client import Client
-from holdfast.client.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
 from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
-from holdfast.client.models import ModelAnswer, ModelRecord, ModelStore, ModelTrial
-from holdfast.client.runs import Changes, Diagnosis, Launched, RunInfo, RunPage, Runs
+from holdfast.client.models import ModelStore
+from holdfast.client.runs import Runs
 from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
 from holdfast.client.thread.tail import Tail
 from holdfast.client.thread.thread import Thread
@@ -87,6 +91,7 @@ __all__ = [
     "Runs",
     "ServerFailed",
     "StaleEpoch",
+    "Steered",
     "SyncBoxes",
     "SyncClient",
     "SyncTail",

@@ -2,104 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
-from holdfast.boxes.network_policy import NetworkPolicy
+from holdfast.api.egress import (
+    DefaultList,
+    EgressDecision,
+    EgressDecisionPage,
+    EnvironmentPolicy,
+    EnvironmentPolicyList,
+)
+from holdfast.api.network import NetworkPolicy
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 _PAGE: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentPolicy:
-    """What boxes of an environment may reach, where they list nothing themselves."""
-
-    environment: str
-    network: NetworkPolicy
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> EnvironmentPolicy:
-        return cls(value["environment"], NetworkPolicy.from_json(value["network"]))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"environment": self.environment, "network": self.network.to_json()}
-
-
-@dataclass(frozen=True, slots=True)
-class DefaultList:
-    """What `default` stands for in a list of rules."""
-
-    rules: tuple[tuple[str, str], ...]
-    """Each with whose it is: pip, npm, apt, cargo, git."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> DefaultList:
-        return cls(tuple((each["rule"], each["source"]) for each in value["rules"]))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"rules": [{"rule": rule, "source": source} for rule, source in self.rules]}
-
-
-@dataclass(frozen=True, slots=True)
-class EgressDecision:
-    """What was decided about one request of a box, or about several that are alike."""
-
-    id: str
-    at: int
-    """UTC milliseconds."""
-    host: str
-    """Empty where it did not come to one."""
-    port: int
-    method: str
-    """`CONNECT` for HTTPS."""
-    allowed: bool
-    why: str
-    """The rule that allowed it, or what speaks against it."""
-    count: int
-    """How many this stands for."""
-    sent: int
-    """Bytes out of the box."""
-    received: int
-    milliseconds: int | None
-    """None while it goes on."""
-    failed: bool
-    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
-    document: Mapping[str, Any] = field(repr=False, compare=False)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> EgressDecision:
-        return cls(
-            value["id"],
-            value["at"],
-            value["host"],
-            value["port"],
-            value["method"],
-            value["allowed"],
-            value["why"],
-            value["count"],
-            value["sent"],
-            value["received"],
-            value["milliseconds"],
-            value.get("failed", False),
-            value,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.document)
-
-
-@dataclass(frozen=True, slots=True)
-class EgressDecisionPage:
-    decisions: list[EgressDecision]
-    """The newest first."""
-    next_cursor: str | None
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> EgressDecisionPage:
-        return cls([EgressDecision.from_json(each) for each in value["decisions"]], value["nextCursor"])
 
 
 class Egress:
@@ -126,7 +43,7 @@ class Egress:
     async def policies(self) -> list[EnvironmentPolicy]:
         """All of them, by name."""
         answer = await self._policies.ask("GET")
-        return answer.read(lambda value: [EnvironmentPolicy.from_json(each) for each in value["policies"]])
+        return list(answer.read(EnvironmentPolicyList.from_json).policies)
 
     async def default(self) -> DefaultList:
         """What `default` stands for on the server's machine."""

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.run_info import RunInfo as RunInfo
+from holdfast.api.run_info import RunInfo
+from holdfast.api.runs import (
+    Cancel,
+    Changes,
+    CheckedRun,
+    Diagnosis,
+    Launched,
+    NewRun,
+    Resume,
+    RunPage,
+    Steer,
+    Steered,
+    WantedRun,
+    Workspace,
+)
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.client.thread.positions import NOW
@@ -27,110 +41,6 @@ from holdfast.time_limit import time_limit
 _PAGE: Final = 200
 _PIECE: Final = 256 * 1024
 _LONGEST_PAUSE: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    runs: list[RunInfo]
-    """The newest first."""
-    next_cursor: str | None
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> RunPage:
-        return cls([RunInfo.from_json(each) for each in value["runs"]], value["nextCursor"])
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    thread: str
-    run: str
-    prompt: str
-    """Id of its entry on the thread."""
-    how: str = "launched"
-    """Where it was steered: queued, interrupting or launched."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Launched:
-        return cls(value["thread"], value["run"], value["prompt"], value.get("how", "launched"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"thread": self.thread, "run": self.run, "prompt": self.prompt, "how": self.how}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One stage of a run."""
-
-    stage: str
-    ok: bool | None
-    detail: str
-    next_step: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    run: str | None
-    status: str
-    findings: tuple[Finding, ...]
-    wrong: str | None
-    next_step: str | None
-    document: Mapping[str, Any] = field(repr=False, compare=False)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Diagnosis:
-        findings = tuple(
-            Finding(each["stage"], each["ok"], each["detail"], each["nextStep"]) for each in value["findings"]
-        )
-        return cls(value["run"], value["status"], findings, value["wrong"], value["nextStep"], value)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.document)
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    path: str
-    how: Literal["added", "changed", "deleted"]
-    binary: bool
-    added: int
-    removed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """A workspace now, against what it began with."""
-
-    files: tuple[FileChange, ...]
-    patch: str
-    """The beginning of the patch, for people. `patch()` of the client gives all of it, byte for byte."""
-    truncated: bool
-    """There are more files, or there is more of the patch, than is here."""
-    exact: bool
-    """`patch` is the whole one, byte for byte."""
-    ignored: int
-    """New files that are left out, as the workspace's `.gitignore` files say."""
-    refused: tuple[str, ...]
-    """Paths that are left out, as git takes such names from no patch."""
-    document: Mapping[str, Any] = field(repr=False, compare=False)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Changes:
-        files = tuple(
-            FileChange(each["path"], each["how"], each["binary"], each["added"], each["removed"])
-            for each in value["files"]
-        )
-        return cls(
-            files,
-            value["patch"],
-            value["truncated"],
-            value["exact"],
-            value["ignored"],
-            tuple(value["refused"]),
-            value,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.document)
 
 
 class Runs:
@@ -155,9 +65,7 @@ class Runs:
     async def upload_tar(self, archive: AsyncIterator[bytes]) -> str:
         """The same for files that are a tar archive already."""
         async with self._workspaces.exchange("POST", "", body=archive, silence=LONG_SECONDS) as response:
-            await response.aread()
-            digest: str = response.json()["digest"]
-            return digest
+            return Workspace.from_json(json.loads(await response.aread())).digest
 
     async def check(
         self,
@@ -168,9 +76,8 @@ class Runs:
         box: Mapping[str, Any] | None = None,
     ) -> str:
         """The model (`NAME/MODEL`) that a run would use; raises what `launch` would raise. Begins nothing."""
-        wanted = {"agent": agent, "model": model, "thread": thread, "box": dict(box) if box else None}
-        answer = await self._runs.ask("POST", "/check", _given(wanted))
-        return answer.read(lambda value: str(value["model"]))
+        wanted = WantedRun(agent=agent, model=model, thread=thread).given() | _box(box)
+        return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
     async def launch(
         self,
@@ -192,22 +99,21 @@ class Runs:
         provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. `timeout`: seconds after which the run
         is ended, whoever is gone by then.
         """
-        wanted: dict[str, Any] = {
-            "prompt": prompt,
+        new = NewRun(
+            prompt=prompt,
             # Ids of our own making: a retry finds what the first attempt began.
-            "promptId": new_entry_id(),
-            "agent": agent,
-            "model": model,
-            "thread": thread,
-            "newThread": new_id("t") if thread is None else None,
-            "title": title,
-            "labels": dict(labels) if labels else None,
-            "workspace": workspace,
-            "box": dict(box) if box else None,
-            "timeout": timeout,
-            "authorId": author_id,
-        }
-        answer = await self._runs.ask("POST", "", _given(wanted), timeout=LONG_SECONDS)
+            prompt_id=new_entry_id(),
+            agent=agent,
+            model=model,
+            thread=thread,
+            new_thread=new_id("t") if thread is None else None,
+            title=title,
+            labels=dict(labels or {}),
+            workspace=workspace,
+            timeout=timeout,
+            author_id=author_id,
+        )
+        answer = await self._runs.ask("POST", "", new.given() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)
 
     async def resume(
@@ -229,32 +135,31 @@ class Runs:
 
         `memory` and `disk` are bytes, `timeout` is seconds, and 0 none.
         """
-        wanted: dict[str, Any] = {
-            "prompt": prompt,
-            "promptId": None if prompt is None else new_entry_id(),
-            "agent": agent,
-            "model": model,
-            "fresh": fresh or None,
-            "box": dict(box) if box else None,
-            "network": dict(network) if network else None,
-            "memory": memory,
-            "disk": disk,
-            "timeout": timeout,
-            "authorId": author_id,
-        }
+        wanted = Resume(
+            prompt=prompt,
+            prompt_id=None if prompt is None else new_entry_id(),
+            agent=agent,
+            model=model,
+            fresh=fresh,
+            memory=memory,
+            disk=disk,
+            timeout=timeout,
+            author_id=author_id,
+        )
+        given = wanted.given() | _box(box) | ({"network": dict(network)} if network else {})
         answer = await self._runs.below(id).ask(
-            "POST", "/resume", _given(wanted), repeatable=prompt is not None, timeout=LONG_SECONDS
+            "POST", "/resume", given, repeatable=prompt is not None, timeout=LONG_SECONDS
         )
         return answer.read(Launched.from_json)
 
-    async def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Launched:
+    async def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Steered:
         """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
-        wanted = {"prompt": prompt, "promptId": new_entry_id(), "interrupt": interrupt, "authorId": author_id}
-        return (await self._runs.below(id).ask("POST", "/steer", _given(wanted))).read(Launched.from_json)
+        wanted = Steer(prompt=prompt, prompt_id=new_entry_id(), interrupt=interrupt, author_id=author_id)
+        return (await self._runs.below(id).ask("POST", "/steer", wanted.given())).read(Steered.from_json)
 
     async def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
         """End a run. One that has ended stays as it is."""
-        return (await self._runs.below(id).ask("POST", "/cancel", _given({"by": by}))).read(RunInfo.from_json)
+        return (await self._runs.below(id).ask("POST", "/cancel", Cancel(by=by).given())).read(RunInfo.from_json)
 
     async def get(self, id: str) -> RunInfo:
         return (await self._runs.below(id).ask("GET")).read(RunInfo.from_json)
@@ -328,8 +233,9 @@ async def _end_of(run: str, tail: Tail) -> None:
             return
 
 
-def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in wanted.items() if value is not None}
+def _box(box: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The box of a request, as the server takes it."""
+    return {"box": dict(box)} if box else {}
 
 
 def _pack(folder: Path, spool: IO[bytes], leave_out: Callable[[Path], bool]) -> None:

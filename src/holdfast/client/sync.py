@@ -18,32 +18,36 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from holdfast.api.agents import AgentRecord
+    from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.keys import CreatedKey, Key, Token
+    from holdfast.api.model_apis import Api
+    from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.network import NetworkPolicy
     from holdfast.api.run_info import RunInfo
+    from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.threads import Acknowledgement, EntryPage, ThreadInfo, ThreadPage
     from holdfast.boxes.box import Deleted, Step
     from holdfast.boxes.images import Image, ImageConfig
     from holdfast.boxes.labels import Owner
-    from holdfast.boxes.network_policy import NetworkPolicy
     from holdfast.boxes.provider import Volume
     from holdfast.boxes.snapshots import Snapshot
     from holdfast.boxes.spec import BoxSpec
-    from holdfast.client.agents import AgentRecord, AgentStore
+    from holdfast.client.agents import AgentStore
     from holdfast.client.backoff import RetryNotice
     from holdfast.client.box.boxes import Boxes, Volumes
     from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned
     from holdfast.client.connection import FindAgain
-    from holdfast.client.egress import DefaultList, Egress, EgressDecision, EgressDecisionPage, EnvironmentPolicy
+    from holdfast.client.egress import Egress
     from holdfast.client.images import Images
     from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, OnOutput, RemoteExecution
     from holdfast.client.keys import Keys
-    from holdfast.client.models import ModelAnswer, ModelRecord, ModelStore, ModelTrial
-    from holdfast.client.runs import Changes, Diagnosis, Launched, RunPage, Runs
+    from holdfast.client.models import ModelStore
+    from holdfast.client.runs import Runs
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Appendable, Thread
     from holdfast.client.thread.threads import Archived, Labels, Threads
     from holdfast.images.progress import Progress
-    from holdfast.model_apis import Api
 
 
 class SyncClient(SyncOwner):
@@ -720,7 +724,7 @@ class SyncRuns(SyncHandle):
             )
         )
 
-    def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Launched:
+    def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Steered:
         """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
         return self._loop.run(self._async.steer(id, prompt, interrupt=interrupt, author_id=author_id))
 

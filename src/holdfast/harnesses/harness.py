@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from holdfast.api.model_apis import Api as Api
 from holdfast.harnesses.runner_archive import pack
-from holdfast.model_apis import Api as Api
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from holdfast.api.runs import Diagnosis, Finding
 from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile_rules import Look, RunnerState, Thresholds, limit_hint
 from holdfast.threads.run_events import Run, RunStatus, Stage, ThreadRuns
@@ -13,27 +14,6 @@ from holdfast.threads.run_events import Run, RunStatus, Stage, ThreadRuns
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
 """In the notice of an agent that waits for the output of a command which has ended."""
 _SOON: Final = "wait a moment, then: holdfast resume THREAD"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One stage of a run."""
-
-    stage: str
-    ok: bool | None
-    """None: it has not come that far, or nobody can say."""
-    detail: str
-    next_step: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    run: str | None
-    status: str
-    findings: tuple[Finding, ...]
-    wrong: str | None
-    """What is wrong, in a sentence; None where nothing is."""
-    next_step: str | None
 
 
 def diagnose(
@@ -51,13 +31,13 @@ def diagnose(
     `limits`: those that its box ran into.
     """
     run = runs.latest
-    findings = [Finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
+    findings = [_finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
     if run is None:
         launch = f'holdfast resume {thread} "…" --agent NAME'
-        findings.append(Finding("claim", None, "no run was launched on it", launch))
+        findings.append(_finding("claim", None, "no run was launched on it", launch))
         return Diagnosis(None, "idle", tuple(findings), "the thread has had no run", launch)
     findings += [
-        Finding("claim", True, f"run {run.run} of {run.agent} with {run.model}, epoch {run.epoch}"),
+        _finding("claim", True, f"run {run.run} of {run.agent} with {run.model}, epoch {run.epoch}"),
         _box(run, look),
         *_limits(run, limits),
         _provision(run, launching),
@@ -87,7 +67,9 @@ def diagnose(
 def _limits(run: Run, limits: tuple[LimitHit, ...]) -> list[Finding]:
     """A fault of a run that did not end well. Tools that were killed for memory may do no harm to a run."""
     ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
-    return [Finding(f"{hit.name} limit", False if ended_badly else None, hit.detail, limit_hint(hit)) for hit in limits]
+    return [
+        _finding(f"{hit.name} limit", False if ended_badly else None, hit.detail, limit_hint(hit)) for hit in limits
+    ]
 
 
 def _box(run: Run, look: Look | None) -> Finding:
@@ -95,24 +77,24 @@ def _box(run: Run, look: Look | None) -> Finding:
         return _not_there("box", run, "no box yet")
     detail = f"box {run.box} of {run.provider}, {run.box_how}, files {run.files}"
     if look is None:
-        return Finding("box", True, detail)
+        return _finding("box", True, detail)
     if look.liveness is Liveness.GONE:
         ok = None if not run.live else False
-        return Finding("box", ok, f"{detail}; it is gone", "holdfast resume THREAD gives it a new box")
+        return _finding("box", ok, f"{detail}; it is gone", "holdfast resume THREAD gives it a new box")
     if look.liveness is Liveness.UNKNOWN:
-        return Finding("box", None, f"{detail}; it does not answer", f"holdfast box diagnose {run.box}")
+        return _finding("box", None, f"{detail}; it does not answer", f"holdfast box diagnose {run.box}")
     if look.runner is RunnerState.STOPPED:
         ok = None if not run.live else False
-        return Finding("box", ok, f"{detail}; it was stopped or killed", "holdfast resume THREAD starts it again")
-    return Finding("box", True, f"{detail}; it is there")
+        return _finding("box", ok, f"{detail}; it was stopped or killed", "holdfast resume THREAD starts it again")
+    return _finding("box", True, f"{detail}; it is there")
 
 
 def _provision(run: Run, launching: bool) -> Finding:
     if run.reached(Stage.PROVISION):
         version = f" {run.version}" if run.version else ""
-        return Finding("provision", True, f"{run.agent}{version}, session {run.session}")
+        return _finding("provision", True, f"{run.agent}{version}, session {run.session}")
     if launching:
-        return Finding("provision", None, "this server is at it")
+        return _finding("provision", None, "this server is at it")
     return _not_there("provision", run, "the agent was not brought into the box")
 
 
@@ -121,26 +103,26 @@ def _runner(run: Run, look: Look | None) -> Finding:
         return _not_there("runner", run, "no runner was started")
     detail = f"process {run.process}"
     if look is None or not run.live:
-        return Finding("runner", True, detail)
+        return _finding("runner", True, detail)
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" with exit code {look.exit_code}"
-        return Finding("runner", False, f"{detail} ended{how} and posted no end", _SOON)
+        return _finding("runner", False, f"{detail} ended{how} and posted no end", _SOON)
     if look.runner is RunnerState.STOPPED:
-        return Finding("runner", False, f"{detail} ended with its box", _SOON)
+        return _finding("runner", False, f"{detail} ended with its box", _SOON)
     if look.runner is RunnerState.UNKNOWN:
-        return Finding("runner", None, f"{detail}; the box does not say whether it runs")
-    return Finding("runner", True, f"{detail} runs")
+        return _finding("runner", None, f"{detail}; the box does not say whether it runs")
+    return _finding("runner", True, f"{detail} runs")
 
 
 def _agent(run: Run) -> Finding:
     if run.reached(Stage.AGENT):
-        return Finding("agent", True, "the runner was heard of")
+        return _finding("agent", True, "the runner was heard of")
     return _not_there("agent", run, "the runner was not heard of", f"holdfast box ping {run.box}" if run.box else None)
 
 
 def _first_event(run: Run) -> Finding:
     if run.reached(Stage.EVENT):
-        return Finding("first event", True, "the agent has said something")
+        return _finding("first event", True, "the agent has said something")
     return _not_there(
         "first event", run, "the agent has said nothing", f"holdfast model test {run.model.partition('/')[0]}"
     )
@@ -152,38 +134,42 @@ def _notice(run: Run) -> list[Finding]:
         return []
     held = _HELD.search(run.notice)
     step = None if held is None else f"to end it: holdfast box exec {run.box} -- kill {held[1]}"
-    return [Finding("notice", None, run.notice, step)]
+    return [_finding("notice", None, run.notice, step)]
 
 
 def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding:
     if not run.live:
-        return Finding("heartbeat", None, "the run has ended")
+        return _finding("heartbeat", None, "the run has ended")
     if silence is None:
-        return Finding("heartbeat", None, "this server has not listened yet")
+        return _finding("heartbeat", None, "this server has not listened yet")
     detail = f"the last sign of life came {silence / 1000:.0f} s ago"
     if silence < thresholds.soft:
-        return Finding("heartbeat", True, detail)
+        return _finding("heartbeat", True, detail)
     left = max(0, thresholds.hard - silence) // 1000
-    return Finding("heartbeat", False, detail, f"wait: it is given up in {left} s; or: holdfast cancel THREAD")
+    return _finding("heartbeat", False, detail, f"wait: it is given up in {left} s; or: holdfast cancel THREAD")
 
 
 def _end(run: Run) -> Finding:
     if run.live:
         asked = "" if run.cancel is None else "; it was asked to end"
-        return Finding("end", None, f"it goes on{asked}")
+        return _finding("end", None, f"it goes on{asked}")
     detail = f"{run.status.value}, told by its {run.ended_by}"
     if run.error:
         detail += f": {run.error.get('message', run.error.get('code', ''))}"
     ok = run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED)
     hint = (run.error or {}).get("hint") or "holdfast resume THREAD"
-    return Finding("end", ok, detail, None if ok else str(hint))
+    return _finding("end", ok, detail, None if ok else str(hint))
 
 
 def _not_there(stage: str, run: Run, detail: str, next_step: str | None = None) -> Finding:
     """Not (yet) reached: a fault only where the run is over and did not end well."""
     ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
-    return Finding(stage, False if ended_badly else None, detail, next_step if not ended_badly else _told(run))
+    return _finding(stage, False if ended_badly else None, detail, next_step if not ended_badly else _told(run))
 
 
 def _told(run: Run) -> str:
     return str((run.error or {}).get("hint") or "holdfast resume THREAD")
+
+
+def _finding(stage: str, ok: bool | None, detail: str, next_step: str | None = None) -> Finding:
+    return Finding(stage, ok, detail, next_step)

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from holdfast.api.runs import HowChanged
 from holdfast.guest import tar
 from holdfast.runs.errors import NoFiles
 
 MAX_ARCHIVE: Final = 1024 * 1024 * 1024
 MAX_FILES: Final = 500_000
 MAX_PATCH: Final = 512 * 1024 * 1024
+_HOW: Final[dict[bytes, HowChanged]] = {b"A": "added", b"D": "deleted"}
 _MAX_NAMES: Final = 64 * 1024 * 1024
 """Bytes of all names of a tree."""
 _MAX_NAME: Final = 4096
@@ -59,8 +61,7 @@ class TreeChange:
     """One path that differs."""
 
     path: bytes
-    how: str
-    """added, changed or deleted."""
+    how: HowChanged
     added: int | None
     """Lines; None where git takes it for binary."""
     removed: int | None
@@ -115,11 +116,11 @@ class GitTrees:
         """In the order of their paths."""
         with self._ask(*_DIFF, "--raw", "--numstat", "-z", "before", "after") as found:
             fields = iter(found.read().split(b"\0"))
-        how: dict[bytes, str] = {}
+        how: dict[bytes, HowChanged] = {}
         for field in fields:
             if field.startswith(b":"):
                 status = field.rpartition(b" ")[2][:1]
-                how[next(fields)] = {b"A": "added", b"D": "deleted"}.get(status, "changed")
+                how[next(fields)] = _HOW.get(status, "changed")
             elif field:
                 added, removed, path = field.split(b"\t", 2)
                 binary = added == b"-"

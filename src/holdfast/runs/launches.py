@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.runs import Launched
 from holdfast.boxes.errors import BoxError
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import InvalidRun, RunOver, ThreadBusy, thread_busy
@@ -33,14 +34,6 @@ log = logging.getLogger(__name__)
 GO_ON: Final = "Go on."
 _LAUNCH_SECONDS: Final = 3600.0
 _STOP_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    thread: str
-    run: str
-    prompt: str
-    """The id of the chat that asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

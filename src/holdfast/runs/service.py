@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.api.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.cancellation import Cancellation
-from holdfast.runs.diagnosis import Diagnosis, diagnose
+from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting, thread_busy
 from holdfast.runs.launch import Launcher
 from holdfast.runs.launch_plan import LaunchPlan, LaunchPlanner
-from holdfast.runs.launches import GO_ON, Launched, Launches
+from holdfast.runs.launches import GO_ON, Launches
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.probe import RunnerProbe
 from holdfast.runs.reconcile_rules import Thresholds
@@ -28,7 +29,7 @@ from holdfast.runs.request import Options, Prompt, check_prompt, check_workspace
 from holdfast.runs.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.sweep import SWEEP_SECONDS, DueThreads, RunSweep
-from holdfast.runs.workspace_diff import Changes, Compared, compare
+from holdfast.runs.workspace_diff import Compared, compare
 from holdfast.runs.workspace_store import Workspaces
 from holdfast.threads.errors import StreamConflict
 from holdfast.threads.projection import Projection
@@ -41,16 +42,6 @@ from holdfast.time_limit import time_limit
 
 _LONGEST_TITLE: Final = 80
 _STOP_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Steered:
-    thread: str
-    run: str
-    """The run that goes on, or the one that was launched."""
-    prompt: str
-    how: str
-    """queued, interrupting or launched."""
 
 
 class Runs:

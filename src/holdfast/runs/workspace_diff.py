@@ -6,10 +6,10 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
+from holdfast.api.runs import Changes, FileChange
 from holdfast.runs.errors import NoFiles
 from holdfast.runs.git_trees import MAX_ARCHIVE, GitTrees
 from holdfast.time_limit import time_limit
@@ -21,33 +21,6 @@ _SECONDS: Final = 120.0
 _PIECE: Final = 256 * 1024
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    path: str
-    """For people: what is no UTF-8 in it is escaped."""
-    how: str
-    """added, changed or deleted."""
-    binary: bool = False
-    added: int = 0
-    """Lines."""
-    removed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    files: tuple[FileChange, ...]
-    patch: str
-    """The beginning of the patch, for people. `Compared.patch` gives all of it."""
-    truncated: bool = False
-    """There is more than is shown here."""
-    exact: bool = True
-    """The patch here is the whole one, byte for byte: it is not cut, and all of it is UTF-8."""
-    ignored: int = 0
-    """New files that are left out, as `.gitignore` files of the workspace say."""
-    refused: tuple[str, ...] = ()
-    """Paths that are left out, as git takes such names from no patch."""
 
 
 class Compared:

@@ -13,10 +13,10 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.providers.docker.engine import BUSYBOX_IMAGE, DockerEngine, python_files
 
+from holdfast.api.model_apis import Api
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import SyncClient
 from holdfast.harnesses import registry
-from holdfast.model_apis import Api
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.testing.model import ScriptedModel, bash, text, write
 from holdfast.testing.server import ServerProcess

@@ -14,8 +14,8 @@ from holdfast.cli.thread.names import find_thread
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
+    from holdfast.api.run_info import RunInfo
     from holdfast.client import Client
-    from holdfast.client.runs import RunInfo
 
 _PATIENCE: Final = 60.0
 

@@ -17,8 +17,8 @@ _MOST_REFUSED: Final = 5
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.api.runs import Changes
     from holdfast.client import Client
-    from holdfast.client.runs import Changes
 
 
 def diff(

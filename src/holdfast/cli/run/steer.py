@@ -12,8 +12,8 @@ from holdfast.cli.terminal.console import hint, note, write_field, write_json
 from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
+    from holdfast.api.runs import Steered
     from holdfast.client import Client
-    from holdfast.client.runs import Launched
 
 _HOW: Final = {
     "queued": "the agent hears it when it has done what it is at",
@@ -32,7 +32,7 @@ def steer(
 ) -> None:
     """Say something to the agent of a thread while it works: it hears it next, or at once with --interrupt."""
 
-    async def work(client: Client) -> Launched:
+    async def work(client: Client) -> Steered:
         return await client.runs.steer(await find_thread(client, thread), prompt, interrupt=interrupt)
 
     steered = ask(where, work)

@@ -12,8 +12,8 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
+    from holdfast.api.runs import Diagnosis
     from holdfast.client import Client
-    from holdfast.client.runs import Diagnosis
 
 _MARKS: Final = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 

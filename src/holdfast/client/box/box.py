@@ -11,9 +11,9 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from holdfast.api.errors import Unreachable
+from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.box import Box, Deleted, Metrics, Power, Preview, Step
 from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
-from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, ProcessInfo, Sink
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.client.box.files import RemoteFiles

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.box import Deleted, Step
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Volume
 from holdfast.boxes.snapshots import Snapshot
 from holdfast.boxes.spec import BoxSpec

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models.model import DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS, Model
-from holdfast.model_apis import Api
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import orjson
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models.errors import InvalidModel, ModelFailed
 from holdfast.egress.models.gateway import REASON, ModelGateway
 from holdfast.egress.models.model import ModelChoice
-from holdfast.model_apis import Api
 from holdfast.time_limit import time_limit
 
 SECONDS: Final = 60.0

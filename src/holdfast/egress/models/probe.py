@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models.completion import SECONDS, try_to_ask
 from holdfast.egress.models.gateway import ModelGateway
 from holdfast.egress.models.model import ModelChoice
-from holdfast.model_apis import Api
 
 _MAX_SHOWN: Final = 500
 _QUESTION: Final = ({"role": "user", "content": "Answer with the one word: ready"},)

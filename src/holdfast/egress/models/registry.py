@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
+from holdfast.api.model_apis import Api
 from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
 from holdfast.egress.models.encryption import CannotUnseal, Seal
 from holdfast.egress.models.errors import InvalidModel, ModelKeyMissing, ModelNotFound
@@ -25,7 +26,6 @@ from holdfast.egress.models.model import (
     checked_tokens,
 )
 from holdfast.egress.models.store import ModelRow, ModelStore
-from holdfast.model_apis import Api
 from holdfast.threads.ids import now_ms
 
 _MOST: Final = 1000

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from holdfast.api.limits import BoxId, PathText, Pattern
 from holdfast.server.routes.box_requests import (
     BOX_ERRORS,
     OCTETS,
@@ -19,7 +20,6 @@ from holdfast.server.routes.box_requests import (
     opened,
 )
 from holdfast.server.routes.box_schemas import (
-    BoxId,
     FileList,
     FileModel,
     Matches,
@@ -27,8 +27,6 @@ from holdfast.server.routes.box_schemas import (
     Mode,
     Move,
     NewFolder,
-    PathText,
-    Pattern,
     Replace,
     ReplacedList,
     ReplacedModel,

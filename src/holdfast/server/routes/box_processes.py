@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from holdfast.api.limits import BoxId, ProcessId
 from holdfast.boxes.process import Process, Stream
 from holdfast.server.routes.box_requests import (
     BOX_ERRORS,
@@ -19,16 +20,7 @@ from holdfast.server.routes.box_requests import (
     opened_for_work,
     while_connected,
 )
-from holdfast.server.routes.box_schemas import (
-    BoxId,
-    ProcessId,
-    ProcessList,
-    ProcessModel,
-    Resize,
-    Signal,
-    Spawn,
-    Waited,
-)
+from holdfast.server.routes.box_schemas import ProcessList, ProcessModel, Resize, Signal, Spawn, Waited
 from holdfast.server.routes.services import Use, UseBoxes
 from holdfast.server.shutdown import close_pieces
 

@@ -4,57 +4,33 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
-from holdfast.api.limits import Labels
+from holdfast.api.limits import (
+    Arguments,
+    Base64,
+    BoxKey,
+    Labels,
+    Name,
+    PathText,
+    ProviderName,
+    StrictBool,
+    Variables,
+    VolumeName,
+    without_nul,
+)
+from holdfast.api.network import NetworkPolicy
 from holdfast.boxes import box, files, process, provider, snapshots
 from holdfast.boxes.errors import InvalidSpec
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.sweep import Pruned
 from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.server.box_metrics import BoxUsage
 from holdfast.server.routes.schemas import Model
-
-
-def without_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not hold a NUL")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be valid UTF-8") from None
-    return text
-
-
-def _short(text: str) -> str:
-    # Not in the schema: there, whoever tries a longer one in a query would see the limit of URLs instead.
-    if len(text.encode()) > _LONGEST:
-        raise ValueError(f"must have at most {_LONGEST} bytes")
-    return text
-
-
-_LONGEST: Final = 4095
-BoxId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-SnapshotId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-ProcessId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-ProviderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-VolumeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-PathText = Annotated[str, StringConstraints(min_length=1), AfterValidator(without_nul), AfterValidator(_short)]
-Pattern = Annotated[str, StringConstraints(min_length=1), AfterValidator(without_nul), AfterValidator(_short)]
-Argument = Annotated[str, StringConstraints(max_length=131_000), AfterValidator(without_nul)]
-Arguments = Annotated[list[Argument], Field(min_length=1, max_length=4096)]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=512)]
-Variables = Annotated[dict[VariableName, Argument], Field(max_length=1024)]
-Key = Annotated[str, StringConstraints(min_length=1), AfterValidator(without_nul), AfterValidator(_short)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(without_nul)]
-RuleText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(without_nul)]
-PortNumber = Annotated[int, Field(ge=1, le=65535)]
-Base64 = Annotated[str, Field(description="Bytes, in base64.", json_schema_extra={"contentEncoding": "base64"})]
 
 
 def encode(data: bytes) -> str:
@@ -89,25 +65,6 @@ class HostMountModel(Model):
     read_only: StrictBool = True
 
 
-class NetworkModel(Model):
-    """What a box may reach."""
-
-    mode: Network = Network.NONE
-    allow: Annotated[list[RuleText], Field(max_length=1000)] = Field(default_factory=list)
-    """Rules, for mode `allow`: hosts, `*.domains`, with ports, with methods; `default` for the default list."""
-    bandwidth: Annotated[int, Field(ge=1024, lt=1 << 60, strict=True)] | None = None
-    """Bytes per second, both ways together."""
-    connections: Annotated[int, Field(ge=1, lt=1 << 31, strict=True)] | None = None
-    """At once."""
-
-    def to_policy(self) -> NetworkPolicy:
-        return NetworkPolicy.from_json(self.model_dump(mode="json", by_alias=True))
-
-    @classmethod
-    def of(cls, policy: NetworkPolicy) -> NetworkModel:
-        return cls.model_validate(policy.to_json())
-
-
 class _Machine(Model):
     provider: ProviderName = "local"
     image: Annotated[str, StringConstraints(min_length=1, max_length=511), AfterValidator(without_nul)] | None = None
@@ -121,7 +78,7 @@ class _Machine(Model):
     workdir: PathText = "/workspace"
     volumes: Annotated[list[VolumeMountModel], Field(max_length=256)] = Field(default_factory=list)
     mounts: Annotated[list[HostMountModel], Field(max_length=256)] = Field(default_factory=list)
-    network: NetworkModel = Field(default_factory=NetworkModel)
+    network: NetworkPolicy = Field(default_factory=NetworkPolicy)
     lifetime: Lifetime = Lifetime.SHARED
     idle_seconds: Annotated[int, Field(ge=0, lt=1 << 60, strict=True)] | None = None
     on_idle: OnIdle | None = None
@@ -166,7 +123,7 @@ class OwnerModel(Model):
 
 class NewBox(Model):
     spec: NewSpec = Field(default_factory=NewSpec)
-    key: Key | None = None
+    key: BoxKey | None = None
     """Acquire the box of this key: resume it, restore its latest snapshot, or create it."""
     fresh: StrictBool = False
     """Delete the box of the key that there is, and create one that has nothing of it."""
@@ -418,7 +375,7 @@ class Restore(Model):
 class Fork(Model):
     owner: OwnerModel | None = None
     """The owner of the box that is forked, where none is given."""
-    key: Key | None = None
+    key: BoxKey | None = None
     """Of the new box. There must be none of that key."""
     idle_seconds: Annotated[int, Field(ge=0, lt=1 << 60, strict=True)] | None = None
     """The new box is ephemeral, and is reaped after being idle for so long, whatever the first one is."""

@@ -7,25 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
+from holdfast.api.limits import BoxId, BoxKey, ProviderName, SnapshotId, VolumeName
 from holdfast.boxes.errors import SnapshotNotFound
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.box_schemas import (
-    BoxId,
     BoxModel,
     Freed,
-    Key,
     NewSnapshot,
     NewVolume,
-    ProviderName,
     Restore,
-    SnapshotId,
     SnapshotList,
     SnapshotModel,
     VolumeList,
     VolumeModel,
-    VolumeName,
 )
 from holdfast.server.routes.services import UseBoxes
 
@@ -39,7 +35,7 @@ async def take_snapshot(id: BoxId, boxes: UseBoxes, new: NewSnapshot | None = No
 
 
 @router.get("/snapshots", tags=["snapshots"])
-async def list_snapshots(boxes: UseBoxes, box: BoxId | None = None, key: Key | None = None) -> SnapshotList:
+async def list_snapshots(boxes: UseBoxes, box: BoxId | None = None, key: BoxKey | None = None) -> SnapshotList:
     """List snapshots, the oldest first."""
     return SnapshotList(snapshots=[SnapshotModel.of(each) for each in await boxes.snapshots(box=box, key=key)])
 

@@ -6,25 +6,22 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
 from holdfast.server.routes.box_schemas import (
-    BoxId,
     BoxList,
     BoxModel,
     Execute,
     Executed,
     Fork,
     Freed,
-    Key,
     Made,
     MetricsModel,
     NewBox,
-    PortNumber,
     PreviewModel,
-    ProviderName,
     PrunedModel,
     PythonModel,
     Steps,
@@ -59,7 +56,7 @@ async def list_boxes(
     boxes: UseBoxes,
     state: Annotated[list[BoxState] | None, Query(description="Any of these.")] = None,
     label: Annotated[list[str] | None, Query(description="`name:value`; all must match.")] = None,
-    key: Key | None = None,
+    key: BoxKey | None = None,
     all: Annotated[bool, Query(description="Those that are no more, too.")] = False,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,

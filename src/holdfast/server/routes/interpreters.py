@@ -18,7 +18,8 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from pydantic.functional_validators import AfterValidator
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.limits import Labels, Title
+from holdfast.api.limits import Labels, ModelName, Title, VolumeName, without_nul
+from holdfast.api.runs import RunBox
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
@@ -27,8 +28,7 @@ from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
-from holdfast.server.routes.box_schemas import VolumeName, without_nul
-from holdfast.server.routes.runs import ModelName, RunBox
+from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
@@ -116,7 +116,7 @@ class SettingsModel(Model):
         return Made(
             document=self.model_dump(mode="json", by_alias=True, exclude_none=True),
             # Asleep, it would lose what it has in memory.
-            spec=replace(self.box.to_spec(), on_idle=OnIdle.KEEP, idle_seconds=None),
+            spec=replace(spec_of(self.box), on_idle=OnIdle.KEEP, idle_seconds=None),
             template=self.template,
             model=self.model,
             repo_url=self.repo_url,

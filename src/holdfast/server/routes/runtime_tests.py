@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request
 from pydantic import Field, StringConstraints
 
+from holdfast.api.limits import ModelName
+from holdfast.api.runs import RunBox
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.smoke_report import Category, Report
 from holdfast.server.routes.box_requests import BOX_ERRORS, while_connected
-from holdfast.server.routes.runs import ModelName, RunBox
+from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Administrator, Use
 
@@ -80,7 +82,7 @@ async def try_box(request: Request, services: Use, _: Administrator, wanted: Box
         open_host,
         repo=asked.repo_url,
         ref=asked.ref,
-        spec=None if asked.box is None else asked.box.to_spec(),
+        spec=None if asked.box is None else spec_of(asked.box),
         roots=(),
         timeout=asked.timeout_seconds,
     )
