@@ -8,29 +8,29 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli
 
+from holdfast.boxes.finding import Finding, Word
 from holdfast.cli.exits import Exit
 from holdfast.cli.server.machine import (
-    Finding,
-    Word,
-    judge_bubblewrap,
     judge_descriptors,
-    judge_docker,
-    judge_docker_disk,
-    judge_filter,
     judge_fsync,
     judge_git,
-    judge_landlock,
-    judge_limits,
     judge_node,
-    judge_overlay,
-    judge_overlay_place,
     judge_python,
-    judge_sandbox,
     judge_space,
     judge_sqlite,
+)
+from holdfast.providers.docker.checks import judge_docker, judge_docker_disk
+from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
+from holdfast.providers.local.checks import (
+    judge_bubblewrap,
+    judge_filter,
+    judge_landlock,
+    judge_limits,
+    judge_overlay,
+    judge_overlay_place,
+    judge_sandbox,
     judge_users,
 )
-from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
 from holdfast.providers.local.machine import Bubblewrap, Facts, Trial
 
 ROOTS = dict.fromkeys(CONTROLLERS, "/sys/fs/cgroup")
@@ -124,8 +124,8 @@ def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     assert told["ok"] is True
     by_name = {finding["name"]: finding for finding in told["findings"]}
     expected = [
-        "python", "sqlite", "data folder", "disk of a box", "fsync", "open files", "bubblewrap", "system calls",
-        "shared volumes", "local boxes", "overlayfs", "users", "limits", "node", "docker", "git",
+        "python", "sqlite", "data folder", "fsync", "open files", "disk of a box", "bubblewrap", "system calls",
+        "shared volumes", "local boxes", "overlayfs", "users", "limits", "docker", "node", "git",
     ]  # fmt: skip
     if by_name["local boxes"]["word"] == "missing":
         expected.remove("overlayfs")

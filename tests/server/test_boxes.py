@@ -134,7 +134,10 @@ def test_boxes_without_isolation_are_made_only_where_somebody_said_so(
     wanted = {"spec": {"provider": "process", "network": {"mode": "open"}}}
     with api_of(local_server) as api:
         assert refused(api.post("/v1/boxes", json=wanted)) == (422, "unsupported")
-    with ServerProcess(tmp_path / "home", allow_process_provider=True) as server, api_of(server) as api:
+    with (
+        ServerProcess(tmp_path / "home", provider_settings={"allow_process_provider": True}) as server,
+        api_of(server) as api,
+    ):
         made = api.post("/v1/boxes", json=wanted)
         assert made.status_code == 201, made.text
         id = made.json()["box"]["id"]

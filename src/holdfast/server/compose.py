@@ -90,23 +90,14 @@ class CannotServe(Exception):
 
 async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     """All that this installation has."""
-    await asyncio.to_thread(_load_registry)  # which takes long enough that nobody else should wait for it
-    from holdfast.providers import registry
+    await asyncio.to_thread(_load_opening)  # which takes long enough that nobody else should wait for it
+    from holdfast.providers import opening
 
-    docker = registry.DockerSettings(
-        settings.docker_host, settings.docker_tls, settings.docker_runtime, settings.docker_image
-    )
-    return await registry.open_providers(
-        settings.home,
-        egress=egress,
-        allow_process=settings.allow_process_provider,
-        docker=docker,
-        box_disk=settings.box_disk,
-    )
+    return await opening.open_providers(settings.home, egress=egress, settings=settings.provider_settings)
 
 
-def _load_registry() -> None:
-    importlib.import_module("holdfast.providers.registry")
+def _load_opening() -> None:
+    importlib.import_module("holdfast.providers.opening")
 
 
 def make_outside(settings: Settings) -> Outside:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.local_server import DEFAULT_PORT
 from holdfast.threads.protocol.framing import MOST_BYTES
@@ -36,21 +37,11 @@ class Settings:
     """Seconds after which an event stream is ended, for the client to come back."""
     pool: int = DEFAULT_POOL
     """Boxes that are kept ready at most, of specs that are asked for again and again. 0: none."""
-    box_disk: int | None = None
-    """Bytes on disk of a local box whose spec has no limit. None: a quarter of the disk, 32 GB at most."""
     allow_private: tuple[str, ...] = ()
     """Hosts and networks at private addresses that boxes may reach, where their policy allows it."""
     egress_proxy: str | None = None
     """The proxy of this network, for what leaves boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries that are asked before Docker Hub for the images there."""
-    docker_host: str | None = None
-    """Address of a Docker daemon; None for the one of this machine, if there is one."""
-    docker_tls: Path | None = None
-    """A folder with the certificates for that."""
-    docker_runtime: str | None = None
-    """Which of the daemon's runtimes runs boxes: runc, runsc, kata. None for its own choice."""
-    docker_image: str | None = None
-    """The image of boxes at Docker that ask for none."""
-    allow_process_provider: bool = False
-    """Boxes of the process provider run on this machine without isolation. For development only."""
+    provider_settings: Mapping[str, Any] = field(default_factory=dict)
+    """By name: those that providers declare (`holdfast.providers.descriptor`)."""

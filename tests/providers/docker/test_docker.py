@@ -38,11 +38,12 @@ from holdfast.boxes.errors import (
     Unsupported,
 )
 from holdfast.boxes.spec import BoxSpec, VolumeMount
-from holdfast.providers.docker import DockerHost, DockerProvider, namespace_of, runtime
+from holdfast.providers.docker import DockerHost, DockerProvider, runtime
+from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.docker.engine import EngineProblem
+from holdfast.providers.docker.namespace import namespace_of
 from holdfast.providers.docker.objects import BOX, MAKER, RECORD, BoxRecord, Kind, Maker, Names, is_forsaken
 from holdfast.providers.docker.snapshots import DEEPEST
-from holdfast.providers.registry import DockerSettings, known_providers
 
 pytestmark = pytest.mark.anyio
 SPEC = BoxSpec(provider="docker", image=PYTHON_IMAGE)
@@ -384,7 +385,7 @@ async def test_a_machine_without_docker_is_told_so_only_when_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.providers.registry._DOCKER_SOCKET", str(tmp_path / "none.sock"))
-    provider = known_providers(allow_process=False, docker=DockerSettings())["docker"](tmp_path, None)
+    provider = DOCKER.make(tmp_path, None, DOCKER.values({}))
     await provider.open()
     assert await provider.find() == []
     assert await provider.probe("b-any") is Liveness.UNKNOWN

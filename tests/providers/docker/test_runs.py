@@ -42,7 +42,7 @@ def client(
     engine.import_image(IMAGE, python_files([installed_agents.install("pi").node]))
     installed_agents.share_with(home)
     with (
-        ServerProcess(home, docker_host=engine.url) as server,
+        ServerProcess(home, provider_settings={"docker_host": engine.url}) as server,
         SyncClient(server.url, api_key=server.api_key) as client,
     ):
         client.models.add("scripted", apis=[Api.ANTHROPIC], base_url=model.url, model="scripted", key=SECRET)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_box_outlives_its_server(engine: DockerEngine, tmp_path: Path) -> None:
     spec = BoxSpec(provider="docker", image=PYTHON_IMAGE)
-    with ServerProcess(tmp_path / "home", docker_host=engine.url) as server:
+    with ServerProcess(tmp_path / "home", provider_settings={"docker_host": engine.url}) as server:
         async with Client(server.url, api_key=server.api_key) as client:
             made = await client.boxes.create(spec, key="lasting")
             async with await client.boxes.open(made.box.id) as box:
@@ -41,5 +41,5 @@ async def test_a_box_outlives_its_server(engine: DockerEngine, tmp_path: Path) -
 
 
 def test_a_server_without_a_daemon_starts_and_says_why_there_are_no_boxes(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home", docker_host=f"unix://{tmp_path}/none.sock") as server:
+    with ServerProcess(tmp_path / "home", provider_settings={"docker_host": f"unix://{tmp_path}/none.sock"}) as server:
         assert server.url

@@ -9,14 +9,13 @@ from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.cli.box.spec import read_value
 from holdfast.cli.discovery import the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parameters import Given, Option
+from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOptions, settings_of, warnings
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
-from holdfast.cli.terminal.sizes import parse_size
 from holdfast.local_server import find_answering
 
 if TYPE_CHECKING:
@@ -43,26 +42,12 @@ def up(
         float, Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
     ] = 30.0,
     no_auth: Annotated[bool, Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
-    allow_process_provider: Annotated[
-        bool,
-        Option(
-            "--allow-process-provider",
-            help="Offer boxes of the process provider: on this machine, without isolation. For development only.",
-        ),
-    ] = False,
     pool: Annotated[
         int,
         Option(
             metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
         ),
     ] = 8,
-    box_disk: Annotated[
-        str | None,
-        Option(
-            metavar="SIZE",
-            help="Disk of a local box that asks for no limit; else a quarter of the disk, 32 GB at most.",
-        ),
-    ] = None,
     allow_private: Annotated[
         list[str] | None,
         Option(
@@ -87,23 +72,7 @@ def up(
             help="A registry to ask before Docker Hub, for image pull; may be given several times.",
         ),
     ] = None,
-    docker_host: Annotated[
-        str | None,
-        Option(
-            metavar="ADDRESS",
-            envvar="DOCKER_HOST",
-            help="Docker daemon for boxes: unix:///path, tcp://host:port or https://host:port.",
-        ),
-    ] = None,
-    docker_tls: Annotated[
-        Path | None, Option(metavar="DIR", help="Certificates for it: ca.pem, cert.pem, key.pem.")
-    ] = None,
-    docker_runtime: Annotated[
-        str | None, Option(metavar="NAME", help="Its runtime for boxes: runc, runsc, kata.")
-    ] = None,
-    docker_image: Annotated[
-        str | None, Option(metavar="NAME", help="Image of boxes at Docker that ask for none.")
-    ] = None,
+    provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     log_level: Annotated[LogLevel, Option(help="What the log on standard error has.")] = LogLevel.INFO,
     first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
     as_json: JsonOption = False,
@@ -114,6 +83,7 @@ def up(
     from holdfast.server.home import HomeInUse
 
     folder = the_home(home)
+    provider_settings = settings_of(provider_options)
     _check_network(allow_private or (), egress_proxy)
     settings = Settings(
         home=folder,
@@ -122,16 +92,11 @@ def up(
         long_poll_timeout=long_poll_timeout,
         auth=not no_auth,
         log_level=log_level.value,
-        allow_process_provider=allow_process_provider,
         allow_private=tuple(allow_private or ()),
         egress_proxy=egress_proxy,
         registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
-        docker_host=docker_host,
-        docker_tls=docker_tls,
-        docker_runtime=docker_runtime,
-        docker_image=docker_image,
         pool=pool,
-        box_disk=None if box_disk is None else read_value(parse_size, box_disk),
+        provider_settings=provider_settings,
         first_key=first_key,
     )
 
@@ -140,8 +105,8 @@ def up(
             write_json(_document(running, first_key, folder))
         else:
             _introduce(running, first_key, folder)
-        if allow_process_provider:
-            note("careful", "boxes of the process provider run on this machine without isolation")
+        for warning in warnings(provider_settings):
+            note("careful", warning)
 
     try:
         serve(settings, started)

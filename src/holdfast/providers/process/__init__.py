@@ -1,140 +1,19 @@
-"""The process provider: boxes on this machine **without isolation**, for development where no sandbox can be had.
-
-A box is a folder and a guest beside the server, with all of the server user's rights. Registered only by an explicit
-flag. It keeps what it claims of the contract: processes, files, ports; no snapshots, volumes or limits.
-"""
+"""The process provider: boxes on this machine **without isolation**, for development where no sandbox can be had."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import os
-import signal
-import sys
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any
 
-from holdfast.boxes.box import BoxInfo
-from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxUnreachable
-from holdfast.guest import codec
-from holdfast.providers.host.data_dir import BoxRecord, DataDir
-from holdfast.providers.host.guest_client import GuestClient
-from holdfast.providers.host.guest_provider import GuestProvider
-from holdfast.providers.host.launch import Launcher
+if TYPE_CHECKING:
+    from holdfast.providers.process.provider import ProcessProvider
 
-log = logging.getLogger(__name__)
-
-WARNING: Final = (
-    "the process provider runs boxes on this machine WITHOUT isolation, with every right of the user that runs it:"
-    " for development only"
-)
-_NAME: Final = "HOLDFAST_BOX"
-_MARK: Final = "HOLDFAST_BOX_FOLDER"
-"""In the environment of every process of a box: how they are found when it ends. An id may be in use in other homes."""
-_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-_ROUNDS: Final = 100
+__all__ = ["ProcessProvider"]
 
 
-class ProcessProvider(GuestProvider):
-    """Boxes as plain processes. Says so whenever it is opened."""
+def __getattr__(name: str) -> Any:
+    """Loaded on first use: the descriptor beside it is read by every command that lists providers."""
+    if name in __all__:
+        from holdfast.providers.process import provider
 
-    name = "process"
-    isolation = "no isolation"
-    capabilities = frozenset(
-        {
-            Capability.STOP,
-            Capability.NETWORK_OPEN,
-            Capability.PTY,
-            Capability.DETACHED,
-            Capability.CONNECT,
-        }
-    )
-
-    def __init__(self, folder: Path, *, tools: Path | None = None) -> None:
-        """`tools` has the programs that this machine has for boxes."""
-        super().__init__(DataDir(folder.absolute(), os.geteuid(), os.getegid()))
-        self._launcher: Launcher | None = None
-        self.tools = None if tools is None else str(tools.absolute())
-
-    async def open(self) -> None:
-        await super().open()
-        if self._launcher is not None:
-            return
-        log.warning(WARNING)
-        self.data_dir.prepare()
-        self._launcher = Launcher({"stage": None, "binds": [], "uid": None, "gid": None})
-        await self._launcher.start()
-
-    async def close(self) -> None:
-        await super().close()
-        if self._launcher is not None:
-            self._launcher.close()
-            self._launcher = None
-
-    # --- a box ---
-
-    def _files(self, id: str) -> Path:
-        return self.data_dir.box(id) / "files"
-
-    def workdir(self, info: BoxInfo) -> str:
-        return f"{self._files(info.id)}{info.spec.workdir}".rstrip("/")
-
-    def environment(self, info: BoxInfo) -> dict[str, str]:
-        home = str(self._files(info.id) / "home")
-        return {
-            "PATH": f"{home}/.local/bin:{_PATH}",
-            "HOME": home,
-            "TMPDIR": str(self._files(info.id) / "tmp"),
-            "LANG": "C.UTF-8",
-            _NAME: info.id,
-            _MARK: str(self.data_dir.box(info.id)),
-        }
-
-    def prepare_files(self, record: BoxRecord) -> None:
-        files = self._files(record.id)
-        for folder in (files / "home", files / "tmp", files / record.spec.workdir.lstrip("/")):
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def recover(self, record: BoxRecord) -> BoxRecord:
-        return record
-
-    async def launch(self, record: BoxRecord) -> int:
-        assert self._launcher is not None
-        guest = Path(codec.__file__).with_name("init.py")
-        request = {
-            "folder": str(self.data_dir.box(record.id)),
-            "program": sys.executable,
-            "argv": [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(guest), "unconfined"],
-            "environment": {_MARK: str(self.data_dir.box(record.id))},
-            "mounts": [],
-            "rlimits": [],
-        }
-        return await self._launcher.launch(request, [])
-
-    async def end(self, guest: GuestClient) -> None:
-        """There is no namespace that would take its processes along: they are found by their environment."""
-        await super().end(guest)
-        found: list[int] = []
-        for _ in range(_ROUNDS):
-            found = await asyncio.to_thread(_marked, self.data_dir.box(guest.box))
-            if not found:
-                return
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.01)
-        raise BoxUnreachable(f"processes of box {guest.box} do not end: {found}")
-
-
-def _marked(folder: Path) -> list[int]:
-    """Processes that live, with this box's mark."""
-    mark = os.fsencode(f"{_MARK}={folder}")
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+        return getattr(provider, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
