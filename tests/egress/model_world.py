@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from tests.stores import open_models
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from holdfast.api.model_apis import Api
 from holdfast.egress.models import Answered, GatewayLimits, LoopbackUpstream, ModelGateway, Models
+from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.testing.model import ScriptedModel
 from holdfast.threads.access.credentials import RunGrant, RunScope
 
@@ -53,7 +51,7 @@ def grant_of(run: str = "r-1", model: str = "mine/scripted") -> RunGrant:
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[int]:
     """An ASGI app on a free port of loopback."""
-    config = uvicorn.Config(app, loop="none", lifespan="off", log_config=None, access_log=False)
+    config = make_config(app, HttpToolsProtocol)
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()

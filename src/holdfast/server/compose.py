@@ -8,12 +8,10 @@ import functools
 import importlib
 import logging
 import os
-import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-import uvicorn
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -45,6 +43,7 @@ from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.streams import StreamService
+from holdfast.server.wire.uvicorn_adapter import Server, make_config
 from holdfast.storage import CannotOpen, open_storage
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, derive, new_key
@@ -160,43 +159,6 @@ def _listen(settings: Settings) -> socket.socket:
     listener.listen(2048)
     listener.setblocking(False)
     return listener
-
-
-class _Server(uvicorn.Server):
-    """Ends the long-lived responses before uvicorn waits for them."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        on_starting: Callable[[], None],
-        on_started: Callable[[], None],
-        on_stopping: Callable[[], None],
-    ) -> None:
-        super().__init__(config)
-        self._on_starting = on_starting
-        self._on_started = on_started
-        self._on_stopping = on_stopping
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """A signal ends serving, and no more: uvicorn would raise it again, before we have taken anything down."""
-        loop = asyncio.get_running_loop()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, self.handle_exit, name, None)
-        try:
-            yield
-        finally:
-            for name in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(name)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_starting()
-        await super().startup(sockets)
-        self._on_started()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stopping()
-        await super().shutdown(sockets)
 
 
 async def _serve(
@@ -338,24 +300,18 @@ async def _serve(
             tails.close()
             surface.close()
 
-        config = uvicorn.Config(
+        config = make_config(
             front,
-            http=functools.partial(StreamProtocol, service=streams, front=front),  # type: ignore[arg-type]
-            loop="none",
-            lifespan="off",
-            ws="none",  # the wire loads what it needs for them when the first one comes
+            functools.partial(StreamProtocol, service=streams, front=front),
             ws_max_size=_MAX_MESSAGE,
             ws_per_message_deflate=False,
             ws_ping_interval=_PING_SECONDS,
             # A client that is slow to read is slow to answer pings, and must not be taken for dead: TCP finds out.
             ws_ping_timeout=None,
-            log_config=None,
-            access_log=False,
-            server_header=False,
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             backlog=2048,
         )
-        server = _Server(config, on_starting, on_started, on_stopping)
+        server = Server(config, on_starting, on_started, on_stopping)
         beside.append(asyncio.create_task(_sweep(server, settings.request_timeout, settings.keep_alive)))
         beside.append(asyncio.create_task(_watch_home(server, home)))
         try:
@@ -372,22 +328,22 @@ async def _load_sockets(app: Lazy[FastAPI]) -> None:
     await load_in_thread(lambda: importlib.import_module("holdfast.server.wire.websocket_protocol"))
 
 
-async def _sweep(server: uvicorn.Server, request_timeout: float, keep_alive: float) -> None:
+async def _sweep(server: Server, request_timeout: float, keep_alive: float) -> None:
     """No client holds a connection for ever, by sending its request byte by byte or by sending none."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(min(_SWEEP_SECONDS, request_timeout, keep_alive))
-        if slow := sweep_connections(server.server_state.connections, loop.time(), request_timeout, keep_alive):
+        if slow := sweep_connections(server.connections, loop.time(), request_timeout, keep_alive):
             log.info("ended %d connections whose requests did not arrive in time", slow)
 
 
-async def _watch_home(server: uvicorn.Server, home: Home) -> None:
+async def _watch_home(server: Server, home: Home) -> None:
     """Without its home nobody finds the server, and what it acknowledges is lost with the files that it has open."""
     while True:
         await asyncio.sleep(_HOME_SECONDS)
         if not home.is_there:
             log.error("the home %s is no longer there: deleted, moved or replaced. This server ends", home.path)
-            server.should_exit = True
+            server.stop()
             return
 
 

@@ -15,11 +15,9 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import orjson
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from holdfast.server.wire.streams import bearer
+from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.threads.access.authority import Author, Writer
 from holdfast.threads.access.credentials import Access, RunGrant, RunScope
 from holdfast.threads.errors import (
@@ -119,17 +117,11 @@ class GuestApi:
         self._max_body = max_body
         self._runs = runs
         self._models = models
-        self._config = uvicorn.Config(
+        self._config = make_config(
             self._answer,
-            http=_GuestProtocol,
+            _GuestProtocol,
             interface="asgi3",
             proxy_headers=False,
-            loop="none",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
         self._config.load()

@@ -11,12 +11,12 @@ import asyncio
 from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from holdfast.server.wire.box_hosts import is_box_host
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.repeated_head import RepeatedHead
 from holdfast.server.wire.streams import StreamService
+from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.errors import BodyTooLarge, StreamError
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
 from holdfast.threads.protocol.surface import PREFIX, parse_query

@@ -6,14 +6,13 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
 from holdfast.boxes.process import Connection
 from holdfast.server.shutdown import Stopping
 from holdfast.server.wire.box_hosts import PortTarget
 from holdfast.server.wire.port_relay import PortRelay, SlowAnswer, answer_headers, refusal, request_head
 from holdfast.server.wire.port_response import Answer, CutShort, Head
 from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Visit, for_the_client
+from holdfast.server.wire.uvicorn_adapter import STATUS_LINE
 from holdfast.threads.errors import InvalidRequest
 from holdfast.time_limit import time_limit
 

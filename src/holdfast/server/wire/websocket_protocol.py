@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from uvicorn.server import ServerState
+
+from holdfast.server.wire.uvicorn_adapter import Config, ServerState
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
