@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.cli.conftest import Cli
 
+from holdfast.api.boxes import BoxUsage
 from holdfast.cli.box.top import Watch, cells, compare, fitting, sorted_by, spark, summary
-from holdfast.client.box.types import BoxUsage
 
 METRICS = {
     "processes": 2, "connections": 0, "idleSeconds": 0.0, "memory": 100 << 20, "cpuSeconds": 10.0, "disk": 1 << 20,
@@ -22,6 +22,8 @@ def usage(id: str = "b-1", at: int = 0, state: str = "running", **metrics: Any) 
             "provider": "local",
             "key": None,
             "state": state,
+            "thread": None,
+            "environment": None,
             "lastActiveAt": 0,
             "sampledAt": at,
             "cpuLimit": None,

@@ -13,7 +13,7 @@ import uvloop
 from tests.egress.conftest import WAIT, Client, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello, tunnel
 
-from holdfast.boxes.labels import Owner
+from holdfast.boxes.labels import Owner, owner_labels
 from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source
 
@@ -105,7 +105,7 @@ async def test_an_environments_policy_counts_for_boxes_that_list_nothing_and_cha
     async with make_world(tmp_path, policies=policies.get) as world:
         await world.serve(echoing, "a.example.com", 443)
         world.box()
-        world.proxy.admit("b-1", NetworkPolicy(Network.ALLOW), Owner(environment="web").labels())
+        world.proxy.admit("b-1", NetworkPolicy(Network.ALLOW), owner_labels(Owner(environment="web")))
         client = await open_tunnel(world)
         policies["web"] = NetworkPolicy(Network.ALLOW, ("b.example.com",))
         world.proxy.refresh("other")

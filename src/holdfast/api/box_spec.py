@@ -80,8 +80,16 @@ class HostMount(Document):
     read_only: StrictBool = True
 
 
+class _Remembered:
+    """What a spec has worked out once. Apart from its fields: it is not on the wire."""
+
+    __slots__ = ("_hash", "_text")
+    _hash: str
+    _text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxSpec(Document):
+class BoxSpec(_Remembered, Document):
     """A box as asked for. `None` leaves a limit to the provider."""
 
     provider: ProviderName = "local"
@@ -106,8 +114,6 @@ class BoxSpec(Document):
     on_idle: OnIdle | None = None
     """None: shared boxes are kept, others are deleted."""
     labels: Labels = field(default_factory=dict)
-    _hash: str | None = field(default=None, init=False, repr=False, compare=False)
-    _text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -121,23 +127,25 @@ class BoxSpec(Document):
     @property
     def hash(self) -> str:
         """Equal for specs that ask for the same machine."""
-        if self._hash is None:
+        try:
+            return self._hash
+        except AttributeError:  # asked for several times for each box that is made
             document = self.to_json()
             for apart in NOT_OF_THE_MACHINE:
                 del document[apart]
             made = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-            object.__setattr__(self, "_hash", made)  # asked for several times for each box that is made
+            object.__setattr__(self, "_hash", made)
             return made
-        return self._hash
 
     @property
     def text(self) -> str:
         """`to_json` as JSON."""
-        if self._text is None:
+        try:
+            return self._text
+        except AttributeError:
             made = json.dumps(self.to_json())
             object.__setattr__(self, "_text", made)
             return made
-        return self._text
 
     def to_json(self) -> dict[str, Any]:
         """Everything, secrets too: for the store and for providers, never for people."""

@@ -54,6 +54,8 @@ class Document:
         """The fields that differ from their defaults: all that a request has to say."""
         said = {}
         for each in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            if not each.init:
+                continue
             value = getattr(self, each.name)
             usual = each.default_factory() if each.default_factory is not MISSING else each.default
             if usual is MISSING or value != usual:

@@ -4,26 +4,20 @@
 needs is in `holdfast.providers`.
 """
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step
+from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
+from holdfast.api.boxes import Preview, Step
+from holdfast.api.files import FileInfo, FileKind, Match, Replaced
+from holdfast.api.network import Network, NetworkPolicy, Rule
+from holdfast.api.processes import ProcessInfo, ProcessState
+from holdfast.api.snapshots import Holding, Snapshot, Volume
+from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.files import FileInfo, FileKind, Files, Match, Replaced
+from holdfast.boxes.files import Files
 from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.labels import Owner
-from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Rule, Traffic
-from holdfast.boxes.process import (
-    Channel,
-    Chunk,
-    Completed,
-    Connection,
-    Process,
-    ProcessInfo,
-    ProcessState,
-    Sink,
-    Stream,
-)
-from holdfast.boxes.provider import Provider, Swept, Volume
-from holdfast.boxes.snapshots import Holding, Snapshot
-from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
+from holdfast.boxes.network_policy import Egress, Traffic
+from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
+from holdfast.boxes.provider import Provider, Swept
 
 __all__ = [
     "Box",

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Literal, Self
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import Preview as Preview
+from holdfast.api.boxes import Step as Step
+from holdfast.api.network import NetworkPolicy
+from holdfast.api.processes import ProcessInfo
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.files import Files
-from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, Sink
 
 Wake = Callable[[], Awaitable[bool]]
 """Wakes a box that sleeps, for what is asked of a handle on it. Returns whether the box was woken."""
@@ -56,15 +59,6 @@ class BoxInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
-    """Where a port of a box can be visited."""
-
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """To be sent along."""
-
-
-@dataclass(frozen=True, slots=True)
 class Metrics:
     """What a box uses now. None where the provider cannot tell."""
 
@@ -90,18 +84,6 @@ class Metrics:
     """Connections to the network that it has open."""
     work_seconds: float | None = None
     """Processor time of what runs in the box and of what ran, its guest's not counted. Only grows while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a ping or a diagnosis."""
-
-    name: str
-    ok: bool
-    milliseconds: float
-    detail: str = ""
-    next_step: str | None = None
-    """What to do, where it failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
+from holdfast.api.box_spec import BoxSpec, OnIdle
+from holdfast.api.network import Network
 from holdfast.boxes.errors import Unsupported
-from holdfast.boxes.network_policy import Network
-from holdfast.boxes.spec import BoxSpec, OnIdle
 
 
 class Capability(StrEnum):

@@ -4,53 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.files import FileInfo as FileInfo
+from holdfast.api.files import FileKind as FileKind
+from holdfast.api.files import Match as Match
+from holdfast.api.files import Replaced as Replaced
+
 MAX_READ: Final = 64 * 1024 * 1024
 """Bytes that `read` loads at once. Larger files are streamed."""
-
-
-class FileKind(StrEnum):
-    FILE = "file"
-    FOLDER = "folder"
-    LINK = "link"
-    OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    path: str
-    kind: FileKind
-    size: int
-    mode: int
-    """Permission bits."""
-    modified_at: int
-    """UTC milliseconds."""
-    target: str | None = None
-    """Where a link points."""
-
-    @property
-    def name(self) -> str:
-        return self.path.rsplit("/", 1)[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A line that a search found."""
-
-    path: str
-    line: int
-    """From 1."""
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    path: str
-    count: int
 
 
 class Files(ABC):

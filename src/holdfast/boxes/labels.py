@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.boxes import Owner as Owner
 from holdfast.boxes.errors import InvalidSpec
 
 KEY: Final = "holdfast.key"
@@ -31,25 +31,17 @@ RESERVED: Final = "holdfast."
 """Labels that start so are ours: callers cannot set them by hand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whom a box serves."""
+def owner_labels(owner: Owner) -> dict[str, str]:
+    labels = {TENANT: owner.tenant}
+    if owner.thread is not None:
+        labels[OWNER_THREAD] = owner.thread
+    if owner.environment is not None:
+        labels[OWNER_ENVIRONMENT] = owner.environment
+    return labels
 
-    tenant: str = "default"
-    thread: str | None = None
-    environment: str | None = None
 
-    def labels(self) -> dict[str, str]:
-        labels = {TENANT: self.tenant}
-        if self.thread is not None:
-            labels[OWNER_THREAD] = self.thread
-        if self.environment is not None:
-            labels[OWNER_ENVIRONMENT] = self.environment
-        return labels
-
-    @classmethod
-    def of(cls, labels: Mapping[str, str]) -> Owner:
-        return cls(labels.get(TENANT, "default"), labels.get(OWNER_THREAD), labels.get(OWNER_ENVIRONMENT))
+def owner_of(labels: Mapping[str, str]) -> Owner:
+    return Owner(labels.get(TENANT, "default"), labels.get(OWNER_THREAD), labels.get(OWNER_ENVIRONMENT))
 
 
 def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
+from holdfast.api.boxes import BoxState as BoxState
 from holdfast.boxes.box import Power
 from holdfast.boxes.errors import BoxConflict
-
-
-class BoxState(StrEnum):
-    CREATING = "creating"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    STARTING = "starting"
-    PAUSED = "paused"
-    """Its processes are held, for it was idle. The next request lets them go on."""
-    HIBERNATING = "hibernating"
-    HIBERNATED = "hibernated"
-    """Stopped, for it was idle, with a snapshot of its files. The next request wakes it."""
-    WAKING = "waking"
-    DELETING = "deleting"
-    DELETED = "deleted"
-    """A tombstone: we removed it."""
-    GONE = "gone"
-    """A tombstone: its provider has it no more, and it was not us."""
-
 
 TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
 LIVE: Final = frozenset(BoxState) - TOMBSTONES

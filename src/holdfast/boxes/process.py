@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from types import TracebackType
 from typing import Final, Literal, Self
+
+from holdfast.api.processes import ProcessInfo as ProcessInfo
+from holdfast.api.processes import ProcessState as ProcessState
 
 Stream = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], Awaitable[None] | None]
@@ -35,25 +37,6 @@ class Completed:
     def text(self) -> str:
         """What it printed, as text."""
         return self.stdout.decode("utf-8", "replace")
-
-
-class ProcessState(StrEnum):
-    RUNNING = "running"
-    EXITED = "exited"
-    LOST = "lost"
-    """Ended with its box: nobody saw how."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessInfo:
-    id: str
-    argv: tuple[str, ...]
-    pty: bool
-    state: ProcessState
-    exit_code: int | None
-    started_at: int
-    """UTC milliseconds."""
-    ended_at: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Step, Wake
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import Step
+from holdfast.api.snapshots import Snapshot
+from holdfast.api.snapshots import Volume as Volume
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Wake
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import ImageStore
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """Files that outlive boxes, mounted by name."""
-
-    name: str
-    created_at: int
-    size: int | None = None
-    """Bytes, where it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from holdfast.boxes.labels import Owner
-from holdfast.boxes.lifecycle import LIVE, TOMBSTONES, BoxState
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.boxes import BoxState
+from holdfast.boxes.labels import Owner, owner_of
+from holdfast.boxes.lifecycle import LIVE, TOMBSTONES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class BoxRow:
 
     @property
     def owner(self) -> Owner:
-        return Owner.of(self.labels)
+        return owner_of(self.labels)
 
     @property
     def lifetime(self) -> Lifetime:

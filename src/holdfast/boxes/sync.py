@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Preview, Step, Wake
+    from holdfast.api.box_spec import BoxSpec
+    from holdfast.api.boxes import Preview, Step
+    from holdfast.api.files import FileInfo, Match, Replaced
+    from holdfast.api.network import NetworkPolicy
+    from holdfast.api.processes import ProcessInfo
+    from holdfast.api.snapshots import Snapshot, Volume
+    from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Wake
     from holdfast.boxes.capabilities import Capability
-    from holdfast.boxes.files import FileInfo, Files, Match, Replaced
+    from holdfast.boxes.files import Files
     from holdfast.boxes.images import Image, ImageConfig, ImageStore
-    from holdfast.boxes.network_policy import NetworkPolicy
-    from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, ProcessInfo, Sink, Stream
-    from holdfast.boxes.provider import Provider, Swept, Volume
-    from holdfast.boxes.snapshots import Snapshot
-    from holdfast.boxes.spec import BoxSpec
+    from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
+    from holdfast.boxes.provider import Provider, Swept
 
 
 class SyncProvider(SyncOwner):

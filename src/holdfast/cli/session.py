@@ -17,10 +17,10 @@ from holdfast.cli.options import Where
 from holdfast.cli.parameters import Argument
 
 if TYPE_CHECKING:
+    from holdfast.api.boxes import BoxRecord
     from holdfast.client import Client
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.process import RemoteProcess
-    from holdfast.client.box.types import BoxRecord
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
 
 from holdfast.api.agents import AgentRecord, OfferedModel
+from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
 from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
 from holdfast.api.entries import Entry
 from holdfast.api.errors import (
@@ -30,7 +31,6 @@ from holdfast.client.backoff import RetryNotice
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.boxes import Boxes, Volumes
 from holdfast.client.box.process import RemoteProcess, Terminal
-from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
 from holdfast.client.client import Client
 from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
 from holdfast.client.models import ModelStore

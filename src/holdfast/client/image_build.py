@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import ImageNotFound, SnapshotNotFound
 from holdfast.boxes.images import Image, ImageConfig
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client

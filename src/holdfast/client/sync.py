@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.api.agents import AgentRecord
+    from holdfast.api.box_spec import BoxSpec
+    from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned, Step
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.model_apis import Api
@@ -26,17 +28,14 @@ if TYPE_CHECKING:
     from holdfast.api.network import NetworkPolicy
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
+    from holdfast.api.snapshots import Snapshot, Volume
     from holdfast.api.threads import Acknowledgement, EntryPage, ThreadInfo, ThreadPage
-    from holdfast.boxes.box import Deleted, Step
+    from holdfast.boxes.box import Deleted
     from holdfast.boxes.images import Image, ImageConfig
     from holdfast.boxes.labels import Owner
-    from holdfast.boxes.provider import Volume
-    from holdfast.boxes.snapshots import Snapshot
-    from holdfast.boxes.spec import BoxSpec
     from holdfast.client.agents import AgentStore
     from holdfast.client.backoff import RetryNotice
     from holdfast.client.box.boxes import Boxes, Volumes
-    from holdfast.client.box.types import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned
     from holdfast.client.connection import FindAgain
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
@@ -363,9 +362,9 @@ class SyncBoxes(SyncHandle):
         """A handle on a box that is there. Raises `BoxNotFound`, `BoxGone`."""
         return SyncBox._wrap(self._loop.run(self._async.open(id)), self)
 
-    def handle(self, record: BoxRecord) -> SyncBox:
-        """A handle on a box that the server just told of; asks nothing."""
-        return SyncBox._wrap(self._async.handle(record), self)
+    def handle(self, record: BoxRecord, *, env: Mapping[str, str] | None = None) -> SyncBox:
+        """A handle on a box that the server just told of; asks nothing. `env` is that of its spec, if it is known."""
+        return SyncBox._wrap(self._async.handle(record, env=env), self)
 
     def page(
         self,

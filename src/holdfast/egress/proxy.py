@@ -15,7 +15,7 @@ from time import monotonic
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from holdfast.boxes.labels import Owner
+from holdfast.boxes.labels import owner_of
 from holdfast.boxes.network_policy import GUEST_API_URL, Network, NetworkPolicy, Traffic
 from holdfast.egress.acceptor import Acceptor
 from holdfast.egress.box_egress import BoxEgress
@@ -112,7 +112,7 @@ class EgressProxy:
                 start=self._start,
                 accept=self._accepting.accept,
             )
-        owner = Owner.of(labels)
+        owner = owner_of(labels)
         way.tenant, way.environment = owner.tenant, owner.environment
         self._judge_anew(way, policy)
 

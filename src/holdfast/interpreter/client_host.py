@@ -11,10 +11,10 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from holdfast.api.boxes import BoxRecord
 from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import VolumeExists
@@ -22,7 +22,6 @@ from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box.local_box import folder_of
-from holdfast.client.box.types import BoxRecord
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
 from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
@@ -123,11 +122,10 @@ class ClientHost:
 
     def _open(self, record: BoxRecord, asked: BoxSpec) -> Box:
         # The server does not tell the values of its environment. Who asked for it knows them, for boxes like it.
-        record = replace(record, spec=replace(record.spec, env=asked.env))
         if self.home is not None and folder_of(record, self.home) is not None:
             self._watch = self._watch or FileWatch()
-            return self.client.boxes.near(record, self.home, self._watch)
-        return self.client.boxes.handle(record)
+            return self.client.boxes.near(record, self.home, self._watch, env=asked.env)
+        return self.client.boxes.handle(record, env=asked.env)
 
     # --- its thread, and models ---
 

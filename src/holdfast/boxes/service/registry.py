@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
-from holdfast.boxes.labels import KEY, NODE, SPEC, Owner
+from holdfast.boxes.labels import KEY, NODE, SPEC, Owner, owner_labels
 from holdfast.boxes.lifecycle import PASSING, BoxState, move, state_of
 from holdfast.boxes.rows import BoxRow, BoxRows
 from holdfast.boxes.service.activity import Activity
@@ -115,7 +115,7 @@ class Registry:
         self, spec: BoxSpec, owner: Owner, *, id: str | None = None, key: str | None = None, snapshot: str | None = None
     ) -> BoxRow:
         """The row of a box that is about to be made."""
-        ours = {**replace(owner, tenant=self.tenant).labels(), SPEC: spec.hash, NODE: self.node}
+        ours = {**owner_labels(replace(owner, tenant=self.tenant)), SPEC: spec.hash, NODE: self.node}
         if key is not None:
             ours[KEY] = key
         check_labels(ours)

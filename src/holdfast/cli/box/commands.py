@@ -43,9 +43,9 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
+    from holdfast.api.boxes import BoxRecord, MadeBox
     from holdfast.boxes import BoxSpec, Metrics
     from holdfast.client import Client
-    from holdfast.client.box.types import BoxRecord, MadeBox
 
 LifetimeName = Literal["shared", "ephemeral", "one-shot"]
 
@@ -245,7 +245,8 @@ def _introduce(made: MadeBox, milliseconds: float, *, keyed: bool) -> None:
 def describe_kind(row: BoxRecord) -> str:
     """What kind of machine it is, in a few words."""
     network = "no network" if row.spec.network.mode == "none" else f"network {row.spec.network.mode}"
-    return ", ".join(part for part in (row.provider, row.spec.image, describe_limits(row.spec), network) if part)
+    limits = describe_limits(row.spec.to_spec())
+    return ", ".join(part for part in (row.provider, row.spec.image, limits, network) if part)
 
 
 def describe_how(made: MadeBox) -> tuple[str, str]:
@@ -370,8 +371,8 @@ def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
         lines.append(("ended", f"{ago} ago" + (f": {row.ended_why}" if row.ended_why else "")))
     lines.append(("provider", row.provider + (f", image {spec.image}" if spec.image else "")))
     lines.append(("created", f"{created:%Y-%m-%d %H:%M:%S}, {describe_duration(now - row.created_at / 1000)} ago"))
-    lines.append(("lifetime", f"{spec.lifetime}{describe_idle(spec)}"))
-    if limits := describe_limits(spec):
+    lines.append(("lifetime", f"{spec.lifetime}{describe_idle(spec.to_spec())}"))
+    if limits := describe_limits(spec.to_spec()):
         lines.append(("limits", limits))
     lines.append(("network", describe_policy(spec.network)))
     lines.append(("workdir", spec.workdir))

@@ -17,8 +17,8 @@ from holdfast.cli.terminal.sizes import describe_size
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.api.boxes import BoxRecord, Pruned
     from holdfast.client import Client
-    from holdfast.client.box.types import BoxRecord, Pruned
 
 BoxesArgument = Annotated[
     list[str],
@@ -125,15 +125,15 @@ def prune(
     if as_json:
         write_json(pruned.to_json())
         return Exit.OK
-    for id in pruned.boxes:
-        write_field("deleted", id)
+    for each in pruned.removed:
+        write_field("deleted", each.id)
     for id in pruned.gone:
         write_field("gone", id, Cell("  its provider has it no more", "dim"))
-    for line in pruned.removed:
+    for line in pruned.leftovers:
         write_field("removed", line)
     for line in pruned.failed:
         note("failed", line)
-    if pruned.boxes or pruned.gone or pruned.removed:
+    if pruned.removed or pruned.gone or pruned.leftovers:
         write_field("freed", describe_size(pruned.freed))
     elif not pruned.failed:
         write_field("nothing", Cell("no idle ephemeral box, and no leftovers", "dim"))

@@ -20,9 +20,9 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
+    from holdfast.api.boxes import BoxRecord
     from holdfast.api.egress import EgressDecision
     from holdfast.client import Client
-    from holdfast.client.box.types import BoxRecord
 
 
 def network(

@@ -15,9 +15,9 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
+    from holdfast.api.boxes import BoxRecord
     from holdfast.boxes import Snapshot
     from holdfast.client import Client
-    from holdfast.client.box.types import BoxRecord
 
 QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only the id.")]
 

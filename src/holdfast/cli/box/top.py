@@ -35,8 +35,8 @@ from holdfast.time_limit import time_limit
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from holdfast.api.boxes import BoxUsage, BoxUsages
     from holdfast.client import Client
-    from holdfast.client.box.types import BoxUsage, BoxUsages
 
 SortName = Literal["cpu", "memory", "disk", "network", "idle", "name"]
 _KEYS: Final[dict[str, SortName]] = {
@@ -180,7 +180,7 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
     return {
         "boxes": [
             {
-                **line.usage.document,
+                **line.usage.to_json(),
                 "cpuCores": None if line.cpu is None else round(line.cpu, 4),
                 "sentPerSecond": None if line.sent is None else round(line.sent),
                 "receivedPerSecond": None if line.received is None else round(line.received),

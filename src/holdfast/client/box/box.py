@@ -7,18 +7,21 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterable, Mapping, Sequence
+from dataclasses import fields
 from inspect import isawaitable
 from typing import Any, Final
 
+from holdfast.api.boxes import BoxMetrics, BoxPython, BoxRecord, Freed, Preview, Step, Steps
 from holdfast.api.errors import Unreachable
+from holdfast.api.errors.boxes import ExecTimeout, OutputTooLarge, Unsupported
 from holdfast.api.network import NetworkPolicy
-from holdfast.boxes.box import Box, Deleted, Metrics, Power, Preview, Step
-from holdfast.boxes.errors import ExecTimeout, OutputTooLarge, Unsupported
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, ProcessInfo, Sink
-from holdfast.boxes.snapshots import Snapshot
+from holdfast.api.processes import Command, ExecuteFrames, ProcessInfo, ProcessList, Spawn
+from holdfast.api.snapshots import NewSnapshot, Snapshot
+from holdfast.boxes.box import Box, Deleted, Metrics, Power
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Sink
 from holdfast.client.box.files import RemoteFiles
 from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
-from holdfast.client.box.types import BoxRecord, metrics_of, process_of, snapshot_of, steps_of
+from holdfast.client.box.types import info_of, power_of
 from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
 
 _AT_ONCE: Final = 256 * 1024
@@ -28,9 +31,9 @@ _AT_ONCE: Final = 256 * 1024
 class RemoteBox(Box):
     """Owns nothing but the sockets of calls that are going on: closing it does nothing. The client outlives it."""
 
-    def __init__(self, boxes: BoxConnection, record: BoxRecord) -> None:
+    def __init__(self, boxes: BoxConnection, record: BoxRecord, env: Mapping[str, str] | None = None) -> None:
         self.id = record.id
-        self.info = record.info
+        self.info = info_of(record, env)
         self._boxes = boxes
         self._box = boxes.below(record.id)
         self.files = RemoteFiles(self._box)
@@ -50,16 +53,14 @@ class RemoteBox(Box):
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
         """Run a command to its end. `stdin` may also come as a stream."""
-        request = {**_command(argv, env, cwd), "timeout": timeout}
+        at_once = base64.b64encode(stdin).decode() if isinstance(stdin, bytes) and len(stdin) <= _AT_ONCE else None
+        request = ExecuteFrames(argv=list(argv), env=dict(env or {}), cwd=cwd, timeout=timeout, stdin=at_once)
         output = _Output(on_stdout, on_stderr, max_output)
-        at_once = isinstance(stdin, bytes) and len(stdin) <= _AT_ONCE
-        if at_once:
-            request["stdin"] = base64.b64encode(stdin).decode()  # type: ignore[arg-type]
         socket = await self._box.open_socket("/exec")
         feeding: asyncio.Future[None] | None = None
         try:
-            await socket.send(json.dumps(request))
-            if not at_once:
+            await socket.send(json.dumps(request.given()))
+            if at_once is None:
                 feeding = asyncio.ensure_future(_feed(socket, stdin))
             return await _attend(socket, output, feeding)
         except ExecTimeout as error:
@@ -85,27 +86,35 @@ class RemoteBox(Box):
         columns: int = 80,
         tree: bool = False,
     ) -> RemoteProcess:
-        wanted = {**_command(argv, env, cwd), "stdin": stdin, "pty": pty, "rows": rows, "columns": columns}
-        wanted["tree"] = tree
-        answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
-        return RemoteProcess(self._box, answer.read(process_of))
+        wanted = Spawn(
+            argv=list(argv),
+            env=dict(env or {}),
+            cwd=cwd,
+            stdin=stdin,
+            pty=pty,
+            rows=rows,
+            columns=columns,
+            tree=tree,
+        )
+        answer = await self._box.ask("POST", "/processes", wanted.given(), repeatable=False)
+        return RemoteProcess(self._box, answer.read(ProcessInfo.from_json))
 
     async def python(self) -> tuple[str, ...]:
-        return (await self._box.ask("GET", "/python")).read(lambda value: tuple(map(str, value["command"])))
+        return (await self._box.ask("GET", "/python")).read(BoxPython.from_json).command
 
     async def process(self, id: str) -> RemoteProcess:
-        return RemoteProcess(self._box, (await self._box.below("processes", id).ask("GET")).read(process_of))
+        return RemoteProcess(self._box, (await self._box.below("processes", id).ask("GET")).read(ProcessInfo.from_json))
 
     async def processes(self) -> list[ProcessInfo]:
         answer = await self._box.ask("GET", "/processes")
-        return answer.read(lambda value: [process_of(each) for each in value["processes"]])
+        return list(answer.read(ProcessList.from_json).processes)
 
     async def channel(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> Channel:
         socket = await self._box.open_socket("/channel")
         try:
-            await socket.send(json.dumps(_command(argv, env, cwd)))
+            await socket.send(json.dumps(Command(argv=list(argv), env=dict(env or {}), cwd=cwd).given()))
             return await RemoteChannel.started(socket)
         except BaseException:
             await socket.close()
@@ -118,7 +127,7 @@ class RemoteBox(Box):
 
     async def preview(self, port: int) -> Preview:
         answer = await self._box.ask("GET", "/preview", parameters=[("port", str(port))])
-        return answer.read(lambda value: Preview(value["url"], value["headers"]))
+        return answer.read(Preview.from_json)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         await self._box.ask("PUT", "/network", policy.to_json(), timeout=LONG_SECONDS)
@@ -126,7 +135,7 @@ class RemoteBox(Box):
     # --- lifecycle ---
 
     async def power(self) -> Power:
-        return (await self._box.ask("GET")).read(BoxRecord.from_json).power
+        return power_of((await self._box.ask("GET")).read(BoxRecord.from_json))
 
     async def stop(self) -> None:
         await self._box.ask("POST", "/stop", timeout=LONG_SECONDS)
@@ -136,13 +145,13 @@ class RemoteBox(Box):
 
     async def delete(self) -> Deleted:
         answer = await self._box.ask("DELETE", timeout=LONG_SECONDS)
-        return answer.read(lambda value: Deleted(value["freed"]))
+        return Deleted(answer.read(Freed.from_json).freed)
 
     async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         answer = await self._box.ask(
-            "POST", "/snapshots", {"labels": dict(labels or {})}, repeatable=False, timeout=LONG_SECONDS
+            "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
         )
-        return answer.read(snapshot_of)
+        return answer.read(Snapshot.from_json)
 
     async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
         if id is not None or labels:
@@ -153,17 +162,14 @@ class RemoteBox(Box):
     # --- looking at it ---
 
     async def metrics(self) -> Metrics:
-        return (await self._box.ask("GET", "/metrics")).read(metrics_of)
+        told = (await self._box.ask("GET", "/metrics")).read(BoxMetrics.from_json)
+        return Metrics(**{each.name: getattr(told, each.name) for each in fields(told)})
 
     async def ping(self) -> list[Step]:
-        return (await self._box.ask("GET", "/ping", timeout=LONG_SECONDS)).read(steps_of)
+        return list((await self._box.ask("GET", "/ping", timeout=LONG_SECONDS)).read(Steps.from_json).steps)
 
     async def close(self) -> None:
         return None
-
-
-def _command(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None) -> dict[str, Any]:
-    return {"argv": list(argv), "env": dict(env or {}), "cwd": cwd}
 
 
 class _Output:

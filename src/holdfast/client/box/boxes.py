@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.api.network import NetworkPolicy
-from holdfast.boxes.box import Deleted, Step
-from holdfast.boxes.labels import Owner
-from holdfast.boxes.provider import Volume
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
-from holdfast.client.box.box import RemoteBox
-from holdfast.client.box.types import (
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import (
+    BoxOwner,
     BoxRecord,
     BoxRecordPage,
     BoxUsages,
+    Fork,
+    Freed,
     MadeBox,
+    NewBox,
     Pruned,
-    snapshot_of,
-    steps_of,
-    volume_of,
+    Step,
+    Steps,
 )
+from holdfast.api.network import NetworkPolicy
+from holdfast.api.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
+from holdfast.boxes.box import Deleted
+from holdfast.boxes.labels import Owner
+from holdfast.client.box.box import RemoteBox
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
@@ -52,12 +55,10 @@ class Boxes:
         """Make a box; with a key, acquire the one of that key: resumed, restored or created. `fresh`: the one that
         there is gets deleted, and the new one has nothing of it. Not `replaces`: one of another spec is a
         `BoxDiffers`, and stays."""
-        wanted: dict[str, Any] = {"spec": (spec or BoxSpec()).to_json(), "owner": _owner(owner)}
-        if key is not None:
-            wanted |= {"key": key, "fresh": fresh} | ({} if replaces else {"replaces": False})
+        new = NewBox(spec=spec or BoxSpec(), owner=_owner(owner), key=key, fresh=fresh, replaces=replaces)
         # Asked twice for a key, there is one box all the same.
         answer = await self._boxes.ask(
-            "POST", "", wanted, repeatable=key is not None and not fresh, timeout=LONG_SECONDS
+            "POST", "", new.given(), repeatable=key is not None and not fresh, timeout=LONG_SECONDS
         )
         return answer.read(MadeBox.from_json)
 
@@ -69,16 +70,18 @@ class Boxes:
         """A handle on a box that is there. Raises `BoxNotFound`, `BoxGone`."""
         return self.handle(await self.get(id))
 
-    def handle(self, record: BoxRecord) -> RemoteBox:
-        """A handle on a box that the server just told of; asks nothing."""
-        return RemoteBox(self._boxes, record)
+    def handle(self, record: BoxRecord, *, env: Mapping[str, str] | None = None) -> RemoteBox:
+        """A handle on a box that the server just told of; asks nothing. `env` is that of its spec, if it is known."""
+        return RemoteBox(self._boxes, record, env)
 
-    def near(self, record: BoxRecord, home: Path, watch: FileWatch) -> RemoteBox:
+    def near(
+        self, record: BoxRecord, home: Path, watch: FileWatch, *, env: Mapping[str, str] | None = None
+    ) -> RemoteBox:
         """The same for a box of this machine, where the server's home is known: what it can, it asks the box itself.
         `watch` is the caller's to close."""
         from holdfast.client.box.local_box import NearBox
 
-        return NearBox(self._boxes, record, home, watch)
+        return NearBox(self._boxes, record, home, watch, env)
 
     async def page(
         self,
@@ -108,7 +111,7 @@ class Boxes:
     async def delete(self, id: str) -> Deleted:
         """Delete a box and everything of its own. Deleting twice is fine."""
         answer = await self._boxes.below(id).ask("DELETE", timeout=LONG_SECONDS)
-        return answer.read(lambda value: Deleted(value["freed"]))
+        return Deleted(answer.read(Freed.from_json).freed)
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRecord:
         """Change what a box may reach, from now on."""
@@ -120,11 +123,7 @@ class Boxes:
     ) -> BoxRecord:
         """Another box with the same spec and files; of a key, where one is given that has no box yet. With
         `idle_seconds` it is ephemeral, whatever the first one is."""
-        wanted: dict[str, Any] = {} if owner is None else {"owner": _owner(owner)}
-        if key is not None:
-            wanted["key"] = key
-        if idle_seconds is not None:
-            wanted["idleSeconds"] = idle_seconds
+        wanted = Fork(owner=None if owner is None else _owner(owner), key=key, idle_seconds=idle_seconds).given()
         answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
 
@@ -139,35 +138,35 @@ class Boxes:
     async def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
         """What works and what does not: of a provider, or of one box."""
         if id is not None:
-            return (await self._boxes.below(id).ask("GET", "/diagnose", timeout=LONG_SECONDS)).read(steps_of)
-        parameters = [("provider", provider)]
-        return (await self._boxes.ask("GET", "/diagnose", parameters=parameters, timeout=LONG_SECONDS)).read(steps_of)
+            answer = await self._boxes.below(id).ask("GET", "/diagnose", timeout=LONG_SECONDS)
+        else:
+            parameters = [("provider", provider)]
+            answer = await self._boxes.ask("GET", "/diagnose", parameters=parameters, timeout=LONG_SECONDS)
+        return list(answer.read(Steps.from_json).steps)
 
     # --- snapshots ---
 
     async def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         """Keep the files of a box as they are now."""
         answer = await self._boxes.below(id).ask(
-            "POST", "/snapshots", {"labels": dict(labels or {})}, repeatable=False, timeout=LONG_SECONDS
+            "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
         )
-        return answer.read(snapshot_of)
+        return answer.read(Snapshot.from_json)
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """All snapshots, or those of a box or a key, the oldest first."""
         parameters = [(name, value) for name, value in (("box", box), ("key", key)) if value is not None]
         answer = await self._snapshots.ask("GET", parameters=parameters)
-        return answer.read(lambda value: [snapshot_of(each) for each in value["snapshots"]])
+        return list(answer.read(SnapshotList.from_json).snapshots)
 
     async def delete_snapshot(self, id: str) -> int:
         """Forget a snapshot; says how many bytes that freed."""
         answer = await self._snapshots.below(id).ask("DELETE", repeatable=False, timeout=LONG_SECONDS)
-        return answer.read(lambda value: int(value["freed"]))
+        return answer.read(Freed.from_json).freed
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
         """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
-        wanted: dict[str, Any] = {"owner": _owner(owner)}
-        if spec is not None:
-            wanted["spec"] = spec.to_json()
+        wanted = Restore(spec=spec, owner=_owner(owner)).given()
         answer = await self._snapshots.below(snapshot).ask(
             "POST", "/restore", wanted, repeatable=False, timeout=LONG_SECONDS
         )
@@ -184,8 +183,7 @@ class Boxes:
         async with self._snapshots.exchange(
             "POST", "/import", parameters=[("provider", provider)], body=stream, silence=LONG_SECONDS
         ) as response:
-            await response.aread()
-            return snapshot_of(response.json())
+            return Snapshot.from_json(json.loads(await response.aread()))
 
     async def _record(self, id: str, verb: str) -> BoxRecord:
         return (await self._boxes.below(id).ask("POST", f"/{verb}", timeout=LONG_SECONDS)).read(BoxRecord.from_json)
@@ -226,20 +224,20 @@ class Volumes:
         self._volumes = BoxConnection(connection, "/v1/volumes")
 
     async def create(self, name: str, *, provider: str = "local") -> Volume:
-        answer = await self._volumes.ask("POST", "", {"name": name, "provider": provider}, repeatable=False)
-        return answer.read(volume_of)
+        answer = await self._volumes.ask("POST", "", NewVolume(name=name, provider=provider).given(), repeatable=False)
+        return answer.read(Volume.from_json)
 
     async def delete(self, name: str, *, provider: str = "local") -> int:
         """Says how many bytes that freed."""
         answer = await self._volumes.below(name).ask(
             "DELETE", parameters=[("provider", provider)], repeatable=False, timeout=LONG_SECONDS
         )
-        return answer.read(lambda value: int(value["freed"]))
+        return answer.read(Freed.from_json).freed
 
     async def list(self, *, provider: str = "local") -> list[Volume]:
         answer = await self._volumes.ask("GET", parameters=[("provider", provider)])
-        return answer.read(lambda value: [volume_of(each) for each in value["volumes"]])
+        return list(answer.read(VolumeList.from_json).volumes)
 
 
-def _owner(owner: Owner | None) -> dict[str, str | None]:
-    return {} if owner is None else {"thread": owner.thread, "environment": owner.environment}
+def _owner(owner: Owner | None) -> BoxOwner:
+    return BoxOwner() if owner is None else BoxOwner(thread=owner.thread, environment=owner.environment)

@@ -10,9 +10,20 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from holdfast.api.files import (
+    FileInfo,
+    FileList,
+    Match,
+    Matches,
+    Mode,
+    Move,
+    NewFolder,
+    Replace,
+    Replaced,
+    ReplacedList,
+)
 from holdfast.boxes.errors import FileExists, HostileArchive, OutputTooLarge, file_problem
-from holdfast.boxes.files import MAX_READ, FileInfo, Files, Match, Replaced
-from holdfast.client.box.types import file_of
+from holdfast.boxes.files import MAX_READ, Files
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.guest import tree
 
@@ -55,20 +66,20 @@ class RemoteFiles(Files):
         return await self._files("/files/list", ("path", path))
 
     async def stat(self, path: str) -> FileInfo:
-        return (await self._box.ask("GET", "/files/stat", parameters=[("path", path)])).read(file_of)
+        return (await self._box.ask("GET", "/files/stat", parameters=[("path", path)])).read(FileInfo.from_json)
 
     async def mkdir(self, path: str) -> None:
-        await self._box.ask("POST", "/files/mkdir", {"path": path})
+        await self._box.ask("POST", "/files/mkdir", NewFolder(path=path).given())
 
     async def move(self, source: str, target: str) -> None:
-        await self._box.ask("POST", "/files/move", {"source": source, "target": target}, repeatable=False)
+        await self._box.ask("POST", "/files/move", Move(source=source, target=target).given(), repeatable=False)
 
     async def delete(self, path: str, *, recursive: bool = False) -> None:
         wanted = [("path", path), ("recursive", str(recursive).lower())]
         await self._box.ask("DELETE", "/files", parameters=wanted, repeatable=False, timeout=LONG_SECONDS)
 
     async def chmod(self, path: str, mode: int) -> None:
-        await self._box.ask("POST", "/files/chmod", {"path": path, "mode": mode})
+        await self._box.ask("POST", "/files/chmod", Mode(path=path, mode=mode).given())
 
     async def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10_000) -> Sequence[FileInfo]:
         return await self._files("/files/find", ("path", path), ("pattern", pattern), ("limit", str(limit)))
@@ -79,14 +90,14 @@ class RemoteFiles(Files):
         wanted = [("pattern", pattern), ("path", path), ("glob", glob), ("regex", str(regex).lower())]
         wanted.append(("limit", str(limit)))
         answer = await self._box.ask("GET", "/files/search", parameters=wanted, timeout=LONG_SECONDS)
-        return answer.read(lambda value: [Match(each["path"], each["line"], each["text"]) for each in value["matches"]])
+        return answer.read(Matches.from_json).matches
 
     async def replace(
         self, pattern: str, replacement: str, paths: Sequence[str], *, regex: bool = False
     ) -> Sequence[Replaced]:
-        wanted = {"pattern": pattern, "replacement": replacement, "paths": [*paths], "regex": regex}
+        wanted = Replace(pattern=pattern, replacement=replacement, paths=[*paths], regex=regex).given()
         answer = await self._box.ask("POST", "/files/replace", wanted, repeatable=False, timeout=LONG_SECONDS)
-        return answer.read(lambda value: [Replaced(each["path"], each["count"]) for each in value["replaced"]])
+        return answer.read(ReplacedList.from_json).replaced
 
     async def upload(self, source: Path, path: str) -> None:
         about = await asyncio.to_thread(_look, source)
@@ -113,7 +124,7 @@ class RemoteFiles(Files):
 
     async def _files(self, path: str, *parameters: tuple[str, str]) -> Sequence[FileInfo]:
         answer = await self._box.ask("GET", path, parameters=parameters, timeout=LONG_SECONDS)
-        return answer.read(lambda value: [file_of(each) for each in value["files"]])
+        return answer.read(FileList.from_json).files
 
 
 def _too_large(path: str) -> OutputTooLarge:

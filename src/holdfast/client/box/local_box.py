@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box_spec import WORKSPACE
+from holdfast.api.boxes import BoxRecord
+from holdfast.api.processes import ProcessInfo
 from holdfast.boxes.errors import BoxUnreachable
-from holdfast.boxes.process import Chunk, Connection, Process, ProcessInfo, Stream
-from holdfast.boxes.spec import WORKSPACE
+from holdfast.boxes.process import Chunk, Connection, Process, Stream
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.process import RemoteProcess
-from holdfast.client.box.types import BoxRecord, process_of
 from holdfast.client.resource import BoxConnection
 from holdfast.providers.guest_box import python_of
 from holdfast.providers.host.files import GuestFiles
@@ -33,8 +34,15 @@ def folder_of(record: BoxRecord, home: Path) -> Path | None:
 
 
 class NearBox(RemoteBox):
-    def __init__(self, boxes: BoxConnection, record: BoxRecord, home: Path, watch: FileWatch) -> None:
-        super().__init__(boxes, record)
+    def __init__(
+        self,
+        boxes: BoxConnection,
+        record: BoxRecord,
+        home: Path,
+        watch: FileWatch,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(boxes, record, env)
         folder = home.absolute() / PROVIDER / "boxes" / record.id
         self._guest = GuestClient(record.id, folder, wake=self._woken)
         self._kept = GuestProcesses(self._guest, watch, folder, other_user=False)
@@ -67,7 +75,7 @@ class NearBox(RemoteBox):
         wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "stdin": stdin, "pty": pty, "rows": rows}
         wanted |= {"columns": columns, "tree": tree}
         answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
-        info = answer.read(process_of)
+        info = answer.read(ProcessInfo.from_json)
         return NearProcess(self._box, info, await self._kept.get(info.id))
 
     async def process(self, id: str) -> RemoteProcess:

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from holdfast.api.errors import Unreachable
-from holdfast.boxes.process import Channel, Chunk, Connection, Process, ProcessInfo, Stream
-from holdfast.client.box.types import process_of
+from holdfast.api.processes import ProcessInfo, Resize, Signal, Waited
+from holdfast.boxes.process import Channel, Chunk, Connection, Process, Stream
 from holdfast.client.connection import not_understood
 from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket
 
@@ -32,7 +32,7 @@ class RemoteProcess(Process):
         self._process = box.below("processes", info.id)
 
     async def info(self) -> ProcessInfo:
-        return (await self._process.ask("GET")).read(process_of)
+        return (await self._process.ask("GET")).read(ProcessInfo.from_json)
 
     async def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
         wanted = [("stream", stream), ("offset", str(offset)), ("limit", str(min(limit, 16 << 20)))]
@@ -65,7 +65,7 @@ class RemoteProcess(Process):
             answer = await self._process.ask(
                 "GET", "/wait", parameters=[("timeout", f"{wait:.3f}")], timeout=_WAIT_SECONDS + 30.0
             )
-            code = answer.read(lambda value: value["exitCode"])
+            code = answer.read(Waited.from_json).exit_code
             if code is not None:
                 return int(code)
             if deadline is not None and time.monotonic() >= deadline:
@@ -78,10 +78,10 @@ class RemoteProcess(Process):
         await self._process.ask("POST", "/stdin", body=b"", parameters=[("eof", "true")])
 
     async def signal(self, number: int) -> None:
-        await self._process.ask("POST", "/signal", {"number": number}, repeatable=False)
+        await self._process.ask("POST", "/signal", Signal(number=number).given(), repeatable=False)
 
     async def resize(self, rows: int, columns: int) -> None:
-        await self._process.ask("POST", "/resize", {"rows": rows, "columns": columns})
+        await self._process.ask("POST", "/resize", Resize(rows=rows, columns=columns).given())
 
     def attach(self, offset: int = 0) -> Terminal:
         """The terminal of this process, from an offset of its output on: `async with process.attach() as terminal`."""

@@ -8,6 +8,18 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from holdfast.api.files import (
+    FileInfo,
+    FileList,
+    Match,
+    Matches,
+    Mode,
+    Move,
+    NewFolder,
+    Replace,
+    Replaced,
+    ReplacedList,
+)
 from holdfast.api.limits import BoxId, PathText, Pattern
 from holdfast.server.routes.box_requests import (
     BOX_ERRORS,
@@ -19,19 +31,7 @@ from holdfast.server.routes.box_requests import (
     held_box,
     opened,
 )
-from holdfast.server.routes.box_schemas import (
-    FileList,
-    FileModel,
-    Matches,
-    MatchModel,
-    Mode,
-    Move,
-    NewFolder,
-    Replace,
-    ReplacedList,
-    ReplacedModel,
-    shown,
-)
+from holdfast.server.routes.box_views import file_info, shown
 from holdfast.server.routes.services import UseBoxes
 
 router = APIRouter(prefix="/v1/boxes/{id}", tags=["files"], responses=BOX_ERRORS)
@@ -92,17 +92,17 @@ async def delete_file(id: BoxId, boxes: UseBoxes, path: Path, recursive: bool = 
 
 
 @router.get("/files/stat")
-async def stat_file(id: BoxId, boxes: UseBoxes, path: Path) -> FileModel:
+async def stat_file(id: BoxId, boxes: UseBoxes, path: Path) -> FileInfo:
     """What a path is. Does not follow a link at its end."""
     async with opened(boxes, id) as box:
-        return FileModel.of(await box.files.stat(path))
+        return file_info(await box.files.stat(path))
 
 
 @router.get("/files/list")
 async def list_files(id: BoxId, boxes: UseBoxes, path: Path = ".") -> FileList:
     """What is in a folder, sorted by name."""
     async with opened(boxes, id) as box:
-        return FileList(files=[FileModel.of(each) for each in await box.files.list(path)])
+        return FileList(files=tuple(map(file_info, await box.files.list(path))))
 
 
 @router.get("/files/find")
@@ -115,7 +115,7 @@ async def find_files(
 ) -> FileList:
     """Everything below a folder whose name, or path from there, matches a glob."""
     async with opened(boxes, id) as box:
-        return FileList(files=[FileModel.of(each) for each in await box.files.find(path, pattern, limit=limit)])
+        return FileList(files=tuple(map(file_info, await box.files.find(path, pattern, limit=limit))))
 
 
 @router.get("/files/search")
@@ -131,7 +131,7 @@ async def search_files(
     """Lines with a text (or a regular expression) in the text files below a folder."""
     async with opened(boxes, id) as box:
         found = await box.files.search(pattern, path, glob=glob, regex=regex, limit=limit)
-    return Matches(matches=[MatchModel(path=shown(each.path), line=each.line, text=shown(each.text)) for each in found])
+    return Matches(matches=tuple(Match(shown(each.path), each.line, shown(each.text)) for each in found))
 
 
 @router.post("/files/mkdir", status_code=204)
@@ -160,7 +160,7 @@ async def replace_in_files(id: BoxId, replace: Replace, boxes: UseBoxes) -> Repl
     """Replace a text (or a regular expression) in some files, each whole or not at all."""
     async with opened(boxes, id) as box:
         done = await box.files.replace(replace.pattern, replace.replacement, replace.paths, regex=replace.regex)
-    return ReplacedList(replaced=[ReplacedModel(path=shown(each.path), count=each.count) for each in done])
+    return ReplacedList(replaced=tuple(Replaced(shown(each.path), each.count) for each in done))
 
 
 @router.get("/tree", response_class=Response, responses=binary_answer("A tar archive.", TAR))

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.limits import BoxId, ProcessId
+from holdfast.api.processes import ProcessInfo, ProcessList, Resize, Signal, Spawn, Waited
 from holdfast.boxes.process import Process, Stream
 from holdfast.server.routes.box_requests import (
     BOX_ERRORS,
@@ -20,7 +21,7 @@ from holdfast.server.routes.box_requests import (
     opened_for_work,
     while_connected,
 )
-from holdfast.server.routes.box_schemas import ProcessList, ProcessModel, Resize, Signal, Spawn, Waited
+from holdfast.server.routes.box_views import process_info
 from holdfast.server.routes.services import Use, UseBoxes
 from holdfast.server.shutdown import close_pieces
 
@@ -32,7 +33,7 @@ router = APIRouter(prefix="/v1/boxes/{id}/processes", tags=["processes"], respon
 
 
 @router.post("", status_code=201)
-async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessModel:
+async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessInfo:
     """Start a command that goes on by itself, its output kept."""
     async with opened_for_work(boxes, id) as box:
         process = await box.spawn(
@@ -45,21 +46,21 @@ async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessModel:
             columns=command.columns,
             tree=command.tree,
         )
-        return ProcessModel.of(await process.info())
+        return process_info(await process.info())
 
 
 @router.get("")
 async def list_processes(id: BoxId, boxes: UseBoxes) -> ProcessList:
     """All processes that were spawned in a box, the oldest first."""
     async with await boxes.peek(id) as box:
-        return ProcessList(processes=[ProcessModel.of(each) for each in await box.processes()])
+        return ProcessList(processes=tuple(map(process_info, await box.processes())))
 
 
 @router.get("/{process}")
-async def get_process(id: BoxId, process: ProcessId, boxes: UseBoxes) -> ProcessModel:
+async def get_process(id: BoxId, process: ProcessId, boxes: UseBoxes) -> ProcessInfo:
     """Look at one process."""
     async with await boxes.peek(id) as box:
-        return ProcessModel.of(await (await box.process(process)).info())
+        return process_info(await (await box.process(process)).info())
 
 
 @router.get("/{process}/output", response_class=Response, responses=binary_answer("What it printed."))

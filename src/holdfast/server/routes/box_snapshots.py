@@ -7,43 +7,35 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
+from holdfast.api.boxes import BoxRecord, Freed
 from holdfast.api.limits import BoxId, BoxKey, ProviderName, SnapshotId, VolumeName
+from holdfast.api.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
 from holdfast.boxes.errors import SnapshotNotFound
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
-from holdfast.server.routes.box_schemas import (
-    BoxModel,
-    Freed,
-    NewSnapshot,
-    NewVolume,
-    Restore,
-    SnapshotList,
-    SnapshotModel,
-    VolumeList,
-    VolumeModel,
-)
+from holdfast.server.routes.box_views import box_record, chosen_owner
 from holdfast.server.routes.services import UseBoxes
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS)
 
 
 @router.post("/boxes/{id}/snapshots", status_code=201, tags=["snapshots"])
-async def take_snapshot(id: BoxId, boxes: UseBoxes, new: NewSnapshot | None = None) -> SnapshotModel:
+async def take_snapshot(id: BoxId, boxes: UseBoxes, new: NewSnapshot | None = None) -> Snapshot:
     """Keep the files of a box as they are now."""
-    return SnapshotModel.of(await boxes.snapshot(id, new.labels if new is not None else {}))
+    return await boxes.snapshot(id, new.labels if new is not None else {})
 
 
 @router.get("/snapshots", tags=["snapshots"])
 async def list_snapshots(boxes: UseBoxes, box: BoxId | None = None, key: BoxKey | None = None) -> SnapshotList:
     """List snapshots, the oldest first."""
-    return SnapshotList(snapshots=[SnapshotModel.of(each) for each in await boxes.snapshots(box=box, key=key)])
+    return SnapshotList(snapshots=tuple(await boxes.snapshots(box=box, key=key)))
 
 
 @router.post("/snapshots/import", status_code=201, tags=["snapshots"], openapi_extra=binary_body())
-async def import_snapshot(request: Request, boxes: UseBoxes, provider: ProviderName = "local") -> SnapshotModel:
+async def import_snapshot(request: Request, boxes: UseBoxes, provider: ProviderName = "local") -> Snapshot:
     """Take in a snapshot that was exported, here or elsewhere."""
-    return SnapshotModel.of(await boxes.provider(provider).import_snapshot(request.stream()))
+    return await boxes.provider(provider).import_snapshot(request.stream())
 
 
 @router.delete("/snapshots/{id}", tags=["snapshots"])
@@ -53,11 +45,10 @@ async def delete_snapshot(id: SnapshotId, boxes: UseBoxes) -> Freed:
 
 
 @router.post("/snapshots/{id}/restore", status_code=201, tags=["snapshots"])
-async def restore_snapshot(id: SnapshotId, boxes: UseBoxes, restore: Restore | None = None) -> BoxModel:
+async def restore_snapshot(id: SnapshotId, boxes: UseBoxes, restore: Restore | None = None) -> BoxRecord:
     """Make a box that begins with a snapshot's files."""
     wanted = restore or Restore()
-    spec = wanted.spec.to_spec() if wanted.spec is not None else None
-    return BoxModel.of(await boxes.restore(id, spec, owner=wanted.owner.to_owner()))
+    return box_record(await boxes.restore(id, wanted.spec, owner=chosen_owner(wanted.owner)))
 
 
 @router.get(
@@ -82,13 +73,13 @@ async def _provider_of(boxes: Boxes, id: str) -> Provider:
 @router.get("/volumes", tags=["volumes"])
 async def list_volumes(boxes: UseBoxes, provider: ProviderName = "local") -> VolumeList:
     """List volumes."""
-    return VolumeList(volumes=[VolumeModel.of(each) for each in await boxes.volumes(provider)])
+    return VolumeList(volumes=tuple(await boxes.volumes(provider)))
 
 
 @router.post("/volumes", status_code=201, tags=["volumes"])
-async def create_volume(new: NewVolume, boxes: UseBoxes) -> VolumeModel:
+async def create_volume(new: NewVolume, boxes: UseBoxes) -> Volume:
     """Make a volume: files that outlive boxes, mounted by name."""
-    return VolumeModel.of(await boxes.create_volume(new.name, new.provider))
+    return await boxes.create_volume(new.name, new.provider)
 
 
 @router.delete("/volumes/{name}", tags=["volumes"])

@@ -13,19 +13,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, WebSocket
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from holdfast.api.processes import Command, ExecuteFrames
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, InvalidSpec
 from holdfast.boxes.process import Connection, Process
-from holdfast.server.routes.box_schemas import Command, Execute, decode
-from holdfast.server.routes.schemas import Model
+from holdfast.server.routes.box_views import decode
 from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import Left, problems_of, receive, serve
 from holdfast.threads.errors import InvalidRequest
 from holdfast.time_limit import time_limit
 
-M = TypeVar("M", bound=Model)
+T = TypeVar("T")
+
+_COMMAND: Final = TypeAdapter(Command)
+_EXECUTE: Final = TypeAdapter(ExecuteFrames)
 
 STDIN: Final = 0
 STDOUT: Final = 1
@@ -37,11 +40,6 @@ _WAITING_FRAMES: Final = 4
 _FIRST_FRAME_SECONDS: Final = 30.0
 
 router = APIRouter(prefix="/v1/boxes")
-
-
-class ExecuteFrames(Execute):
-    stdin: str | None = None  # type: ignore[assignment]
-    """Base64, and the command starts at once; None where frames bring it, up to an end frame."""
 
 
 Work = Callable[[Box], Awaitable[None]]
@@ -64,7 +62,7 @@ async def _serve(socket: WebSocket, id: str, work: Work) -> None:
 # --- frames ---
 
 
-async def _first_frame(socket: WebSocket, model: type[M]) -> M:
+async def _first_frame(socket: WebSocket, kind: TypeAdapter[T]) -> T:
     try:
         async with time_limit(_FIRST_FRAME_SECONDS):
             frame = await receive(socket)
@@ -73,7 +71,7 @@ async def _first_frame(socket: WebSocket, model: type[M]) -> M:
     if not isinstance(frame, str):
         raise InvalidRequest("the first frame has to be text: JSON that says what to run")
     try:
-        return model.model_validate_json(frame)
+        return kind.validate_json(frame)
     except ValidationError as error:
         raise InvalidSpec(f"the first frame makes no sense: {problems_of(error)}") from None
 
@@ -122,7 +120,7 @@ async def exec_socket(socket: WebSocket, id: str) -> None:
 
     async def work(box: Box) -> None:
         await socket.accept()
-        command = await _first_frame(socket, ExecuteFrames)
+        command = await _first_frame(socket, _EXECUTE)
         if command.stdin is not None:
             await _both(socket, _execute(socket, box, command, decode(command.stdin)), _ignore(socket))
             return
@@ -172,7 +170,7 @@ async def channel_socket(socket: WebSocket, id: str) -> None:
 
     async def work(box: Box) -> None:
         await socket.accept()
-        command = await _first_frame(socket, Command)
+        command = await _first_frame(socket, _COMMAND)
         async with await box.channel(command.argv, env=command.env, cwd=command.cwd) as channel:
             await socket.send_text('{"started": true}')
 

@@ -6,30 +6,36 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from holdfast.api.boxes import (
+    BoxMetrics,
+    BoxPython,
+    BoxRecord,
+    BoxRecordPage,
+    BoxUsages,
+    Fork,
+    Freed,
+    MadeBox,
+    NewBox,
+    Preview,
+    Pruned,
+    Steps,
+)
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
+from holdfast.api.processes import Execute, Executed
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
-from holdfast.server.routes.box_schemas import (
-    BoxList,
-    BoxModel,
-    Execute,
-    Executed,
-    Fork,
-    Freed,
-    Made,
-    MetricsModel,
-    NewBox,
-    PreviewModel,
-    PrunedModel,
-    PythonModel,
-    Steps,
-    UsageList,
-    UsageModel,
+from holdfast.server.routes.box_views import (
+    box_record,
+    chosen_owner,
     decode,
     encode,
     label_filter,
+    metrics,
+    pruned,
+    steps,
+    usage,
 )
 from holdfast.server.routes.services import Use, UseBoxes
 
@@ -40,15 +46,15 @@ router = APIRouter(prefix="/v1/boxes", tags=["boxes"], responses=BOX_ERRORS)
 
 
 @router.post("", status_code=201)
-async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> Made:
+async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> MadeBox:
     """Make a box; with a key, acquire the one of that key."""
-    spec, owner = new.spec.to_spec(), new.owner.to_owner()
+    spec, owner = new.spec, chosen_owner(new.owner)
     if spec.network.mode is not Network.NONE:
         await (await services.egress.get()).ready()  # its first command should find the registries
     if new.key is None:
-        return Made(box=BoxModel.of(await boxes.create(spec, owner=owner)), how="created")
+        return MadeBox(box=box_record(await boxes.create(spec, owner=owner)), how="created")
     acquired = await boxes.acquire(new.key, spec, owner=owner, fresh=new.fresh, replaces=new.replaces)
-    return Made(box=BoxModel.of(acquired.row), how=acquired.how.value, replaced=acquired.replaced, why=acquired.why)
+    return MadeBox(box=box_record(acquired.row), how=acquired.how.value, replaced=acquired.replaced, why=acquired.why)
 
 
 @router.get("")
@@ -60,7 +66,7 @@ async def list_boxes(
     all: Annotated[bool, Query(description="Those that are no more, too.")] = False,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> BoxList:
+) -> BoxRecordPage:
     """List boxes, the newest first."""
     page = await boxes.list(
         BoxFilter(
@@ -72,32 +78,32 @@ async def list_boxes(
             after=cursor,
         )
     )
-    return BoxList(boxes=[BoxModel.of(row) for row in page.rows], next_cursor=page.next_cursor)
+    return BoxRecordPage(boxes=tuple(map(box_record, page.rows)), next_cursor=page.next_cursor)
 
 
 @router.get("/diagnose")
 async def diagnose_provider(boxes: UseBoxes, provider: ProviderName = "local") -> Steps:
     """What of a provider works on this machine and what does not."""
-    return Steps.of(await boxes.provider(provider).diagnose())
+    return steps(await boxes.provider(provider).diagnose())
 
 
 @router.post("/prune")
-async def prune(boxes: UseBoxes) -> PrunedModel:
+async def prune(boxes: UseBoxes) -> Pruned:
     """Delete idle and stopped ephemeral boxes and leftovers now."""
-    return PrunedModel.of(await boxes.prune())
+    return pruned(await boxes.prune())
 
 
 @router.get("/metrics")
-async def all_metrics(boxes: UseBoxes, services: Use) -> UsageList:
+async def all_metrics(boxes: UseBoxes, services: Use) -> BoxUsages:
     """What all boxes use, as of a second ago at most. Of those that are stopped or hibernated only their state."""
     found = await services.samples.fresh(boxes)
-    return UsageList(boxes=[UsageModel.of(each) for each in found.usages], left_out=found.left_out)
+    return BoxUsages(boxes=tuple(map(usage, found.usages)), left_out=found.left_out)
 
 
 @router.get("/{id}")
-async def get_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
+async def get_box(id: BoxId, boxes: UseBoxes) -> BoxRecord:
     """Look at one box. One that is no more is shown as it was."""
-    return BoxModel.of(await boxes.get(id))
+    return box_record(await boxes.get(id))
 
 
 @router.delete("/{id}")
@@ -107,62 +113,62 @@ async def delete_box(id: BoxId, boxes: UseBoxes) -> Freed:
 
 
 @router.post("/{id}/stop")
-async def stop_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
+async def stop_box(id: BoxId, boxes: UseBoxes) -> BoxRecord:
     """End every process in a box. Its files stay."""
-    return BoxModel.of(await boxes.stop(id))
+    return box_record(await boxes.stop(id))
 
 
 @router.post("/{id}/start")
-async def start_box(id: BoxId, boxes: UseBoxes) -> BoxModel:
+async def start_box(id: BoxId, boxes: UseBoxes) -> BoxRecord:
     """Start a stopped box on its files, or wake one that sleeps."""
-    return BoxModel.of(await boxes.start_box(id))
+    return box_record(await boxes.start_box(id))
 
 
 @router.post("/{id}/fork", status_code=201)
-async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxModel:
+async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxRecord:
     """Make another box with the same spec and files."""
     wanted = fork or Fork()
-    owner = None if wanted.owner is None else wanted.owner.to_owner()
-    return BoxModel.of(await boxes.fork(id, owner=owner, key=wanted.key, idle_seconds=wanted.idle_seconds))
+    owner = None if wanted.owner is None else chosen_owner(wanted.owner)
+    return box_record(await boxes.fork(id, owner=owner, key=wanted.key, idle_seconds=wanted.idle_seconds))
 
 
 @router.get("/{id}/metrics")
-async def box_metrics(id: BoxId, boxes: UseBoxes) -> MetricsModel:
+async def box_metrics(id: BoxId, boxes: UseBoxes) -> BoxMetrics:
     """What a box uses now."""
     # Looking at a box does not make it busy, and wakes nobody.
     async with await boxes.peek(id) as box:
-        return MetricsModel.of(await box.metrics())
+        return metrics(await box.metrics())
 
 
 @router.get("/{id}/ping")
 async def ping_box(id: BoxId, boxes: UseBoxes) -> Steps:
     """The path to a box and through it, each step timed."""
     async with await boxes.peek(id) as box:
-        return Steps.of(await box.ping())
+        return steps(await box.ping())
 
 
 @router.get("/{id}/diagnose")
 async def diagnose_box(id: BoxId, boxes: UseBoxes) -> Steps:
     """What of a box works and what does not, with the next step per failure."""
     row = await boxes.get(id)
-    return Steps.of(await boxes.provider(row.provider).diagnose(id))
+    return steps(await boxes.provider(row.provider).diagnose(id))
 
 
 @router.get("/{id}/python")
-async def box_python(id: BoxId, boxes: UseBoxes) -> PythonModel:
+async def box_python(id: BoxId, boxes: UseBoxes) -> BoxPython:
     """What runs code of Holdfast's own in a box, whose programs need have no Python."""
     async with opened(boxes, id) as box:
-        return PythonModel(command=list(await box.python()))
+        return BoxPython(command=tuple(await box.python()))
 
 
 @router.get("/{id}/preview")
 async def preview_port(
     id: BoxId, request: Request, services: Use, boxes: UseBoxes, port: Annotated[PortNumber, Query()]
-) -> PreviewModel:
+) -> Preview:
     """Where a browser finds a port of a box. The URL holds a credential for that port, for a few minutes."""
     async with await boxes.peek(id) as box:
         host = request.headers.get("host") or "localhost"
-        return PreviewModel(url=services.previews.url(request.url.scheme, host, box.id, port))
+        return Preview(services.previews.url(request.url.scheme, host, box.id, port))
 
 
 @router.post("/{id}/exec")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from holdfast.api.boxes import BoxRecord
 from holdfast.api.egress import (
     DefaultList,
     DefaultRule,
@@ -18,19 +19,19 @@ from holdfast.api.limits import BoxId, EnvironmentName
 from holdfast.api.network import Network, NetworkPolicy
 from holdfast.egress import Decision
 from holdfast.server.routes.box_requests import BOX_ERRORS
-from holdfast.server.routes.box_schemas import BoxModel, shown
+from holdfast.server.routes.box_views import box_record, shown
 from holdfast.server.routes.services import UseBoxes, UseEgress
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["egress"])
 
 
 @router.put("/boxes/{id}/network")
-async def set_network(id: BoxId, network: NetworkPolicy, boxes: UseBoxes, egress: UseEgress) -> BoxModel:
+async def set_network(id: BoxId, network: NetworkPolicy, boxes: UseBoxes, egress: UseEgress) -> BoxRecord:
     """Change what a box may reach, from now on. Connections that are not allowed any more are ended."""
     network.check()
     if network.mode is not Network.NONE:
         await egress.ready()
-    return BoxModel.of(await boxes.set_network(id, network))
+    return box_record(await boxes.set_network(id, network))
 
 
 @router.get("/boxes/{id}/egress")

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field, SecretStr, StringConstraints
 
+from holdfast.api.boxes import Freed
 from holdfast.api.limits import Labels, PathText, ProviderName, SnapshotId, Variables
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.errors import Unsupported
@@ -16,7 +17,6 @@ from holdfast.boxes.images import Image, ImageConfig, ImageStore
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.images.registry.authentication import Credentials
 from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
-from holdfast.server.routes.box_schemas import Freed
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
 from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Use, UseBoxes

@@ -1,0 +1,119 @@
+"""Boxes, their files and processes as the REST surface tells them. Values of `env` are never shown."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from dataclasses import fields, replace
+
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import BoxMetrics, BoxOwner, BoxRecord, BoxUsage, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.files import FileInfo
+from holdfast.api.processes import ProcessInfo
+from holdfast.boxes import box
+from holdfast.boxes.errors import InvalidSpec
+from holdfast.boxes.labels import Owner
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service import sweep
+from holdfast.server import box_metrics
+
+
+def encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidSpec(f"stdin is not base64: {error}") from None
+
+
+def shown(text: str) -> str:
+    """File names and arguments in a box are bytes. What is not UTF-8 is replaced: JSON cannot hold it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def chosen_owner(owner: BoxOwner) -> Owner:
+    return Owner(thread=owner.thread, environment=owner.environment)
+
+
+def box_record(row: BoxRow) -> BoxRecord:
+    return BoxRecord(
+        id=row.id,
+        node=row.node,
+        provider=row.provider,
+        key=row.key,
+        state=row.state,
+        lifetime=row.lifetime,
+        spec=_spec(row.spec),
+        labels=dict(row.labels),
+        owner=row.owner,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        last_active_at=row.last_active_at,
+        ended_at=row.ended_at,
+        ended_why=row.ended_why,
+        freed=row.freed,
+        snapshot=row.snapshot,
+    )
+
+
+def _spec(spec: BoxSpec) -> ShownSpec:
+    shared = {each.name: getattr(spec, each.name) for each in fields(ShownSpec) if each.name not in ("env", "hash")}
+    return ShownSpec(**shared, env=tuple(sorted(spec.env)), hash=spec.hash)
+
+
+def pruned(found: sweep.Pruned) -> Pruned:
+    return Pruned(
+        removed=tuple(RemovedBox(id=each.id, why=each.why, freed=each.freed) for each in found.removed),
+        gone=tuple(found.gone),
+        leftovers=tuple(map(shown, found.leftovers)),
+        failed=tuple(map(shown, found.failed)),
+        freed=found.freed,
+    )
+
+
+def metrics(found: box.Metrics) -> BoxMetrics:
+    return BoxMetrics(**{each.name: getattr(found, each.name) for each in fields(BoxMetrics)})
+
+
+def usage(found: box_metrics.BoxUsage) -> BoxUsage:
+    row = found.row
+    return BoxUsage(
+        id=row.id,
+        provider=row.provider,
+        key=row.key,
+        state=row.state,
+        thread=row.owner.thread,
+        environment=row.owner.environment,
+        last_active_at=row.last_active_at,
+        sampled_at=found.at,
+        cpu_limit=row.spec.cpu,
+        memory_limit=row.spec.memory,
+        metrics=None if found.metrics is None else metrics(found.metrics),
+    )
+
+
+def steps(found: Iterable[Step]) -> Steps:
+    return Steps(steps=tuple(replace(each, detail=shown(each.detail)) for each in found))
+
+
+def process_info(info: ProcessInfo) -> ProcessInfo:
+    return replace(info, argv=tuple(map(shown, info.argv)))
+
+
+def file_info(info: FileInfo) -> FileInfo:
+    return replace(info, path=shown(info.path), target=None if info.target is None else shown(info.target))
+
+
+def label_filter(labels: list[str]) -> dict[str, str]:
+    """`name:value` pairs, as a query gives them."""
+    wanted = {}
+    for label in labels:
+        name, colon, value = label.partition(":")
+        if not colon or not name:
+            raise InvalidSpec(f"label {label!r}: should be name:value")
+        wanted[name] = value
+    return wanted
