@@ -5,9 +5,10 @@ Known in this process at once, and written into the store by each sweep so that 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow, BoxRows
@@ -74,3 +75,28 @@ class Activity:
         used, self._active = self._active, {}
         for id, when in used.items():
             await self._rows.touch(self._tenant, id, BoxState.RUNNING, when)
+
+
+class OneShots:
+    """Deletes each one-shot box as soon as the work that it was made for has ended. Owns the tasks, until `close`."""
+
+    def __init__(self, activity: Activity, end: Callable[[str], Awaitable[None]]) -> None:
+        self._activity = activity
+        self._end = end
+        self._ending: set[asyncio.Future[None]] = set()
+
+    def working(self, id: str) -> AbstractContextManager[None]:
+        """A caller works in the box. When that ends, so does a one-shot."""
+        return self._activity.using(id, self._worked)
+
+    def _worked(self, id: str) -> None:
+        if self._activity.end_work(id):
+            task = asyncio.ensure_future(self._end(id))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        ending = list(self._ending)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)

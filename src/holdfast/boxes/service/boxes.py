@@ -17,12 +17,11 @@ from holdfast.boxes.provider import Provider, Volume
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
-from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.activity import Activity, OneShots
 from holdfast.boxes.service.creation import Creation
 from holdfast.boxes.service.hibernation import Hibernation
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
-from holdfast.boxes.service.one_shots import OneShots
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.boxes.service.power_switch import PowerSwitch

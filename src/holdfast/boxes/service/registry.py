@@ -77,7 +77,8 @@ class Registry:
         row = await self.find(id)
         if row is None:
             raise BoxNotFound(f"there is no box {id}")
-        return self.remember(row)
+        self._activity.remember(row)
+        return row
 
     async def get_live(self, id: str) -> BoxRow:
         """A box that can be used. Raises `BoxNotFound`, `BoxGone`, or `BoxConflict` while it is being made."""
@@ -104,7 +105,10 @@ class Registry:
             raise BoxUnreachable(f"box {row.id} is on node {row.node}, this is {self.node}", hint="ask that node")
 
     def remember(self, row: BoxRow) -> BoxRow:
-        """Take note of a row that was read or written: what it says of idleness is known here from now on."""
+        """Take note of a row that was written here: boxes are looked at as often as its idle time asks for.
+
+        Rows that others write are taken note of by the next sweep.
+        """
         self._activity.remember(row)
         self._interval.heed(row)
         return row

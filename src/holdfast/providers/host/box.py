@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast.boxes.box import BoxInfo, LimitHit, Power, Wake
+from holdfast.boxes.files import Files
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_box import GuestBox, ResourceUsage
 from holdfast.providers.host.files import GuestFiles
@@ -33,7 +35,10 @@ class LocalBox(GuestBox):
         )
         self._provider = provider
         self.tools = provider.tools
-        self.files = GuestFiles(self.guest, provider.workdir(info))
+
+    @cached_property
+    def files(self) -> Files:  # type: ignore[override]  # made when used: most handles are for one command
+        return GuestFiles(self.guest, self.own_workdir())
 
     def own_environment(self) -> Mapping[str, str]:
         return self._provider.environment(self.info)

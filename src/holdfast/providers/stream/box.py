@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from holdfast.boxes.box import BoxInfo, Wake
 from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
+from holdfast.boxes.files import Files
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import GuestBox, Keeper, check_port
@@ -60,7 +62,10 @@ class StreamBox(GuestBox):
         self.workdir = info.spec.workdir if workdir is None else workdir
         self._waking = WakingGuestClient(guest, wake)
         super().__init__(info, keeper, guest, StreamProcesses(self._waking), StreamProcesses(guest))
-        self.files = StreamFiles(self._waking, self.workdir)
+
+    @cached_property
+    def files(self) -> Files:  # type: ignore[override]  # made when used: most handles are for one command
+        return StreamFiles(self._waking, self.workdir)
 
     def own_environment(self) -> Mapping[str, str]:
         return self.environment
