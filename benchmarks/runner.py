@@ -22,7 +22,7 @@ from typing import Any, Final
 import checkout  # noqa: F401 - for what is imported from tests
 import uvloop
 from report import percentile
-from tests.guest.runner_door import RunnerDoor
+from tests.guest.fake_guest_api import FakeGuestApi
 from tests.harnesses import scripted_reader
 
 from holdfast.harnesses import runner_archive
@@ -70,12 +70,12 @@ async def run(kind: str, rate: int, seconds: float) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as name:
         folder = Path(name)
-        async with RunnerDoor(folder) as door:
-            door.fault = note if rate <= 100 else None
-            await door.claim(1)
+        async with FakeGuestApi(folder) as api:
+            api.fault = note if rate <= 100 else None
+            await api.claim(1)
             config = {
-                "run": "r-1", "thread": door.thread, "agent": "scripted", "reader": "scripted", "epoch": 1,
-                "url": door.url, "token": door.new_token(), "env": {}, "cwd": name, "state": f"{name}/state",
+                "run": "r-1", "thread": api.thread, "agent": "scripted", "reader": "scripted", "epoch": 1,
+                "url": api.url, "token": api.new_token(), "env": {}, "cwd": name, "state": f"{name}/state",
                 "argv": [sys.executable, "-I", "-S", "-c", _AGENT, kind, str(rate), str(seconds)],
             }  # fmt: skip
             archive = runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
@@ -94,8 +94,8 @@ async def run(kind: str, rate: int, seconds: float) -> dict[str, Any]:
                 await asyncio.sleep(0.05)
             await process.wait()
             took = time.monotonic() - began
-            found = await door.payloads()
-            posts = sum(1 for path, _ in door.requests if "/stream/" in path)
+            found = await api.payloads()
+            posts = sum(1 for path, _ in api.requests if "/stream/" in path)
     events, words = [each for each in found if each["type"].endswith(".event")], ""
     if kind == "events":
         lost = int(rate * seconds) - len(events)

@@ -64,11 +64,11 @@ def test_the_proxy_of_a_box_does_not_lead_back_to_the_server(outside: Outside, c
     script = """
 import os
 proxy = os.environ.get('http_proxy') or os.environ.get('HTTP_PROXY') or 'http://127.0.0.1:3128'
-door = int(proxy.rstrip('/').rpartition(':')[2])
+port = int(proxy.rstrip('/').rpartition(':')[2])
 told = {}
 for host in ('127.0.0.1', 'localhost', '0.0.0.0', '[::1]', '[::ffff:127.0.0.1]', '2130706433', '127.1', '0x7f000001'):
-    told[host] = ask(door, 'GET', 'http://%s:%s/health' % (host, sys.argv[1]))
-    told['connect ' + host] = ask(door, 'CONNECT', '%s:%s' % (host, sys.argv[1]))
+    told[host] = ask(port, 'GET', 'http://%s:%s/health' % (host, sys.argv[1]))
+    told['connect ' + host] = ask(port, 'CONNECT', '%s:%s' % (host, sys.argv[1]))
 print(json.dumps(told))
 """
     found = run(client, box, script, str(port))
@@ -124,7 +124,7 @@ for each in ('mem', 'environ', 'fd', 'maps'):
         told[each] = bool(os.listdir(path) if each == 'fd' else open(path, 'rb').read(1) or True)
     except OSError as error:
         told[each] = type(error).__name__
-# What it has by right: the token of its model, and the door of its box.
+# What it has by right: the token of its model, and the guest API.
 texts = [json.dumps(dict(os.environ))]
 files = glob.glob(os.path.expanduser('~/.holdfast/threads/*/**/*'), recursive=True)
 for path in files + glob.glob('/proc/[0-9]*/environ'):
@@ -133,7 +133,7 @@ for path in files + glob.glob('/proc/[0-9]*/environ'):
     except OSError:
         pass
 tokens = sorted(set(re.findall(r'eyJ[\w-]+\.[\w-]+\.[\w-]+', '\n'.join(texts))))
-doors = sorted(set(re.findall(r'http://127\.0\.0\.1:(\d+)', '\n'.join(texts))))
+ports = sorted(set(re.findall(r'http://127\.0\.0\.1:(\d+)', '\n'.join(texts))))
 thread = glob.glob(os.path.expanduser('~/.holdfast/threads/*'))[0].rpartition('/')[2]
 told['tokens'] = len(tokens)
 told['answers'] = []
@@ -142,7 +142,7 @@ start = {'id': 'start-r-forged', 'payload': {'type': 'signal.run.started', 'run'
 end = {'id': 'end-' + run, 'payload': {'type': 'signal.run.finished', 'run': run, 'status': 'failed', 'by': 'runner'}}
 said = {'payload': {'type': 'pi.assistant', 'text': 'forged'}}
 for token in tokens:
-    for door in doors:
+    for port in ports:
         for epoch in ('1', '2', '3', '9'):
             for entry in (start, end, said):
                 headers = {'authorization': 'Bearer ' + token, 'content-type': 'application/json', 'producer-id': 'run',
@@ -151,7 +151,7 @@ for token in tokens:
                                    ('/v1/runs', {'prompt': 'x', 'agent': 'pi'}), ('/v1/keys', {'name': 'x'}),
                                    ('/v1/runs/%s/cancel' % run, {}), ('/v1/boxes', {})):
                     try:
-                        connection = http.client.HTTPConnection('127.0.0.1', int(door), timeout=10)
+                        connection = http.client.HTTPConnection('127.0.0.1', int(port), timeout=10)
                         connection.request('POST', path, json.dumps(body), headers)
                         told['answers'].append(connection.getresponse().status)
                     except OSError as error:

@@ -46,7 +46,7 @@ def thread(outside: Outside) -> str:
 def credentials(outside: Outside, thread: str) -> dict[str, str | None]:
     link = outside.admin("POST", f"/v1/threads/{thread}/links", json={"ttlSeconds": 600})["path"]
     secret = bytes.fromhex((outside.server.home / "secret").read_text().strip())
-    # What runs are given. It is good at the door of its box alone, however well it is signed.
+    # What runs are given. It is good at the guest API of its box alone, however well it is signed.
     access = Access(_NoKeys(), secret)
     subscription = {"type": "pull-wake", "streams": [f"threads/{thread}"], "wake_stream": "wakes"}
     outside.admin("PUT", "/v1/stream/wakes", headers={"content-type": "application/json"})

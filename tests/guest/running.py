@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.guest.runner_door import RunnerDoor
+from tests.guest.fake_guest_api import FakeGuestApi
 from tests.harnesses import scripted_reader
 
 from holdfast.harnesses import runner_archive
@@ -78,7 +78,7 @@ class Running:
 
 
 async def start(
-    door: RunnerDoor,
+    api: FakeGuestApi,
     script: str,
     state: Path,
     *,
@@ -90,15 +90,15 @@ async def start(
     **fields: Any,
 ) -> Running:
     """Claim the epoch, as who starts a runner does, and start it with an agent that runs this script."""
-    await door.claim(epoch)
+    await api.claim(epoch)
     config = {
         "run": run,
-        "thread": door.thread,
+        "thread": api.thread,
         "agent": "scripted",
         "reader": "scripted",
         "epoch": epoch,
-        "url": door.url,
-        "token": door.new_token(),
+        "url": api.url,
+        "token": api.new_token(),
         "argv": [sys.executable, "-I", "-S", "-c", PRELUDE + script],
         "env": {"PATH": "/usr/bin:/bin"},
         "cwd": "/tmp",

@@ -299,7 +299,7 @@ class Peer:
                         break
 
 
-def ask(loop: Loop, door: HttpClient) -> Answer | None:
+def ask(loop: Loop, api: HttpClient) -> Answer | None:
     got: list[Answer | None] = []
 
     def then(answer: Answer | None) -> None:
@@ -310,7 +310,7 @@ def ask(loop: Loop, door: HttpClient) -> Answer | None:
         raise error
 
     loop._stopped = False
-    door.post("/x", "", b"{}", then)
+    api.post("/x", "", b"{}", then)
     if not got:
         loop.run(fail)
     return got[0]
@@ -350,32 +350,32 @@ def test_an_answer_is_read(loop: Loop, open_guest_api: Open, sent: bytes, body: 
 )
 def test_what_is_no_answer_is_trouble_and_no_more(loop: Loop, open_guest_api: Open, sent: bytes) -> None:
     with Peer([(sent, True)]) as peer:
-        door = open_guest_api(peer.url)
-        assert ask(loop, door) is None
-    assert door.problem
+        api = open_guest_api(peer.url)
+        assert ask(loop, api) is None
+    assert api.problem
 
 
 def test_a_connection_is_kept_and_one_that_was_closed_is_made_again(loop: Loop, open_guest_api: Open) -> None:
     good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     with Peer([(good, False), (good, True), (good, True)]) as peer:
-        door = open_guest_api(peer.url)
-        assert [ask(loop, door) is not None for _ in range(3)] == [True, True, True]
+        api = open_guest_api(peer.url)
+        assert [ask(loop, api) is not None for _ in range(3)] == [True, True, True]
     assert len(peer.requests) == 3
 
 
 def test_a_server_that_does_not_answer_is_given_up(loop: Loop, open_guest_api: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        door = open_guest_api(f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.1)
-        assert ask(loop, door) is None
-        assert "no answer" in door.problem
+        api = open_guest_api(f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.1)
+        assert ask(loop, api) is None
+        assert "no answer" in api.problem
 
 
 def test_a_server_that_is_not_there_is_trouble(loop: Loop, open_guest_api: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    door = open_guest_api(f"http://127.0.0.1:{port}")
-    assert ask(loop, door) is None
-    assert "refused" in door.problem.lower()
+    api = open_guest_api(f"http://127.0.0.1:{port}")
+    assert ask(loop, api) is None
+    assert "refused" in api.problem.lower()
 
 
 # --- small things ---

@@ -51,9 +51,9 @@ import http.client, sys
 thread, token, epoch, body = sys.argv[1:]
 headers = {"authorization": "Bearer " + token, "content-type": "application/json"}
 headers.update({"producer-id": "run", "producer-epoch": epoch, "producer-seq": "0"})
-door = http.client.HTTPConnection("127.0.0.1", 3128, timeout=30)
-door.request("POST", "/v1/stream/threads/" + thread, body, headers)
-print(door.getresponse().status)
+api = http.client.HTTPConnection("127.0.0.1", 3128, timeout=30)
+api.request("POST", "/v1/stream/threads/" + thread, body, headers)
+print(api.getresponse().status)
 """
 
 

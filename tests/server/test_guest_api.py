@@ -1,4 +1,4 @@
-"""The door of a box: what a run may ask of Holdfast from inside, and everything that is refused there."""
+"""The guest API: what a run may ask of Holdfast from inside, and everything that is refused there."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     store = await SqliteStreams.open(tmp_path / "data.db")
     now = [1_800_000_000_000]
-    # As of a server that asks nobody for a key: the door still does.
+    # As of a server that asks nobody for a key: the guest API still does.
     access = Access(SqliteApiKeys(store), b"secret", required=False, clock=lambda: now[0])
     runs = Runs()
     runs_part, models_part = Part[GuestRuns](runs), Part[ModelRelay](Relay())

@@ -1,4 +1,4 @@
-"""Models at the door of a box: a token is good for the model of its own run, in its own box, while that run lives."""
+"""Models at the guest API: a token is good for the model of its own run, in its own box, while that run lives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ = world  # the fixture
 
 
 @dataclass
-class ModelDoor:
+class GuestModels:
     world: World
     provider: ScriptedModel
     """Behind `mine`; `theirs` has the same, and another key."""
@@ -44,29 +44,29 @@ class ModelDoor:
 
 
 @pytest.fixture
-async def door(world: World, tmp_path: Path) -> AsyncIterator[ModelDoor]:
+async def guest(world: World, tmp_path: Path) -> AsyncIterator[GuestModels]:
     async with open_models(tmp_path / "models.db", b"s" * 32) as models, ScriptedModel() as provider:
         provider.script([text("an answer", times=FOR_EVER)])
         for name, key in (("mine", KEY), ("theirs", OTHER_KEY)):
             await models.put(name, apis=list(Api), base_url=provider.url, key=key, model="scripted")
         gateway = ModelGateway(models, LoopbackUpstream)
         world.models_part.opened = gateway
-        yield ModelDoor(world, provider)
+        yield GuestModels(world, provider)
         await gateway.close()
 
 
 @every_api
-async def test_an_agent_in_a_box_without_a_network_asks_its_model(door: ModelDoor, api: Api) -> None:
-    answer = await door.ask(door.token(), api)
+async def test_an_agent_in_a_box_without_a_network_asks_its_model(guest: GuestModels, api: Api) -> None:
+    answer = await guest.ask(guest.token(), api)
     assert streamed(api, events_of(answer))[1] == "an answer"
-    assert door.provider.requests[0].credential == KEY
+    assert guest.provider.requests[0].credential == KEY
 
 
-async def test_words_come_through_the_whole_way_as_the_model_says_them(door: ModelDoor) -> None:
+async def test_words_come_through_the_whole_way_as_the_model_says_them(guest: GuestModels) -> None:
     gate = Gate(1)
-    door.provider.script([held(Step(text="first words and the rest"), gate)])
+    guest.provider.script([held(Step(text="first words and the rest"), gate)])
     async with (
-        door.world.client(door.token()) as agent,
+        guest.world.client(guest.token()) as agent,
         agent.stream("POST", "/model/v1/messages", json=body_of(Api.ANTHROPIC)) as answer,
     ):
         seen, pieces = "", answer.aiter_text()
@@ -79,10 +79,10 @@ async def test_words_come_through_the_whole_way_as_the_model_says_them(door: Mod
         assert "the rest" in seen
 
 
-async def test_a_token_leads_to_the_model_of_its_own_run_alone(door: ModelDoor) -> None:
-    await door.ask(door.token("theirs/scripted"))
-    await door.ask(door.token("mine/scripted"))
-    assert [request.credential for request in door.provider.requests] == [OTHER_KEY, KEY]
+async def test_a_token_leads_to_the_model_of_its_own_run_alone(guest: GuestModels) -> None:
+    await guest.ask(guest.token("theirs/scripted"))
+    await guest.ask(guest.token("mine/scripted"))
+    assert [request.credential for request in guest.provider.requests] == [OTHER_KEY, KEY]
 
 
 @pytest.mark.parametrize(
@@ -97,38 +97,38 @@ async def test_a_token_leads_to_the_model_of_its_own_run_alone(door: ModelDoor) 
     ],
 )
 async def test_the_token_of_another_run_epoch_box_or_purpose_is_refused(
-    door: ModelDoor, more: dict[str, Any], box: str, status: int
+    guest: GuestModels, more: dict[str, Any], box: str, status: int
 ) -> None:
-    answer = await door.ask(door.token(**more), box=box)
+    answer = await guest.ask(guest.token(**more), box=box)
     assert answer.status_code == status
     assert answer.json()["error"]["message"].startswith("Holdfast: ")
     assert answer.headers["x-holdfast-reason"] in ("refused", "model")
-    assert door.provider.requests == []
+    assert guest.provider.requests == []
 
 
 @pytest.mark.parametrize("token", ["nonsense", "a.b.c", KEY])
-async def test_what_is_no_token_is_refused_as_a_wrong_key_would_be(door: ModelDoor, token: str) -> None:
-    answer = await door.ask(token)
+async def test_what_is_no_token_is_refused_as_a_wrong_key_would_be(guest: GuestModels, token: str) -> None:
+    answer = await guest.ask(token)
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
-    assert door.provider.requests == []
+    assert guest.provider.requests == []
 
 
-async def test_a_token_ends_with_its_run(door: ModelDoor) -> None:
-    token = door.token()
-    assert (await door.ask(token)).status_code == 200
-    door.world.runs.run = "r-2"
-    assert (await door.ask(token)).status_code == 403
-    assert isinstance(door.world.runs, Runs)
+async def test_a_token_ends_with_its_run(guest: GuestModels) -> None:
+    token = guest.token()
+    assert (await guest.ask(token)).status_code == 200
+    guest.world.runs.run = "r-2"
+    assert (await guest.ask(token)).status_code == 403
+    assert isinstance(guest.world.runs, Runs)
 
 
-async def test_a_box_that_goes_while_its_model_answers_ends_the_answer(door: ModelDoor) -> None:
+async def test_a_box_that_goes_while_its_model_answers_ends_the_answer(guest: GuestModels) -> None:
     gate = Gate(1)
-    door.provider.script([held(text("a long answer"), gate)])
-    asking = asyncio.create_task(door.ask(door.token()))
+    guest.provider.script([held(text("a long answer"), gate)])
+    asking = asyncio.create_task(guest.ask(guest.token()))
     await gate.reached()
-    door.world.proxy.dismiss("b-1")
-    assert await door.provider.requests[0].ended() == "gone"
+    guest.world.proxy.dismiss("b-1")
+    assert await guest.provider.requests[0].ended() == "gone"
     with pytest.raises(httpx.TransportError):
         await asking
 
@@ -142,8 +142,8 @@ async def test_why_a_model_cannot_be_reached_is_told_before_the_agent_hears_it(w
         await models.put("mine", apis=list(Api), base_url=f"http://{here}/v1", key=KEY, model="scripted")
         gateway = ModelGateway(models, LoopbackUpstream)
         world.models_part.opened = gateway
-        door = ModelDoor(world, ScriptedModel())
-        answer = await door.ask(door.token())
+        guest = GuestModels(world, ScriptedModel())
+        answer = await guest.ask(guest.token())
         await gateway.close()
         nobody.close()
     assert answer.status_code == 502

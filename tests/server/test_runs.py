@@ -218,7 +218,7 @@ def test_a_prompt_interrupts_and_another_waits(client: SyncClient, model: Script
 
 def test_a_run_outlives_its_server(client: SyncClient, model: ScriptedModel, running: ServerProcess) -> None:
     gate = Gate("start")
-    # The answer that the server's end cuts off is asked for again by the agent, when the door is back.
+    # The answer that the server's end cuts off is asked for again by the agent, when the server is back.
     thread = launch(client, model, [bash("echo hi"), held(text("Lost."), gate), text("After it all.")])
     gate.wait_reached()
     running.kill()

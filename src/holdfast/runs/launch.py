@@ -94,7 +94,7 @@ class LaunchBox:
     changed: bool
     """It is not the box that the thread's last run was in."""
     home: str
-    door: str
+    guest_api: str
     ready: int
     """When it was, in ticks."""
 
@@ -202,7 +202,7 @@ class Launcher:
     ) -> LaunchBox:
         """The box with the workspace in it, and its way to us open."""
         last = launch.before.latest
-        home, door = await asyncio.gather(self._home(box), box.open_guest_api())
+        home, guest_api = await asyncio.gather(self._home(box), box.open_guest_api())
         folder = f"{home}/.holdfast/threads/{launch.thread}"
         known = last is not None and last.box == box.id and last.session is not None
         files = _FILES[acquired.how]
@@ -227,7 +227,7 @@ class Launcher:
                 isolation=self._isolation(acquired),
             ),
         )
-        return LaunchBox(box, files, changed, home, door, self._ticks())
+        return LaunchBox(box, files, changed, home, guest_api, self._ticks())
 
     def _isolation(self, acquired: Acquired) -> str:
         """What is between the box and the world, for people."""
@@ -305,7 +305,7 @@ class Launcher:
             ),
             model=ModelAccess(
                 api=plan.api,
-                url=f"{prepared.door}/model",
+                url=f"{prepared.guest_api}/model",
                 token=model_token,
                 model=model.model,
                 context_window=model.context_window,
@@ -416,7 +416,7 @@ class Launcher:
             "agent": plan.harness.name,
             "model": str(plan.model).partition("/")[0],
             "epoch": epoch,
-            "url": prepared.door,
+            "url": prepared.guest_api,
             "token": token,
             "argv": list(command.argv),
             "env": dict(command.env),

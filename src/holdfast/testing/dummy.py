@@ -102,7 +102,7 @@ class DummyProvider(Provider):
         self.clock = clock
         self.liveness: dict[str, Liveness] = {}
         """What `probe` says of a box instead of the truth; an unknown one cannot be attached either."""
-        self.door = GUEST_API_URL
+        self.guest_api = GUEST_API_URL
         """Where its boxes find Holdfast: a real box has that on its own loopback, these share ours."""
         self.at: dict[str, Hook] = {}
         self.calls: Counter[str] = Counter()
@@ -516,7 +516,7 @@ class DummyBox(Box):
     async def open_guest_api(self) -> str:
         await self._awake()
         await self._provider.point("open_guest_api")
-        return self._provider.door
+        return self._provider.guest_api
 
     async def python(self) -> tuple[str, ...]:
         await self._awake()

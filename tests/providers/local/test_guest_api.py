@@ -1,4 +1,4 @@
-"""The door of a local box: what is in it reaches Holdfast, whatever its policy is, and nobody can pose as that."""
+"""The guest API of a local box: what is in it reaches Holdfast, whatever its policy is, and nobody can pose as that."""
 
 from __future__ import annotations
 

@@ -69,12 +69,12 @@ async def test_a_write_token_reads_too_but_neither_creates_nor_deletes() -> None
 
 async def test_a_token_expires_also_where_it_was_seen_before() -> None:
     clock = ManualClock()
-    doors = access(clock)
-    token = doors.issue("t-1", Scope.READ, 60).token
-    await doors.grant(token)
+    credentials = access(clock)
+    token = credentials.issue("t-1", Scope.READ, 60).token
+    await credentials.grant(token)
     clock.advance(60_000)
     with pytest.raises(Unauthorized, match="expired"):
-        await doors.grant(token)
+        await credentials.grant(token)
 
 
 async def test_a_token_of_another_home_is_refused() -> None:
@@ -95,16 +95,16 @@ async def test_a_token_of_another_algorithm_is_refused(algorithm: str) -> None:
 
 async def test_renewal_keeps_thread_scope_and_length_and_ends_after_a_week() -> None:
     clock = ManualClock()
-    doors = access(clock)
-    issued = doors.issue("t-1", Scope.WRITE, 7200)
+    credentials = access(clock)
+    issued = credentials.issue("t-1", Scope.WRITE, 7200)
     for _ in range(7 * 24):
         clock.advance(3_600_000)
-        issued = await doors.renew(issued.token)
+        issued = await credentials.renew(issued.token)
         assert (issued.thread, issued.scope) == ("t-1", Scope.WRITE)
         assert issued.expires_at == clock.now() // 1000 * 1000 + 7_200_000
     clock.advance(3_600_000)
     with pytest.raises(Forbidden, match="week"):
-        await doors.renew(issued.token)
+        await credentials.renew(issued.token)
 
 
 @pytest.mark.parametrize("credential", ["hf_session", None])
@@ -122,28 +122,28 @@ def test_a_token_cannot_live_for_ever(seconds: int) -> None:
 async def test_keys_are_kept_as_digests_and_can_be_revoked(tmp_path: Path) -> None:
     store = await SqliteStreams.open(tmp_path / "db")
     clock = ManualClock()
-    doors = Access(SqliteApiKeys(store), SECRET, clock=clock.now)
-    key, secret = await doors.create_key("laptop")
-    assert await doors.grant(secret) == Grant("default")
+    credentials = Access(SqliteApiKeys(store), SECRET, clock=clock.now)
+    key, secret = await credentials.create_key("laptop")
+    assert await credentials.grant(secret) == Grant("default")
     assert secret.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert await doors.revoke_key(key.id)
+    assert await credentials.revoke_key(key.id)
     with pytest.raises(Unauthorized, match="revoked"):
-        await doors.grant(secret)
-    assert not await doors.revoke_key(key.id)
-    assert [each.revoked_at for each in await doors.list_keys()] == [clock.now()]
+        await credentials.grant(secret)
+    assert not await credentials.revoke_key(key.id)
+    assert [each.revoked_at for each in await credentials.list_keys()] == [clock.now()]
     await store.close()
 
 
 async def test_a_key_revoked_by_another_process_stops_working_within_a_second(tmp_path: Path) -> None:
     store = await SqliteStreams.open(tmp_path / "db")
     clock = ManualClock()
-    doors, others = (Access(SqliteApiKeys(store), SECRET, clock=clock.now) for _ in range(2))
-    key, secret = await doors.create_key("laptop")
-    await doors.grant(secret)
+    credentials, others = (Access(SqliteApiKeys(store), SECRET, clock=clock.now) for _ in range(2))
+    key, secret = await credentials.create_key("laptop")
+    await credentials.grant(secret)
     await others.revoke_key(key.id)
     clock.advance(1001)
     with pytest.raises(Unauthorized):
-        await doors.grant(secret)
+        await credentials.grant(secret)
     await store.close()
 
 

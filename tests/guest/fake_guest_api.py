@@ -1,4 +1,4 @@
-"""What a runner meets at its door, on a real thread store: appends, beats, renewals. Made to go away and to refuse.
+"""A guest API for a runner, on a real thread store: appends, beats, renewals. Made to go away and to refuse.
 
 The threads and their producers are the real ones; what a server would decide of a run (its token, whether it is to be
 cancelled) is for the test to say.
@@ -33,7 +33,7 @@ Fault = Callable[[Request], Awaitable[Response | None]]
 """Asked before a request is carried out: an answer instead, or None. Raising `ConnectionError` hangs up."""
 
 
-class RunnerDoor:
+class FakeGuestApi:
     """`async with` opens it on a port of its own, which it keeps while it is `away`."""
 
     def __init__(

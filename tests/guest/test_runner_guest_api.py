@@ -1,4 +1,4 @@
-"""The runner in a real box without a network, and the server's own door: the whole way of an entry."""
+"""The runner in a real box without a network, and the server's own guest API: the whole way of an entry."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         EgressProxy(Nowhere(), Nowhere(), records, guest_api=guest_api) as proxy,
         LocalProvider(tmp_path / "home", egress=proxy) as provider,
     ):
-        box = await provider.create(BoxSpec(), id="b-door")
+        box = await provider.create(BoxSpec(), id="b-1")
         house = House(store, access, runs, box)
         house.now = now
         yield house

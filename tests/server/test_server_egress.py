@@ -34,7 +34,7 @@ class Asked:
             raise self._answer
         return self._answer
 
-    def way_out(self, storage: Storage, folder: Path) -> ServerEgress:
+    def egress(self, storage: Storage, folder: Path) -> ServerEgress:
         return ServerEgress(storage, folder, Outside(Nowhere(), Nowhere(), self))
 
 
@@ -47,28 +47,28 @@ async def storage(tmp_path: Path) -> AsyncIterator[Storage]:
 
 async def test_nobody_is_asked_before_a_box_has_a_network(tmp_path: Path, storage: Storage) -> None:
     asked = Asked()
-    way_out = asked.way_out(storage, tmp_path)
-    await way_out.open()
-    way_out.proxy.admit("b-1", NetworkPolicy(), {})
+    egress = asked.egress(storage, tmp_path)
+    await egress.open()
+    egress.proxy.admit("b-1", NetworkPolicy(), {})
     await asyncio.sleep(0)
     assert asked.times == 0
-    way_out.proxy.admit("b-2", NetworkPolicy(Network.ALLOW), {})
-    await way_out.ready()
+    egress.proxy.admit("b-2", NetworkPolicy(Network.ALLOW), {})
+    await egress.ready()
     assert asked.times == 1
-    assert await way_out.defaults() == FOUND
-    assert way_out.proxy.environment(NetworkPolicy(Network.ALLOW))["PIP_INDEX_URL"] == "https://registry.test:8443/"
+    assert await egress.defaults() == FOUND
+    assert egress.proxy.environment(NetworkPolicy(Network.ALLOW))["PIP_INDEX_URL"] == "https://registry.test:8443/"
     assert asked.times == 1
-    await way_out.close()
-    await way_out.close()
+    await egress.close()
+    await egress.close()
 
 
 async def test_what_was_found_is_there_at_the_next_start_and_found_anew(tmp_path: Path, storage: Storage) -> None:
-    first = Asked().way_out(storage, tmp_path)
+    first = Asked().egress(storage, tmp_path)
     await first.open()
     await first.defaults()
     await first.close()
     asked = Asked(DefaultList())
-    second = asked.way_out(storage, tmp_path)
+    second = asked.egress(storage, tmp_path)
     await second.open()
     assert second.proxy.defaults == FOUND
     assert asked.times == 0
@@ -82,19 +82,19 @@ async def test_what_was_found_is_there_at_the_next_start_and_found_anew(tmp_path
 )
 async def test_a_list_that_cannot_be_read_is_found_anew(tmp_path: Path, storage: Storage, damaged: str) -> None:
     (tmp_path / "egress-default.json").write_text(damaged)
-    way_out = Asked().way_out(storage, tmp_path)
-    await way_out.open()
-    assert way_out.proxy.defaults == git_hosts()
-    assert await way_out.defaults() == FOUND
-    await way_out.close()
+    egress = Asked().egress(storage, tmp_path)
+    await egress.open()
+    assert egress.proxy.defaults == git_hosts()
+    assert await egress.defaults() == FOUND
+    await egress.close()
 
 
 async def test_where_nobody_can_say_boxes_reach_git_hosts(tmp_path: Path, storage: Storage) -> None:
-    way_out = Asked(OSError("no such program")).way_out(storage, tmp_path)
-    await way_out.open()
-    await way_out.ready()
-    assert await way_out.defaults() == git_hosts()
-    await way_out.close()
+    egress = Asked(OSError("no such program")).egress(storage, tmp_path)
+    await egress.open()
+    await egress.ready()
+    assert await egress.defaults() == git_hosts()
+    await egress.close()
 
 
 async def test_a_machine_without_clients_has_git_hosts_alone(tmp_path: Path) -> None:
