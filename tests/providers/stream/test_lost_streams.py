@@ -169,7 +169,7 @@ async def test_the_silence_of_a_paused_box_says_nothing(
     running = asyncio.create_task(sh(box, "echo 1 > begun; until [ -e go ]; do sleep 0.01; done; echo done"))
     await appears(box, "begun")
     guest, bridge = provider.guest("one"), provider.transports["one"].process
-    guest.held = True
+    guest.set_paused(True)
     os.kill(bridge.pid, signal.SIGSTOP)
     try:
         with pytest.raises(BoxStopped):
@@ -177,7 +177,7 @@ async def test_the_silence_of_a_paused_box_says_nothing(
         await asyncio.sleep(0.8)  # more than twice the silence that would end it
     finally:
         os.kill(bridge.pid, signal.SIGCONT)
-        guest.held = False
+        guest.set_paused(False)
     await box.files.write("go", b"")
     assert (await running).text == "done\n"
 

@@ -350,7 +350,7 @@ class DockerProvider(Provider):
         """Start the container and hear from its guest."""
         id, name = record.id, self.names.box(record.id)
         await held.guest.close()
-        held.guest.held = False
+        held.guest.set_paused(False)
         async with self._starts, volumes.verified_parts(self.engine, self.names, self.runtime, record):
             transport = DockerTransport(await self.engine.attach(name))
             held.first = transport
@@ -420,7 +420,7 @@ class DockerProvider(Provider):
     def _note_power(self, id: str, state: str) -> None:
         """A box that is paused answers nothing: whoever asks it is told so at once."""
         if id in self._held:
-            self._held[id].guest.held = state == "paused"
+            self._held[id].guest.set_paused(state == "paused")
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         with told("boxes cannot be listed"):
@@ -442,7 +442,7 @@ class DockerProvider(Provider):
         with told(f"box {id} cannot be looked at"):
             record, power, found = await self._look(id)
             record = await self._changes.latest(record)
-        self.guest(id).held = power is Power.PAUSED
+        self.guest(id).set_paused(power is Power.PAUSED)
         if self._egress is not None and power is Power.RUNNING and not self._egress.knows(id):
             await self._egress.open(self.guest(id), record)
         return DockerBox(self, self._describe(record, power), found, wake)
@@ -495,7 +495,7 @@ class DockerProvider(Provider):
         name = self.names.box(id)
         if power is Power.PAUSED:
             await self.engine.ask("POST", f"containers/{name}/unpause")
-            held.guest.held = False
+            held.guest.set_paused(False)
         with contextlib.suppress(BoxError, GuestRefused):
             request = {"op": "shut_down", "grace": _GRACE_MS}
             await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
@@ -509,7 +509,7 @@ class DockerProvider(Provider):
         async with self._alone(id, f"box {id} cannot be started") as (record, power, held):
             if power is Power.PAUSED:
                 await self.engine.ask("POST", f"containers/{self.names.box(id)}/unpause")
-                held.guest.held = False
+                held.guest.set_paused(False)
             elif power is Power.STOPPED:
                 await to_the_end(self._start(record, held))
 
@@ -527,11 +527,11 @@ class DockerProvider(Provider):
             if power is Power.STOPPED:
                 raise BoxStopped(f"box {id} is stopped", hint=f"holdfast box start {id}")
             if power is Power.RUNNING:
-                held.guest.held = True
+                held.guest.set_paused(True)
                 try:
                     await self.engine.ask("POST", f"containers/{self.names.box(id)}/pause")
                 except BaseException:
-                    held.guest.held = False
+                    held.guest.set_paused(False)
                     raise
 
     async def remove(self, id: str) -> int:

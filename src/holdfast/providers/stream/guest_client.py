@@ -524,8 +524,7 @@ class StreamGuestClient(Asking):
         self._verdict = verdict or _no_verdict
         self._wire: _Wire | None = None
         self._attempt: asyncio.Task[_Wire] | None = None
-        self.held = False
-        """Set by the provider while the box is paused: whoever asks is told so, and its silence says nothing."""
+        self._paused = False
         self._opened: Opened | None = None
         self._listening: asyncio.Task[None] | None = None
 
@@ -533,6 +532,10 @@ class StreamGuestClient(Asking):
     def alive(self) -> bool:
         """Whether there is a stream now. There may be a box without one."""
         return self._wire is not None and self._wire.lost is None
+
+    def set_paused(self, paused: bool) -> None:
+        """While the box is paused, whoever asks is told so, and its silence says nothing. Its provider knows."""
+        self._paused = paused
 
     async def open(self) -> None:
         """Dial, unless there is a stream. Raises what the dialling raises, or `BoxUnreachable`."""
@@ -574,7 +577,7 @@ class StreamGuestClient(Asking):
                 transport = await self._dial()
         except TimeoutError:
             raise BoxUnreachable(f"box {self.box} could not be dialled in {_DIAL_SECONDS:.0f} s") from None
-        wire = _Wire(self.box, transport, self._verdict, lambda: self._opened, lambda: self.held)
+        wire = _Wire(self.box, transport, self._verdict, lambda: self._opened, lambda: self._paused)
         try:
             await wire.open()
         except BaseException as error:
@@ -596,7 +599,7 @@ class StreamGuestClient(Asking):
         return None
 
     async def call(self, message: dict[str, Any]) -> Call:
-        if self.held:
+        if self._paused:
             raise BoxStopped(f"box {self.box} is paused", hint=f"let it go on: holdfast box start {self.box}")
         wire = await self._connected()
         await wire.room()
