@@ -9,6 +9,7 @@ import pytest
 from tests.client.proxy import Fault, Proxy
 
 from holdfast import Client, Entry
+from holdfast.api.limits import MOST_BYTES, MOST_MESSAGES
 from holdfast.client import (
     Closed,
     DiskFull,
@@ -24,7 +25,6 @@ from holdfast.client import (
 from holdfast.client.connection import encode_json
 from holdfast.client.thread import batches
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.protocol.framing import MOST_BYTES, MOST_MESSAGES
 
 pytestmark = pytest.mark.anyio
 

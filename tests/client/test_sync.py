@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from holdfast import Entry, SyncClient
+from holdfast.api.limits import MOST_MESSAGES
 from holdfast.client import NotFound
 from holdfast.client.connection import encode_json
 from holdfast.loop_thread import LoopThread
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.protocol.framing import MOST_MESSAGES
 
 
 @pytest.fixture

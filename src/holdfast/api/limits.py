@@ -6,6 +6,10 @@ from typing import Annotated, Final
 
 from holdfast.api.document import Limits
 
+MOST_MESSAGES: Final = 20_000
+"""In one append."""
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""In the body of one request."""
 MAX_TOKEN_SECONDS: Final = 24 * 3600
 MAX_PROMPT: Final = 1024 * 1024
 """Characters."""

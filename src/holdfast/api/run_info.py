@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from holdfast.api.document import Document
+
+RUN_FINISHED: Final = "signal.run.finished"
+"""The type of the entry that ends a run."""
 
 
 class RunStatus(StrEnum):

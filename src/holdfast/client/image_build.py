@@ -7,9 +7,9 @@ from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import ImageNotFound, SnapshotNotFound
 from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import ImageNotFound, SnapshotNotFound
 from holdfast.boxes.images import Image, ImageConfig
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.api.errors import Unauthorized, Unreachable, told_error
+from holdfast.api.ids import new_id
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
-from holdfast.threads.ids import new_id
 
 _PAGE: Final = 200
 _SILENCE: Final = 75.0

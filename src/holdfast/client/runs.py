@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.run_info import RunInfo
+from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.run_info import RUN_FINISHED, RunInfo
 from holdfast.api.runs import (
     Cancel,
     Changes,
@@ -30,12 +31,10 @@ from holdfast.api.runs import (
     Workspace,
 )
 from holdfast.client.connection import ServerConnection
+from holdfast.client.git_credentials import is_configuration, without_credentials
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.client.thread.positions import NOW
 from holdfast.client.thread.tail import Tail
-from holdfast.git_credentials import is_configuration, without_credentials
-from holdfast.threads.ids import new_entry_id, new_id
-from holdfast.threads.run_events import FINISHED
 from holdfast.time_limit import time_limit
 
 _PAGE: Final = 200
@@ -229,7 +228,7 @@ class Runs:
 async def _end_of(run: str, tail: Tail) -> None:
     """Until the thread tells it."""
     async for entry in tail:
-        if entry.type == FINISHED and entry.payload.get("run") == run:
+        if entry.type == RUN_FINISHED and entry.payload.get("run") == run:
             return
 
 

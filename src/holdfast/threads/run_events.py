@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from holdfast.api.run_info import RUN_FINISHED
 from holdfast.api.run_info import CancelKind as CancelKind
 from holdfast.api.run_info import RunStatus as RunStatus
 from holdfast.api.run_info import Stage as Stage
@@ -25,7 +26,7 @@ PROVISIONED: Final = "signal.run.provisioned"
 RUNNER: Final = "signal.run.runner"
 HEARTBEAT: Final = "signal.run.heartbeat"
 CANCEL_REQUESTED: Final = "signal.run.cancel_requested"
-FINISHED: Final = "signal.run.finished"
+FINISHED: Final = RUN_FINISHED
 DELTA: Final = ".delta"
 """How the types of live text end: it carries nothing that the whole message after it does not."""
 

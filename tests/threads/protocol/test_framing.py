@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.limits import MOST_MESSAGES
 from holdfast.threads.errors import BodyTooLarge, InvalidRequest
 from holdfast.threads.protocol import framing
 from holdfast.threads.protocol.framing import (
-    MOST_MESSAGES,
     SLICE_MESSAGES,
     as_array,
     frame_json,

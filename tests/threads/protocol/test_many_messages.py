@@ -10,13 +10,14 @@ import httpx
 import orjson
 import pytest
 
+from holdfast.api.limits import MOST_MESSAGES
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.authority import KEY, Authority
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.errors import InvalidEntry
 from holdfast.threads.protocol import framing
-from holdfast.threads.protocol.framing import MOST_MESSAGES, SLICE_MESSAGES, WHOLE_BYTES
+from holdfast.threads.protocol.framing import SLICE_MESSAGES, WHOLE_BYTES
 from holdfast.threads.protocol.messages import Request
 from holdfast.threads.protocol.slices import Slices
 from holdfast.threads.protocol.surface import StreamSurface

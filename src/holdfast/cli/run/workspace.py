@@ -19,9 +19,9 @@ from typing import IO, Final
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.git_credentials import is_configuration, without_credentials
+from holdfast.client.git_credentials import is_configuration, without_credentials
+from holdfast.client.host_git import READ_ONLY, read_environment
 from holdfast.guest.tree import HostileArchive, Walker, open_folder
-from holdfast.host_git import READ_ONLY, read_environment
 
 MOST_BYTES: Final = 1024 * 1024 * 1024
 """What a server takes."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from holdfast.api.errors.boxes import FileExists, HostileArchive, OutputTooLarge, file_problem
 from holdfast.api.files import (
     FileInfo,
     FileList,
@@ -22,7 +23,6 @@ from holdfast.api.files import (
     Replaced,
     ReplacedList,
 )
-from holdfast.boxes.errors import FileExists, HostileArchive, OutputTooLarge, file_problem
 from holdfast.boxes.files import MAX_READ, Files
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.guest import tree

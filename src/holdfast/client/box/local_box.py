@@ -11,8 +11,8 @@ from typing import Final
 
 from holdfast.api.box_spec import WORKSPACE
 from holdfast.api.boxes import BoxRecord
+from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.api.processes import ProcessInfo
-from holdfast.boxes.errors import BoxUnreachable
 from holdfast.boxes.process import Chunk, Connection, Process, Stream
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.process import RemoteProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.threads.protocol.framing import MOST_BYTES, MOST_MESSAGES
+from holdfast.api.limits import MOST_BYTES, MOST_MESSAGES
 
 
 def split_batches(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from holdfast.api.entries import Entry
 from holdfast.api.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
+from holdfast.api.ids import new_entry_id, now_ms
 from holdfast.api.keys import Link, NewLink, NewToken, Scope, Token
 from holdfast.api.threads import Acknowledgement, EntryPage, ThreadChange, ThreadInfo
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
@@ -16,7 +17,6 @@ from holdfast.client.thread.batches import split_batches
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.producer import Producer
 from holdfast.client.thread.tail import Tail, end_of
-from holdfast.threads.ids import new_entry_id, now_ms
 
 Appendable = Mapping[str, Any] | Entry
 """A payload (with its `type`), or a whole entry."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final, Literal
 
 from holdfast.api.errors import Conflict
+from holdfast.api.ids import new_id
 from holdfast.api.keys import Token
 from holdfast.api.threads import NewThread, ThreadInfo, ThreadPage
 from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.thread.thread import Thread
-from holdfast.threads.ids import new_id
 
 _PAGE: Final = 200
 

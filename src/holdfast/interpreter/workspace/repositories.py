@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from holdfast.host_git import READ_ONLY, read_environment
+from holdfast.client.host_git import READ_ONLY, read_environment
 from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
 from holdfast.time_limit import time_limit
 

@@ -13,13 +13,10 @@ from typing import Any, Final
 
 import orjson
 
+from holdfast.api.limits import MOST_MESSAGES
 from holdfast.threads.errors import BodyTooLarge, InvalidRequest
 
 SEPARATOR: Final = b",\n"
-MOST_MESSAGES: Final = 20_000
-"""In one append."""
-MOST_BYTES: Final = 16 * 1024 * 1024
-"""In the body of one request."""
 WHOLE_BYTES: Final = 16 * 1024
 """A body up to this size is taken whole. A larger one is taken in slices, and the event loop serves others between."""
 SLICE_MESSAGES: Final = 256

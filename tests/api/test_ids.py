@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from holdfast.threads import ids
-from holdfast.threads.ids import new_entry_id, new_id
+from holdfast.api import ids
+from holdfast.api.ids import new_entry_id, new_id
 
 
 @pytest.fixture
