@@ -60,6 +60,7 @@ LabelName = Annotated[str, Limits(min_length=1, max_length=128, pattern=r"^[^:\x
 LabelValue = Annotated[str, Limits(max_length=512)]
 Labels = Annotated[dict[LabelName, LabelValue], Limits(max_length=64)]
 Base64 = Annotated[str, Limits(schema={"description": "Bytes, in base64.", "contentEncoding": "base64"})]
+Password = Annotated[str, Limits(schema={"format": "password", "writeOnly": True})]
 Secret = Annotated[str, Limits(min_length=1, max_length=4096, schema={"format": "password", "writeOnly": True})]
 
 # --- ids ---

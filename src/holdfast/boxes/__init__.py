@@ -7,13 +7,14 @@ needs is in `holdfast.providers`.
 from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
 from holdfast.api.boxes import Preview, Step
 from holdfast.api.files import FileInfo, FileKind, Match, Replaced
+from holdfast.api.images import Image, ImageConfig
 from holdfast.api.network import Network, NetworkPolicy, Rule
 from holdfast.api.processes import ProcessInfo, ProcessState
 from holdfast.api.snapshots import Holding, Snapshot, Volume
 from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import Files
-from holdfast.boxes.images import Image, ImageConfig, ImageStore
+from holdfast.boxes.images import ImageStore
 from holdfast.boxes.labels import Owner
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream

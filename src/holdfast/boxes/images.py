@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from holdfast.api.images import Image as Image
+from holdfast.api.images import ImageConfig as ImageConfig
 from holdfast.boxes.errors import InvalidSpec, Unsupported
 
 _REFERENCE: Final = re.compile(
@@ -46,34 +47,6 @@ def local_name(name: str) -> str:
         folder, slash, last = repository.rpartition("/")
         short = f"{folder}{slash}{last.partition(':')[0]}:{digest.replace(':', '-')}"
     return check_reference(short).removesuffix(":latest")
-
-
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
-    """What an image asks for its processes."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    workdir: str | None = None
-    user: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"env": dict(self.env), "workdir": self.workdir, "user": self.user}
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    name: str
-    digest: str
-    """`sha256:…` over its layers and configuration: two images of one digest are the same."""
-    layers: tuple[str, ...]
-    """Digests, the lowest first."""
-    size: int
-    """Bytes on disk, of all layers; what other images share is counted, too."""
-    created_at: int
-    config: ImageConfig = field(default_factory=ImageConfig)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    pulled: str | None = None
-    """The digest that the registry has it under. None where it was not pulled."""
 
 
 class ImageStore(ABC):

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from holdfast.api.box_spec import BoxSpec
     from holdfast.api.boxes import Preview, Step
     from holdfast.api.files import FileInfo, Match, Replaced
+    from holdfast.api.images import Image, ImageConfig
     from holdfast.api.network import NetworkPolicy
     from holdfast.api.processes import ProcessInfo
     from holdfast.api.snapshots import Snapshot, Volume
     from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Liveness, Metrics, Power, Wake
     from holdfast.boxes.capabilities import Capability
     from holdfast.boxes.files import Files
-    from holdfast.boxes.images import Image, ImageConfig, ImageStore
+    from holdfast.boxes.images import ImageStore
     from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
     from holdfast.boxes.provider import Provider, Swept
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.api.box_spec import BoxSpec
 from holdfast.api.errors.boxes import ImageNotFound, SnapshotNotFound
+from holdfast.api.images import Image, ImageConfig
 from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box
-from holdfast.boxes.images import Image, ImageConfig
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from holdfast.api.boxes import Freed
 from holdfast.api.errors import Unreachable, told_error
-from holdfast.boxes.images import Image, ImageConfig
+from holdfast.api.images import Image, ImageConfig, ImageList, NewImage, NewPull, RegistryCredentials
 from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
     from holdfast.images.progress import Progress
-
-T = TypeVar("T")
 
 
 class Images:
@@ -27,7 +26,7 @@ class Images:
     async def get(self, name: str, *, provider: str = "local") -> Image:
         """By name or digest."""
         answer = await self._images.ask("GET", f"/{quote(name)}", parameters=[("provider", provider)])
-        return answer.read(image_of)
+        return answer.read(Image.from_json)
 
     async def import_archive(
         self, name: str, archive: AsyncIterable[bytes] | bytes, *, provider: str = "local"
@@ -39,8 +38,7 @@ class Images:
         async with self._images.exchange(
             "POST", "/import", parameters=[("name", name), ("provider", provider)], body=archive, silence=LONG_SECONDS
         ) as response:
-            await response.aread()
-            return image_of(response.json())
+            return Image.from_json(json.loads(await response.aread()))
 
     async def pull(
         self,
@@ -58,10 +56,9 @@ class Images:
         and not kept. `insecure` allows plain HTTP, which on loopback needs no asking. Raises `NotInRegistry`,
         `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive`, `NoSpace`.
         """
-        document: dict[str, Any] = {"name": name, "saveAs": save_as, "insecure": insecure, "provider": provider}
-        if credentials is not None:
-            document["credentials"] = {"username": credentials[0], "password": credentials[1]}
-        body = encode_json({key: value for key, value in document.items() if value is not None})
+        asked = None if credentials is None else RegistryCredentials(username=credentials[0], password=credentials[1])
+        new = NewPull(name=name, save_as=save_as, insecure=insecure, provider=provider, credentials=asked)
+        body = encode_json(new.given())
         media_type = "application/json"
         async with self._images.exchange(
             "POST", "/pull", body=body, media_type=media_type, silence=LONG_SECONDS
@@ -83,12 +80,9 @@ class Images:
         provider: str = "local",
     ) -> Image:
         """Name a snapshot's files as an image. Without a config: that of the snapshot's own image."""
-        document: dict[str, Any] = {"snapshot": snapshot, "name": name, "provider": provider}
-        document["labels"] = dict(labels or {})
-        if config is not None:
-            document["config"] = config.to_json()
-        answer = await self._images.ask("POST", "", document, timeout=LONG_SECONDS)
-        return answer.read(image_of)
+        new = NewImage(snapshot=snapshot, name=name, provider=provider, labels=dict(labels or {}), config=config)
+        answer = await self._images.ask("POST", "", new.given(), timeout=LONG_SECONDS)
+        return answer.read(Image.from_json)
 
     async def remove(self, name: str, *, provider: str = "local") -> int:
         """Forget a name; says how many bytes that freed."""
@@ -96,13 +90,13 @@ class Images:
         answer = await self._images.ask(
             "DELETE", f"/{quote(name)}", parameters=parameters, repeatable=False, timeout=LONG_SECONDS
         )
-        return answer.read(lambda value: int(value["freed"]))
+        return answer.read(Freed.from_json).freed
 
     # Last, so that `list` means the builtin everywhere above.
     async def list(self, *, provider: str = "local") -> list[Image]:
         """All of them, by name."""
         answer = await self._images.ask("GET", parameters=[("provider", provider)])
-        return answer.read(lambda value: [image_of(each) for each in value["images"]])
+        return list(answer.read(ImageList.from_json).images)
 
 
 def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
@@ -111,7 +105,7 @@ def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
         case "error":
             raise told_error(line["error"])
         case "image":
-            return image_of(line["image"])
+            return Image.from_json(line["image"])
         case "begin" if told is not None:
             told.begin(line["step"], line["detail"], total=line["total"])
         case "advance" if told is not None:
@@ -121,31 +115,3 @@ def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
         case "skip" if told is not None:
             told.skip(line["step"], line["detail"])
     return None
-
-
-def image_of(value: dict[str, Any]) -> Image:
-    config = value["config"]
-    return Image(
-        value["name"],
-        value["digest"],
-        tuple(value["layers"]),
-        value["size"],
-        value["createdAt"],
-        ImageConfig(config["env"], config["workdir"], config["user"]),
-        value["labels"],
-        value.get("pulled"),
-    )
-
-
-def document_of(image: Image) -> dict[str, Any]:
-    """As the server has it."""
-    return {
-        "name": image.name,
-        "digest": image.digest,
-        "layers": list(image.layers),
-        "size": image.size,
-        "createdAt": image.created_at,
-        "config": image.config.to_json(),
-        "labels": dict(image.labels),
-        "pulled": image.pulled,
-    }

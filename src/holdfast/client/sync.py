@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.api.box_spec import BoxSpec
     from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned, Step
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
+    from holdfast.api.images import Image, ImageConfig
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.model_apis import Api
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from holdfast.api.snapshots import Snapshot, Volume
     from holdfast.api.threads import Acknowledgement, EntryPage, ThreadInfo, ThreadPage
     from holdfast.boxes.box import Deleted
-    from holdfast.boxes.images import Image, ImageConfig
     from holdfast.boxes.labels import Owner
     from holdfast.client.agents import AgentStore
     from holdfast.client.backoff import RetryNotice

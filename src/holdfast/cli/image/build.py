@@ -233,9 +233,7 @@ def show_output(output: bytes) -> None:
 
 def tell(image: Image, seconds: float, *, as_json: bool) -> None:
     if as_json:
-        from holdfast.client.images import document_of
-
-        write_json(document_of(image))
+        write_json(image.to_json())
     elif is_terminal():
         about = f"  {image.digest[:19]}  {describe_size(image.size)}  {seconds:.1f} s"
         write_field("image", Cell(image.name, "bold"), Cell(about, "dim"))

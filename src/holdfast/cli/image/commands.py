@@ -80,9 +80,7 @@ def list_(
 
     images = ask(where, work)
     if as_json:
-        from holdfast.client.images import document_of
-
-        write_json({"images": [document_of(image) for image in images]})
+        write_json({"images": [image.to_json() for image in images]})
     elif quiet:
         for image in images:
             write_line(image.name)
@@ -159,9 +157,7 @@ def remove(
 
 
 def _write_document(image: Image) -> None:
-    from holdfast.client.images import document_of
-
-    write_json(document_of(image))
+    write_json(image.to_json())
 
 
 def _name_of(source: str) -> str:

@@ -213,9 +213,7 @@ def _build(
         note("stopped", "what was brought is kept; the same command goes on there")
         raise
     if as_json:
-        from holdfast.client.images import document_of
-
-        write_json({"name": name, "image": document_of(image)})
+        write_json({"name": name, "image": image.to_json()})
     elif is_terminal():
         seconds = time.monotonic() - began
         write_field("template", Cell(name, "bold"), Cell(f"  {describe_size(image.size)}  {seconds:.1f} s", "dim"))
@@ -263,11 +261,9 @@ def _made_of(template: Template) -> str:
 
 
 def _document(known: Known) -> dict[str, Any]:
-    from holdfast.client.images import document_of
-
     return {
         **known.template.to_json(),
         "builtIn": known.template.built_in,
         "status": str(known.status),
-        "image": None if known.image is None else document_of(known.image),
+        "image": None if known.image is None else known.image.to_json(),
     }
