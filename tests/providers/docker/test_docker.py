@@ -384,7 +384,7 @@ def test_a_home_has_one_ground(tmp_path: Path) -> None:
 async def test_a_machine_without_docker_is_told_so_only_when_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.providers.registry._DOCKER_SOCKET", str(tmp_path / "none.sock"))
+    monkeypatch.setattr("holdfast.providers.docker.descriptor._SOCKET", str(tmp_path / "none.sock"))
     provider = DOCKER.make(tmp_path, None, DOCKER.values({}))
     await provider.open()
     assert await provider.find() == []
