@@ -25,6 +25,7 @@ class InstalledAgents:
 
     def install(self, agent: str | Harness) -> Installed:
         """An agent, which is there already after `bin/test`."""
+        sys.audit("holdfast.tests.agent")  # for the guard of the marks
         harness = registry.find(agent) if isinstance(agent, str) else agent
         found = self.tools.find(harness)
         if found is None:
@@ -38,6 +39,7 @@ class InstalledAgents:
 
     def share_with(self, home: Path) -> None:
         """Have the agents in a home that no provider and no server has opened yet: nothing is installed again."""
+        sys.audit("holdfast.tests.agent")
         self.tools.folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(parents=True, exist_ok=True)
         (home / "tools").symlink_to(self.tools.folder.resolve())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
+from tests.suite import needs
 
 from holdfast.testing.server import ServerProcess
 
@@ -21,6 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes, or making one up, tells of the machine's load and not of the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
+_GUARD = pytest.StashKey[needs.Guard]()
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +50,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     home: Path = tmp_path_factory.mktemp("server") / "home"
     with ServerProcess(home, long_poll_timeout=0.5) as server:
         yield server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_GUARD] = needs.Guard()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_GUARD].close()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needs.add_marks(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[_GUARD].allow(item)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    yield
+    item.config.stash[_GUARD].check(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
