@@ -43,7 +43,10 @@ class Given:
 class Record(Protocol):
     """The interpreter's thread."""
 
-    thread: str
+    @property
+    def thread(self) -> str:
+        """Its id."""
+        ...
 
     def note(self, payload: Mapping[str, Any]) -> None:
         """Write an entry: at once, in order, without waiting for the disk."""

@@ -24,7 +24,7 @@ from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.bridge.bridge import Bridge, Delegate, Turn
 from holdfast.interpreter.bridge.budget import Budget, Limits
-from holdfast.interpreter.bridge.children import ALONE_SECONDS, Child, ChildLimits, Children, Parent, collected
+from holdfast.interpreter.bridge.children import ALONE_SECONDS, ChildLimits, Children, Parent, collected
 from holdfast.interpreter.bridge.submit_fields import Given as GivenField
 from holdfast.interpreter.bridge.submit_fields import OutputField, check
 from holdfast.interpreter.bridge.tools import Tool, ToolSignature
@@ -36,14 +36,16 @@ from holdfast.interpreter.errors import (
     KernelUnreachable,
 )
 from holdfast.interpreter.events import Building, Events
-from holdfast.interpreter.host import Host, Record
+from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel import state
 from holdfast.interpreter.kernel.context import Context, ContextReset
 from holdfast.interpreter.kernel.execution import Printed
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.kernel.outcomes import entry_of, read_value, with_images, with_outcome
-from holdfast.interpreter.kernel.start import LABEL, MAIN, find_kernel, note_kernel, start_kernel
+from holdfast.interpreter.kernel.start import LABEL, open_kernel
 from holdfast.interpreter.kernel.state import Checkpoint, State
+from holdfast.interpreter.lazy_record import LazyRecord
+from holdfast.interpreter.lineage import BranchOf, ChildOf, Lineage
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
 from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
 from holdfast.interpreter.tracing import trace_execution
@@ -105,6 +107,7 @@ class Interpreter:
         begun: Sequence[str] = (),
         durable: bool = False,
         restore: Restore | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
         where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
@@ -112,7 +115,7 @@ class Interpreter:
         what several work on: its volume is theirs together, and each `user` has sessions on it. `begun` are executions
         that an earlier process began: each is to be resumed. `durable`: nothing runs before its beginning is on disk.
         `restore="fork"`: a live fork is made before each execution; where code has to be killed, or kills its process,
-        what it had in memory before is there again.
+        what it had in memory before is there again. `lineage` is for interpreters that another one makes.
         """
         if budget is not None and limits is not None:
             raise InvalidInterpreter("a budget has its limits", hint="give limits or a budget, not both")
@@ -137,11 +140,14 @@ class Interpreter:
             volume = volume_name(tenant, workspace)
         self._sessions = Sessions(workspace or "default", user)
         self._wanted = WorkspaceConfig(repo_url, ref, context_paths, volume)
-        self._thread = thread
         self._roots = roots
         self._begun = tuple(begun)
         self._durable = durable
         self._budget = budget or Budget(limits)
+        self._lineage = lineage
+        above = None if lineage is None else lineage.parent
+        branch = lineage if isinstance(lineage, BranchOf) else None
+        self._record: LazyRecord = LazyRecord(self.id, thread) if branch is None else branch.parent._record
         self._bridge = Bridge(
             budget=self._budget,
             complete=self._complete,
@@ -149,28 +155,27 @@ class Interpreter:
             delegate=delegate,
             tools=tools,
             output_fields=output_fields,
+            record=self._record,
             depth=depth,
             iterations=iterations,
         )
-        self._record: Record | None = None
-        self._workspace: Workspace | None = None
-        self._kernels: Kernels | None = None
-        self._context: Context | None = None
-        self._transition: Transition | None = None
-        self._parent: Interpreter | None = None
-        self._above: Interpreter | None = None
-        """Whose branch or child it is."""
+        self._workspace: Workspace | None = None if branch is None else branch.parent._workspace
+        self._kernels: Kernels | None = None if branch is None else branch.parent._kernels
+        self._context: Context | None = None if branch is None else branch.context
+        self._transition: Transition | None = None if branch is None else branch.parent._transition
         self._below: list[Interpreter] = []
         """Its branches and children: they end with it."""
         self._children: Children | None = None
         """Of the whole tree."""
         self._as_parent: Parent | None = None
-        self._child: Child | None = None
-        """Its own box, where it is a child."""
-        self._kept_by: Record | None = None
+        if isinstance(lineage, ChildOf):
+            self._children = lineage.children
+            self._workspace = self._workspace_in(lineage.child.host, lineage.child.spec, lineage.child.box)
+        if branch is not None:
+            branch.context.handler = self._bridge.handle
         self._submitted: Mapping[str, Any] | None = None
         self._starting = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None if above is None else above._loop
         """The one that it was started in, and lives in."""
         self._closed = False
         self._executions = 0
@@ -211,12 +216,12 @@ class Interpreter:
     @property
     def thread(self) -> str:
         """The id of its thread."""
-        return self._record.thread if self._record is not None else self._thread or f"t-{self.id}"
+        return self._record.thread
 
     @property
     def is_branch(self) -> bool:
         """It was forked off another, and ends with that."""
-        return self._parent is not None
+        return isinstance(self._lineage, BranchOf)
 
     @property
     def is_executing(self) -> bool:
@@ -270,17 +275,17 @@ class Interpreter:
             if self._closed:
                 return
             self._closed = True
-            if self._above is not None and self in self._above._below:
-                self._above._below.remove(self)
+            if self._lineage is not None:
+                self._lineage.parent._release(self)
             await asyncio.gather(*(each.shutdown() for each in list(self._below)), return_exceptions=True)
             await self._bridge.close()
-            if self._parent is not None:
+            if self.is_branch:
                 await self._end_branch()
                 return
             gone = not self.keep if delete is None else delete
             if self._kernels is not None:
                 await self._kernels.close()
-            if self._record is not None:
+            if self._record.is_open:
                 self._note({"type": ENDED, "id": self.id, "deleted": gone})
             try:
                 await self._let_go(delete=gone)
@@ -305,18 +310,18 @@ class Interpreter:
         workspace, self._workspace = self._workspace, None
         box = workspace.box if workspace is not None else None
         try:
-            if self._child is not None:
-                await self._end_child(self._child)
-            # Where a child lost its box, it has another one by now.
-            of_child = self._child is not None and box is self._child.box
+            # A child that lost its box has another one by now.
+            of_child = False
+            if isinstance(self._lineage, ChildOf):
+                of_child = box is self._lineage.child.box
+                await self._end_child(self._lineage)
             if box is not None and delete and not of_child and self._host is not None:
                 await self._host.delete(box)
         finally:
             if workspace is not None:
                 with suppress(BoxError):
                     await workspace.close()
-            if self._record is not None:
-                await self._record.flush()
+            await self._record.flush()
 
     async def __aenter__(self) -> Self:
         try:
@@ -332,14 +337,13 @@ class Interpreter:
 
     async def _open(self, wanted: WorkspaceConfig) -> Transition:
         host = await self._ready_host()
-        if self.model is not None and self._record is None:
+        if self.model is not None and not self._record.is_open:
             await host.check_model(self.model)
         # Neither waits for the other: a box takes as long as a thread.
         opening = asyncio.create_task(self._open_box(host, wanted))
         preparing = asyncio.create_task(Kernels.prepare())
         try:
-            if self._record is None:
-                await self._open_record(host)
+            await self._record.open(host)
             transition = self._transition = await opening
             await preparing
         finally:
@@ -352,12 +356,6 @@ class Interpreter:
             await self._start_kernel(transition)
         return transition
 
-    async def _open_record(self, host: Host) -> None:
-        self._record = await host.record(
-            self._thread or f"t-{self.id}", title=f"Interpreter {self.id}", labels={"interpreter": self.id}
-        )
-        self._bridge.record = self._record
-
     async def _open_box(self, host: Host, wanted: WorkspaceConfig) -> Transition:
         if self._workspace is None:
             spec = self._spec
@@ -365,8 +363,11 @@ class Interpreter:
                 building = Building(self.events, self.template)
                 spec = replace(spec, image=await host.image_of(self.template, spec.provider, building))
             self._spec = spec.with_labels({LABEL: self.id})
-            self._workspace = Workspace(host, f"interpreter/{self.id}", self._spec, self._set_up, self._roots)
+            self._workspace = self._workspace_in(host, self._spec)
         return await self._workspace.configure(wanted)
+
+    def _workspace_in(self, host: Host, spec: BoxSpec, box: Box | None = None) -> Workspace:
+        return Workspace(host, f"interpreter/{self.id}", spec, self._set_up, self._roots, box=box)
 
     async def _ready_host(self) -> Host:
         if self._host is None:
@@ -386,12 +387,17 @@ class Interpreter:
     # --- its kernel ---
 
     async def _start_kernel(self, transition: Transition) -> None:
-        found = transition.kind in (Kind.RESUMED, Kind.REUSED)
-        if not await self._take_kernel(is_new=not found):
-            found = False
-            await self._make_kernel()
-        assert self._context is not None
-        assert self._kernels is not None
+        opened = await open_kernel(
+            self.box,
+            self._bridge.handle,
+            is_new=transition.kind not in (Kind.RESUMED, Kind.REUSED),
+            keep=self.keep,
+            python=self._python,
+            memory=self._memory,
+            alone=self._alone,
+            begun=self._begun,
+        )
+        self._kernels, self._context = opened.kernels, opened.context
         self._note(
             {
                 "type": STARTED,
@@ -400,36 +406,11 @@ class Interpreter:
                 "provider": self._spec.provider,
                 "image": self._spec.image,
                 "python": self._context.python,
-                "memory_kept": found,
+                "memory_kept": opened.is_found,
                 "process": self._kernels.process,
                 "model": self.model,
             }
         )
-
-    async def _take_kernel(self, *, is_new: bool) -> bool:
-        """The kernel that this box has, of an earlier process; or, in a new box, of nobody: a plain one, then."""
-        if is_new and (self._python is not None or self._memory is not None):
-            return False
-        kernels = await find_kernel(self.box, is_new=is_new, alone=self._alone)
-        if kernels is None:
-            return False
-        try:
-            self._context = await kernels.context(MAIN, handler=self._bridge.handle, begun=self._begun)
-        except KernelLost:
-            return False
-        except KernelUnreachable:  # of one with somebody's memory nobody can say that it is lost
-            if not is_new:
-                raise
-            return False
-        self._kernels = kernels
-        return True
-
-    async def _make_kernel(self) -> None:
-        kernels = await start_kernel(self.box, python=self._python, memory=self._memory, alone=self._alone)
-        self._context = await kernels.context(MAIN, handler=self._bridge.handle)
-        self._kernels = kernels
-        if self.keep:
-            await note_kernel(kernels)
 
     @property
     def _alone(self) -> float | None:
@@ -510,7 +491,6 @@ class Interpreter:
     async def _attend(self, id: str, code: str, run: _Run) -> Execution:
         context, record = self._context, self._record
         assert context is not None
-        assert record is not None
         # The turn is in the trace: so is what its calls do.
         with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
             async with self._bridge.turn(id) as turn:
@@ -573,7 +553,7 @@ class Interpreter:
 
     async def _find_context(self) -> None:
         self._context, self._kernels = None, None
-        if self._parent is None:
+        if not self.is_branch:
             await self._open(WorkspaceConfig())
 
     async def read_artifact(self, artifact: Artifact) -> bytes:
@@ -689,19 +669,16 @@ class Interpreter:
             limits = self._budget.limits
             self._children = Children(host, ChildLimits(depth=limits.depth, breadth=limits.delegates))
         if self._as_parent is None:
-            self._as_parent = self._child or Parent(self.id, self.box, self._bridge.depth)
+            own = self._lineage.child if isinstance(self._lineage, ChildOf) else None
+            self._as_parent = own or Parent(self.id, self.box, self._bridge.depth)
         child = await self._children.build_child(self._as_parent)
-        made = Interpreter(
+        made = self._make_below(
+            ChildOf(self, child, self._children),
             id=child.id,
-            template=self.template,
-            model=self.model,
             host=host,
             spec=child.spec,
             tools=tools,
             output_fields=output_fields,
-            budget=self._budget,
-            timeout=self.timeout,
-            output_limit=self.output_limit,
             memory=self._memory,
             python=self._python,
             delegate=delegate,
@@ -709,16 +686,9 @@ class Interpreter:
             iterations=iterations,
             keep=False,
             roots=self._roots,
-            restore=self._restore,
-        )
-        made._child, made._children, made._kept_by = child, self._children, self._record
-        made._workspace = Workspace(
-            host, f"interpreter/{child.id}", child.spec, made._set_up, self._roots, box=child.box
         )
         self._note({"type": STATE, "what": "child", "child": child.id, "box": child.box.id,
                     "origin": child.origin.value})  # fmt: skip
-        made._above = self
-        self._below.append(made)
         try:
             await made.start()
             if self._closed:
@@ -728,14 +698,17 @@ class Interpreter:
             await made.shutdown()
             raise
 
-    async def _end_child(self, child: Child) -> None:
-        assert self._children is not None
-        assert self._kept_by is not None
+    async def _end_child(self, of: ChildOf) -> None:
         try:
             seconds = time.monotonic() - self._made_at
-            await self._children.keep(child, self._kept_by, result=self._submitted, seconds=seconds)
+            await of.children.keep(of.child, of.parent._record, result=self._submitted, seconds=seconds)
         finally:
-            await child.close()
+            await of.child.close()
+
+    def _release(self, below: Interpreter) -> None:
+        """A branch or child is shut down by itself."""
+        if below in self._below:
+            self._below.remove(below)
 
     # --- branches ---
 
@@ -750,32 +723,33 @@ class Interpreter:
             raise InvalidInterpreter(f"{count} branches", hint="1 to 64 at a time")
         contexts = await self._context.fork(count)
         self._note({"type": STATE, "what": "forked", "contexts": [each.id for each in contexts]})
-        return [self._branch(each) for each in contexts]
+        return [
+            self._make_below(
+                BranchOf(self, context),
+                id=self.id,
+                host=self._host,
+                spec=self._spec,
+                tools=self.tools,
+                output_fields=list(self.output_fields),
+                delegate=self._bridge.delegate,
+                depth=self._bridge.depth,
+                iterations=self._bridge.iterations,
+            )
+            for context in contexts
+        ]
 
-    def _branch(self, context: Context) -> Interpreter:
+    def _make_below(self, lineage: Lineage, **own: Any) -> Interpreter:
         made = Interpreter(
-            id=self.id,
             template=self.template,
             model=self.model,
-            host=self._host,
-            spec=self._spec,
-            tools=self.tools,
-            output_fields=list(self.output_fields),
             budget=self._budget,
             timeout=self.timeout,
             output_limit=self.output_limit,
-            delegate=self._bridge.delegate,
-            depth=self._bridge.depth,
-            iterations=self._bridge.iterations,
             restore=self._restore,
+            lineage=lineage,
+            **own,
         )
-        made._parent = made._above = self
-        made._loop = self._loop
         self._below.append(made)
-        made._record = made._bridge.record = self._record
-        made._workspace, made._kernels, made._context = self._workspace, self._kernels, context
-        made._transition = self._transition
-        context.handler = made._bridge.handle
         return made
 
     async def _end_branch(self) -> None:
@@ -791,20 +765,17 @@ class Interpreter:
 
     async def flush(self) -> None:
         """Until all that happened is on the thread, on disk."""
-        if self._record is not None:
-            await self._record.flush()
+        await self._record.flush()
 
     async def history(self) -> AsyncIterator[Mapping[str, Any]]:
         """The entries of its thread."""
         await self.start()
-        assert self._record is not None
         await self._record.flush()
         async for entry in self._record.entries():
             yield entry
 
     def _note(self, payload: Mapping[str, Any]) -> None:
-        if self._record is not None:
-            self._record.note(payload)
+        self._record.note(payload)
         self.events.tell(payload)
 
     async def _complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Any:

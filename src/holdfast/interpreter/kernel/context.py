@@ -59,10 +59,12 @@ class _Taken(Exception):
 class Context:
     """One namespace in a process of its own. One execution at a time; others wait their turn."""
 
-    def __init__(self, kernels: Kernels, id: str, handler: Handler | None) -> None:
+    def __init__(self, kernels: Kernels, id: str, handler: Handler | None, tools: tuple[ToolName, ...] = ()) -> None:
+        """`tools` are those that code in it knows already."""
         self.kernels = kernels
         self.id = id
         self.handler = handler
+        """Carries calls out. May be changed between executions."""
         self._connection: Connection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._finder: asyncio.Task[None] | None = None
@@ -76,7 +78,7 @@ class Context:
         self._calls = HostCalls(self._send)
         self._along: list[bytes] = []
         """Messages that go with the next one: nobody waits for them."""
-        self._tools: tuple[ToolName, ...] = ()
+        self._tools = tools
         self._expected: dict[str, Running] = {}
         """Executions of an earlier process that somebody is going to `resume`."""
         self._held: dict[str, tuple[Mapping[str, Any], bytes]] = {}
@@ -524,7 +526,7 @@ class Context:
         """More contexts with all that this one has, which share its memory until one of them changes something."""
         ids = [f"{self.id[:64]}-{secrets.token_hex(6)}" for _ in range(count)]
         await self._request("fork", ids=ids)
-        made = [Context(self.kernels, id, self.handler) for id in ids]
+        made = [Context(self.kernels, id, self.handler, self._tools) for id in ids]
         try:
             async with asyncio.TaskGroup() as group:
                 for each in made:
@@ -538,7 +540,6 @@ class Context:
                 raise error.exceptions[0] from None
             raise
         for each in made:
-            each._tools = self._tools
             self.kernels.adopt(each)
         return made
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
+from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
+from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels
 
 LABEL: Final = "interpreter"
@@ -49,6 +52,50 @@ async def find_kernel(box: Box, *, is_new: bool = False, alone: float | None = N
         return await Kernels.attach(box, str(told["process"]), str(told["token"]), port=port, alone=alone)
     except (BoxError, KernelLost, KernelUnreachable, NoPython, ValueError, KeyError, TypeError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenKernel:
+    """The kernel of a box, and the context that an interpreter uses."""
+
+    kernels: Kernels
+    context: Context
+    is_found: bool
+    """An earlier process started it: what that had in memory is there."""
+
+
+async def open_kernel(
+    box: Box,
+    handler: Handler,
+    *,
+    is_new: bool,
+    keep: bool,
+    python: Sequence[str] | None,
+    memory: int | None,
+    alone: float | None,
+    begun: Sequence[str],
+) -> OpenKernel:
+    """Find the kernel of a box, or start one. `is_new`: nobody has used the box, so a kernel in it is a plain one.
+    `keep`: another process is to find it. `begun` are executions of an earlier process, to be resumed.
+
+    Raises `KernelUnreachable` if a kernel that may have an earlier process's memory does not answer.
+    """
+    if not is_new or (python is None and memory is None):
+        kernels = await find_kernel(box, is_new=is_new, alone=alone)
+        if kernels is not None:
+            try:
+                return OpenKernel(kernels, await kernels.context(MAIN, handler=handler, begun=begun), not is_new)
+            except KernelLost:
+                pass
+            except KernelUnreachable:
+                # We cannot tell whether the state of an earlier process is lost. In a new box there is none.
+                if not is_new:
+                    raise
+    kernels = await start_kernel(box, python=python, memory=memory, alone=alone)
+    context = await kernels.context(MAIN, handler=handler)
+    if keep:
+        await note_kernel(kernels)
+    return OpenKernel(kernels, context, False)
 
 
 async def furnish(box: Box) -> None:
