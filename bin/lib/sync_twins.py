@@ -202,7 +202,7 @@ class Writer:
                 continue
             if method.name.startswith("_") or method.name in twin.leave_out:
                 continue
-            if _is_decorated(method, "property"):
+            if _is_decorated(method, "property") or _is_decorated(method, "cached_property"):
                 self._write_property(method.name, _annotation(method), ast.get_docstring(method))
             elif _is_decorated(method, "setter"):
                 self._write_setter(method)

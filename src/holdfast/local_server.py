@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import subprocess
 
 DEFAULT_PORT: Final = 8484
 _PATIENCE: Final = 30.0
@@ -192,6 +193,8 @@ def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
 
     Raises `ServerNotStarted`. Blocks.
     """
+    import subprocess  # here: most callers find a server that runs
+
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
     command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", str(port)]
@@ -231,6 +234,8 @@ def _wait_for_other(home: Path, deadline: float) -> RunningServer | None:
 
 
 def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
+    import subprocess
+
     if at_once:
         process.terminate()
     try:
@@ -241,6 +246,8 @@ def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
 
 
 def _first_line(descriptor: int, deadline: float) -> bytes:
+    import select
+
     heard = b""
     while b"\n" not in heard:
         readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))

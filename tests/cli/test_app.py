@@ -37,6 +37,33 @@ def test_version_imports_next_to_nothing() -> None:
     assert {name for name in modules if name.startswith("holdfast")} == {"holdfast", "holdfast.cli"}
 
 
+HEAVY = {
+    "anyio", "asyncio", "click", "fastapi", "hashlib", "httpcore", "httpx", "importlib.metadata", "logging", "pydantic",
+    "random", "rich", "shutil", "ssl", "starlette", "subprocess", "typer", "uvicorn", "websockets",
+}  # fmt: skip
+"""What no everyday command may load: each of these takes as long as the command itself, or longer."""
+
+
+@pytest.mark.parametrize("command", ["exec", "list", "create", "append"])
+def test_everyday_commands_import_nothing_heavy(command: str, box_server: ServerProcess, box_cli: Cli) -> None:
+    """So that a command answers at once. Who needs one of these imports it where it is needed."""
+    home = ("--home", str(box_server.home))
+    arguments: tuple[str, ...]
+    if command == "append":
+        arguments = ("thread", "append", box_cli("thread", "new").out.strip(), "hello", *home)
+    elif command == "exec":
+        box_cli("box", "create", "--key", "everyday")
+        arguments = ("box", "exec", *home, "everyday", "--", "true")
+    else:
+        arguments = ("box", command, *home)
+    modules = modules_after(*arguments)
+    assert not HEAVY & modules
+    ours = {name for name in modules if name.startswith("holdfast.")}
+    expected = {"api", "boxes", "cli", "client", "local_server", "threads"}
+    assert {name.split(".")[1] for name in ours} <= expected
+    assert command != "exec" or not {name for name in ours if name.startswith("holdfast.boxes")}
+
+
 def test_a_command_imports_its_own_module_only() -> None:
     modules = modules_after("thread", "--help")
     assert "holdfast.cli.thread.commands" in modules

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 import re
@@ -133,6 +132,8 @@ class BoxSpec(_Remembered, Document):
             document = self.to_json()
             for apart in NOT_OF_THE_MACHINE:
                 del document[apart]
+            import hashlib  # here: clients do not need it
+
             made = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
             object.__setattr__(self, "_hash", made)
             return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 from typing import Final
@@ -45,7 +44,7 @@ class _Sequence:
         with self._lock:
             moment, number = self._last
             if not now <= moment < now + _STEP_BACK:
-                moment, number = now, secrets.randbits(self._bits)
+                moment, number = now, _random_bits(self._bits)
             elif number + 1 < 1 << self._bits:
                 number += 1
             else:
@@ -68,3 +67,8 @@ def new_id(kind: str, *, random_digits: int = 5) -> str:
 
 def new_entry_id() -> str:
     return new_id("e", random_digits=10)
+
+
+def _random_bits(count: int) -> int:
+    """As `secrets.randbits`, without what that module loads."""
+    return int.from_bytes(os.urandom((count + 7) // 8), "big") >> (-count % 8)

@@ -7,12 +7,8 @@ the user's own word, and the `--home` or `--server` that the user gave.
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 import sys
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Final, TypeVar
 
 _NAME: Final = "holdfast"
@@ -22,12 +18,12 @@ _OF_A_HOME: Final = ("up", "down", "demo", "backup", "check", "compact", "doctor
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
 class Target:
     """The home and the server that the command line named."""
 
-    home: str | None = None
-    server: str | None = None
+    def __init__(self, home: str | None = None, server: str | None = None) -> None:
+        self.home = home
+        self.server = server
 
 
 _named: Final = Target()
@@ -53,6 +49,8 @@ def forget_target() -> None:
 
 def with_target(hint: str, target: Target) -> str:
     """A hint whose commands go to the same home or server. The option follows their names directly, before any `--`."""
+
+    import shlex
 
     def option(found: re.Match[str]) -> str:
         if target.server is not None:
@@ -90,9 +88,14 @@ def as_called(hint: str) -> str:
 @cache
 def command_name() -> str:
     """What the user typed, or plain `holdfast` where that runs the same program."""
+    from pathlib import Path
+
     typed = Path(sys.argv[0])
     if typed.name != _NAME:
         return _NAME  # python -m holdfast, or a program that uses us
+    import shlex
+    import shutil
+
     found = shutil.which(_NAME)
     if found is not None and typed.exists() and Path(found).samefile(typed):
         return _NAME

@@ -1,8 +1,7 @@
-"""How the commands on boxes reach them: one event loop per command, a client in it, boxes by the names people use."""
+"""How commands reach a server, and find boxes by the names people use."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.process import RemoteProcess
+    from holdfast.client.transport import Transport
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ BoxArgument = Annotated[
         autocompletion=complete_box,
     ),
 ]
-_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+LIKE_AN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _KIND: Final = re.compile(r"[a-z]-")
 _LEAST: Final = 3
 _SHOWN: Final = 5
@@ -45,6 +45,8 @@ def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: 
     `retry_seconds` is how long a server that is being restarted is waited for.
     """
 
+    import asyncio
+
     async def main() -> T:
         async with reach(where, retry_seconds=retry_seconds) as client:
             return await work(client)
@@ -52,14 +54,33 @@ def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: 
     return asyncio.run(main())
 
 
+def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
+    """As `ask`, for work that asks one thing after the other: it needs no event loop, which takes long to load."""
+    if is_secure(where):
+        return ask(where, work, retry_seconds=retry_seconds)
+    from holdfast.client.blocking import BlockingTransport, run
+
+    async def main() -> T:
+        async with reach(where, retry_seconds=retry_seconds, transport=BlockingTransport()) as client:
+            return await work(client)
+
+    return run(main())
+
+
+def is_secure(where: Where) -> bool:
+    """Whether the server is reached by https, which only the transport with an event loop speaks."""
+    return find_server(where.server, where.api_key, where.home, os.environ, the_home(None)).url.startswith("https:")
+
+
 @contextlib.asynccontextmanager
-async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Client]:
+async def reach(
+    where: Where, *, retry_seconds: float = 0.0, transport: Transport | None = None
+) -> AsyncIterator[Client]:
     """A client, found anew: a server that was started again has another key, perhaps another port."""
     found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
     leave_out_what_httpx_brings()
-    # Late: this import takes longer than all others together.
     from holdfast.api.errors import HoldfastError
-    from holdfast.client import Client
+    from holdfast.client.client import Client
 
     try:
         client = Client(
@@ -68,6 +89,7 @@ async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Cl
             retry_seconds=retry_seconds,
             on_retry=RetryNotes().tell,
             find_again=again(where),
+            transport=transport,
         )
     except ValueError as error:
         raise CommandError(str(error), exit=Exit.USAGE) from None
@@ -80,29 +102,29 @@ async def reach(where: Where, *, retry_seconds: float = 0.0) -> AsyncIterator[Cl
 
 async def open_box(client: Client, name: str) -> RemoteBox:
     """A handle on the box that people call by this name. Who asks closes it."""
-    from holdfast.boxes.errors import BoxNotFound
+    from holdfast.api.errors.boxes import BoxNotFound
 
-    if _ID.fullmatch(name):
+    if LIKE_AN_ID.fullmatch(name):
         with contextlib.suppress(BoxNotFound):
             return await client.boxes.open(name)
-    return await client.boxes.open((await _by_other_name(client, name)).id)
+    return await client.boxes.open((await find_by_other_name(client, name)).id)
 
 
 async def find_box(client: Client, name: str) -> BoxRecord:
     """The row of a box, dead or alive."""
-    from holdfast.boxes.errors import BoxNotFound
+    from holdfast.api.errors.boxes import BoxNotFound
 
-    if _ID.fullmatch(name):
+    if LIKE_AN_ID.fullmatch(name):
         with contextlib.suppress(BoxNotFound):
             return await client.boxes.get(name)
-    return await _by_other_name(client, name)
+    return await find_by_other_name(client, name)
 
 
 async def find_process(box: RemoteBox, name: str) -> RemoteProcess:
     """A process of a box, by its id or a part of it."""
-    from holdfast.boxes.errors import ProcessNotFound
+    from holdfast.api.errors.boxes import ProcessNotFound
 
-    if _ID.fullmatch(name):
+    if LIKE_AN_ID.fullmatch(name):
         with contextlib.suppress(ProcessNotFound):
             return await box.process(name)
     ids = matching([each.id for each in await box.processes()], name)
@@ -115,7 +137,7 @@ async def find_process(box: RemoteBox, name: str) -> RemoteProcess:
 
 async def find_snapshot(client: Client, name: str) -> str:
     """The id of a snapshot, by a part of it."""
-    from holdfast.boxes.errors import SnapshotNotFound
+    from holdfast.api.errors.boxes import SnapshotNotFound
 
     ids = [each.id for each in await client.boxes.snapshots()]
     if name in ids:
@@ -126,8 +148,9 @@ async def find_snapshot(client: Client, name: str) -> str:
     return only(name, found, "snapshots")
 
 
-async def _by_other_name(client: Client, name: str) -> BoxRecord:
-    from holdfast.boxes.errors import BoxNotFound
+async def find_by_other_name(client: Client, name: str) -> BoxRecord:
+    """The row of the box whose key this is, or whose id begins or ends so."""
+    from holdfast.api.errors.boxes import BoxNotFound
 
     rows = [row async for row in client.boxes.list(all=True)]
     for among in ([row for row in rows if row.ended_at is None], rows):

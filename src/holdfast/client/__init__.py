@@ -1,43 +1,51 @@
-"""The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled."""
+"""The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled.
 
-from holdfast.api.agents import AgentRecord, OfferedModel
-from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
-from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
-from holdfast.api.entries import Entry
-from holdfast.api.errors import (
-    Conflict,
-    DiskFull,
-    Forbidden,
-    Gone,
-    HoldfastError,
-    InvalidRequest,
-    NotFound,
-    NotUnderstood,
-    Refused,
-    ServerFailed,
-    TooLarge,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
-from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
-from holdfast.api.keys import CreatedKey, Key, Token
-from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
-from holdfast.api.run_info import RunInfo
-from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
-from holdfast.api.threads import Acknowledgement, EntryPage, LastEntry, ThreadInfo, ThreadPage
-from holdfast.client.agents import AgentStore
-from holdfast.client.backoff import RetryNotice
-from holdfast.client.box.box import RemoteBox
-from holdfast.client.box.boxes import Boxes, Volumes
-from holdfast.client.box.process import RemoteProcess, Terminal
-from holdfast.client.client import Client
-from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
-from holdfast.client.models import ModelStore
-from holdfast.client.runs import Runs
-from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
-from holdfast.client.thread.tail import Tail
-from holdfast.client.thread.thread import Thread
+Everything public is listed here, and loaded on first use: most programs use little of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.api.agents import AgentRecord, OfferedModel
+    from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
+    from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
+    from holdfast.api.entries import Entry
+    from holdfast.api.errors import (
+        Conflict,
+        DiskFull,
+        Forbidden,
+        Gone,
+        HoldfastError,
+        InvalidRequest,
+        NotFound,
+        NotUnderstood,
+        Refused,
+        ServerFailed,
+        TooLarge,
+        TooManyRequests,
+        Unauthorized,
+        Unreachable,
+    )
+    from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
+    from holdfast.api.keys import CreatedKey, Key, Token
+    from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.run_info import RunInfo
+    from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
+    from holdfast.api.threads import Acknowledgement, EntryPage, LastEntry, ThreadInfo, ThreadPage
+    from holdfast.client.agents import AgentStore
+    from holdfast.client.backoff import RetryNotice
+    from holdfast.client.box.box import RemoteBox
+    from holdfast.client.box.boxes import Boxes, Volumes
+    from holdfast.client.box.process import RemoteProcess, Terminal
+    from holdfast.client.client import Client
+    from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
+    from holdfast.client.models import ModelStore
+    from holdfast.client.runs import Runs
+    from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
+    from holdfast.client.thread.tail import Tail
+    from holdfast.client.thread.thread import Thread
 
 __all__ = [
     "Acknowledgement",
@@ -109,3 +117,41 @@ __all__ = [
     "Unreachable",
     "Volumes",
 ]
+
+_HOMES = {
+    "holdfast.api.agents": "AgentRecord OfferedModel",
+    "holdfast.api.boxes": "BoxRecord BoxRecordPage BoxUsage BoxUsages MadeBox Pruned",
+    "holdfast.api.egress": "DefaultList EgressDecision EgressDecisionPage EnvironmentPolicy",
+    "holdfast.api.entries": "Entry",
+    "holdfast.api.errors": (
+        "Conflict DiskFull Forbidden Gone HoldfastError InvalidRequest NotFound "
+        "NotUnderstood Refused ServerFailed TooLarge TooManyRequests Unauthorized Unreachable"
+    ),
+    "holdfast.api.errors.threads": "Closed ProducerGap StaleEpoch",
+    "holdfast.api.keys": "CreatedKey Key Token",
+    "holdfast.api.models": "ModelAnswer ModelRecord ModelTrial",
+    "holdfast.api.run_info": "RunInfo",
+    "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
+    "holdfast.api.threads": "Acknowledgement EntryPage LastEntry ThreadInfo ThreadPage",
+    "holdfast.client.agents": "AgentStore",
+    "holdfast.client.backoff": "RetryNotice",
+    "holdfast.client.box.box": "RemoteBox",
+    "holdfast.client.box.boxes": "Boxes Volumes",
+    "holdfast.client.box.process": "RemoteProcess Terminal",
+    "holdfast.client.client": "Client",
+    "holdfast.client.interpreters": "InterpreterInfo InterpreterPage Interpreters RemoteExecution",
+    "holdfast.client.models": "ModelStore",
+    "holdfast.client.runs": "Runs",
+    "holdfast.client.sync": "SyncBoxes SyncClient SyncTail SyncThread SyncVolumes",
+    "holdfast.client.thread.tail": "Tail",
+    "holdfast.client.thread.thread": "Thread",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names.split():
+            from importlib import import_module
+
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

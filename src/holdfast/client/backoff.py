@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
+
+
+def _random() -> float:
+    import random  # here: most clients never wait
+
+    return random.random()
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +18,7 @@ class Backoff:
     """Seconds before the first retry."""
     cap: float = 5.0
     """Seconds that no wait exceeds."""
-    randomness: Callable[[], float] = random.random
+    randomness: Callable[[], float] = _random
 
     def delay(self, attempt: int, asked: float = 0.0) -> float:
         """Seconds to wait after failure number `attempt` (from 0), or what the server asked; never above the cap."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-
-import anyio
-import httpx
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 from holdfast.api.errors import (
     HoldfastError,
@@ -24,20 +20,20 @@ from holdfast.api.errors import (
     error_of,
 )
 from holdfast.client.backoff import Backoff, RetryNotice
+from holdfast.client.transport import NotHttp, NotSent, Transport, TransportError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from holdfast.client.async_transport import AsyncTransport
 
 DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_RETRY_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 _SILENCE_SECONDS: Final = 75.0
 """A live read that is silent for longer is dead: the server ends each one after about 60 seconds."""
-_LIMITS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=20, keepalive_expiry=3.0)
-"""Idle connections are dropped before a server drops them, or a request could meet a closing one."""
-
 _CHEAP: Final = "/v1/threads?limit=1"
 """What every credential of a home may ask, and costs next to nothing."""
-
-_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-LOST: Final = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError)
 
 T = TypeVar("T")
 Parameters = Sequence[tuple[str, str]]
@@ -95,25 +91,23 @@ class ServerConnection:
         on_retry: Callable[[RetryNotice], None] | None,
         backoff: Backoff | None = None,
         find_again: FindAgain | None = None,
+        transport: Transport | None = None,
     ) -> None:
-        parsed = httpx.URL(url)
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        if not is_server_url(url):
             raise ValueError(f"{url!r} is not the URL of a server: it should look like http://127.0.0.1:8484")
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.retry_seconds = retry_seconds
         self.backoff = backoff or Backoff()
         self._on_retry = on_retry
-        # The authorities that https trusts take 40 ms to load. Without them nobody is trusted.
-        trusted = True if parsed.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._http = httpx.AsyncClient(base_url=self.url, trust_env=False, limits=_LIMITS, verify=trusted)
+        self._transport = transport or _async_transport(url)
         self._find_again = find_again
         self.use_credential(api_key)
 
     @property
     def address(self) -> Address:
         """What a request that is sent now is sent with."""
-        return self.url, self._http.headers.get("authorization")
+        return self.url, self._authorization
 
     async def found_elsewhere(self, error: HoldfastError, used: Address) -> bool:
         """Whether the server is elsewhere by now, or takes another credential: then that is used from now on.
@@ -133,14 +127,11 @@ class ServerConnection:
         if (url, None if credential is None else f"Bearer {credential}") == used:
             return False
         self.url = url
-        self._http.base_url = httpx.URL(url)
         self.use_credential(credential)
         return True
 
     def use_credential(self, credential: str | None) -> None:
-        self._http.headers.pop("authorization", None)
-        if credential is not None:
-            self._http.headers["authorization"] = f"Bearer {credential}"
+        self._authorization = None if credential is None else f"Bearer {credential}"
 
     async def ask(
         self,
@@ -168,31 +159,30 @@ class ServerConnection:
             error: HoldfastError
             used = self.address
             try:
-                response = await self._http.request(
+                seconds = self._seconds(deadline, attempt, timeout or self.timeout)
+                reply = await self._transport.request(
                     method,
-                    path,
-                    params=list(parameters),
-                    content=body,
-                    headers=headers,
-                    timeout=self._timeouts(deadline, attempt, timeout or self.timeout),
+                    self._url(path, parameters),
+                    {**headers, **self.credential_header},
+                    body,
+                    timeout=seconds,
+                    connect_timeout=min(seconds, _CONNECT_SECONDS),
                 )
-            except LOST as lost:
-                error, asked_delay = self.lost(asked, lost), 0.0
-                harmless = isinstance(lost, _NEVER_SENT)
-            except httpx.InvalidURL as invalid:
-                raise ValueError(f"{self.url}{path} is not a URL: {invalid}") from None
-            except httpx.HTTPError as broken:
+            except NotHttp as broken:
                 raise not_understood(f"{asked} failed: {broken}") from broken
+            except TransportError as lost:
+                error, asked_delay = self.lost(asked, str(lost), lost), 0.0
+                harmless = isinstance(lost, NotSent)
             else:
-                if response.is_success:
-                    return Answer(response.status_code, response.headers, response.content, repeated)
-                error = error_of(response.status_code, response.headers, response.content, asked)
+                if 200 <= reply.status < 300:
+                    return Answer(*reply, repeated)
+                error = error_of(reply.status, reply.headers, reply.body, asked)
                 error.repeated = repeated
                 if isinstance(error, Unauthorized) and await self.found_elsewhere(error, used):
                     continue
-                if not is_temporary(response.status_code) or is_final(error):
+                if not is_temporary(reply.status) or is_final(error):
                     raise error
-                asked_delay = retry_after(response.headers)
+                asked_delay = retry_after(reply.headers)
                 harmless = isinstance(error, TooManyRequests)
             repeated = repeated or not harmless
             if not (repeated and not repeatable) and await self.found_elsewhere(error, used):
@@ -205,14 +195,14 @@ class ServerConnection:
 
     async def open_events(self, path: str, parameters: Parameters) -> httpx.Response:
         """Begin a live read. The caller closes the response, and knows what to do about every failure."""
-        request = self._http.build_request(
+        return await self._streams().open(
             "GET",
-            path,
-            params=list(parameters),
-            headers={"accept": "text/event-stream"},
-            timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
+            self._url(path, parameters),
+            {"accept": "text/event-stream", **self.credential_header},
+            None,
+            timeout=_SILENCE_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
         )
-        return await self._http.send(request, stream=True)
 
     @contextlib.asynccontextmanager
     async def exchange(
@@ -229,8 +219,13 @@ class ServerConnection:
 
         `silence` is how long the other side may be silent. What breaks in the middle is `Unreachable`.
         """
+        import httpx
+
+        from holdfast.client.async_transport import LOST, NEVER_SENT, reason_of
+
         asked = f"{method} {path}"
         seconds = silence or self.timeout
+        headers = {} if body is None else {"content-type": media_type}
         streams = body is not None and not isinstance(body, bytes)
         if streams and self._find_again is not None:
             # A body that comes only once must not be spent on a refusal: this finds the server, and its key, first.
@@ -238,18 +233,17 @@ class ServerConnection:
         try:
             while True:
                 used = self.address
-                request = self._http.build_request(
-                    method,
-                    path,
-                    params=list(parameters),
-                    content=body,
-                    headers={} if body is None else {"content-type": media_type},
-                    timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS)),
-                )
                 try:
-                    response = await self._http.send(request, stream=True)
-                except _NEVER_SENT as lost:
-                    if not await self.found_elsewhere(self.lost(asked, lost), used):
+                    response = await self._streams().open(
+                        method,
+                        self._url(path, parameters),
+                        {**headers, **self.credential_header},
+                        body,
+                        timeout=seconds,
+                        connect_timeout=min(seconds, _CONNECT_SECONDS),
+                    )
+                except NEVER_SENT as lost:
+                    if not await self.found_elsewhere(self.lost(asked, reason_of(lost), lost), used):
                         raise
                     continue
                 try:
@@ -263,7 +257,7 @@ class ServerConnection:
                 finally:
                     await response.aclose()
         except LOST as lost:
-            raise self.lost(asked, lost) from lost
+            raise self.lost(asked, reason_of(lost), lost) from lost
         except httpx.HTTPError as broken:
             raise not_understood(f"{asked} failed: {broken}") from broken
 
@@ -274,17 +268,14 @@ class ServerConnection:
 
     @property
     def credential_header(self) -> dict[str, str]:
-        """For what does not go through here: WebSockets."""
-        value = self._http.headers.get("authorization")
-        return {} if value is None else {"authorization": value}
+        return {} if self._authorization is None else {"authorization": self._authorization}
 
     async def wait(self, error: HoldfastError, delay: float, attempt: int) -> None:
         if self._on_retry is not None:
             self._on_retry(RetryNotice(error.message, delay, attempt))
-        await anyio.sleep(delay)
+        await self._transport.sleep(delay)
 
-    def lost(self, asked: str, error: httpx.TransportError) -> Unreachable:
-        reason = _reason(error)
+    def lost(self, asked: str, reason: str, error: Exception) -> Unreachable:
         unreachable = Unreachable(
             f"{self.url} cannot be reached: {reason} ({asked})",
             hint="check that the server runs and that the URL is right",
@@ -293,12 +284,37 @@ class ServerConnection:
         return unreachable
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._transport.aclose()
 
-    def _timeouts(self, deadline: float, attempt: int, seconds: float) -> httpx.Timeout:
+    def _url(self, path: str, parameters: Parameters) -> str:
+        query = urlencode(list(parameters))
+        return f"{self.url}{path}?{query}" if query else f"{self.url}{path}"
+
+    def _seconds(self, deadline: float, attempt: int, seconds: float) -> float:
         if attempt:  # retries stay within the time that the caller has
             seconds = min(seconds, max(1.0, deadline - time.monotonic()))
-        return httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
+        return seconds
+
+    def _streams(self) -> AsyncTransport:
+        from holdfast.client.async_transport import AsyncTransport
+
+        if not isinstance(self._transport, AsyncTransport):
+            raise TypeError("this transport only asks and answers: it reads nothing as it comes")
+        return self._transport
+
+
+def is_server_url(url: str) -> bool:
+    try:
+        parsed = urlsplit(url)
+        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port or 1) > 0
+    except ValueError:
+        return False
+
+
+def _async_transport(url: str) -> Transport:
+    from holdfast.client.async_transport import AsyncTransport  # here: httpx takes long to import
+
+    return AsyncTransport(secure=url.startswith("https:"))
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
@@ -307,19 +323,6 @@ def retry_after(headers: Mapping[str, str]) -> float:
         return max(0.0, float(headers.get("retry-after", "0")))
     except ValueError:
         return 0.0
-
-
-def _reason(error: httpx.TransportError) -> str:
-    if isinstance(error, httpx.TimeoutException):
-        return "no answer in time"
-    cause: BaseException | None = error
-    reason = str(error) or "the connection was lost"
-    while cause is not None:
-        # The innermost says most. The numbers of TLS and of name resolution are not the system's.
-        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
-            reason = os.strerror(cause.errno or 0).lower()
-        cause = cause.__cause__ or cause.__context__
-    return reason
 
 
 def not_understood(message: str) -> NotUnderstood:

@@ -8,14 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-import httpx
-
 from holdfast.api.errors import told_error
 from holdfast.client.connection import Answer, Parameters, ServerConnection, encode_json, not_understood
-from holdfast.client.websockets import open_socket, unreachable, words_of
+from holdfast.client.websockets import keep_trying, open_socket, unreachable, words_of
 
 if TYPE_CHECKING:
+    import httpx
     from websockets.asyncio.client import ClientConnection
+
+    from holdfast.client.blocking import BlockingSocket
 
 LONG_SECONDS: Final = 600.0
 """For what may take a while: making, stopping, keeping and deleting boxes."""
@@ -81,6 +82,35 @@ class BoxConnection:
         opened = await open_socket(self._connection, place, parameters)
         return Socket(opened, self._connection.url, words_of(place))
 
+    async def open_blocking_socket(self, path: str) -> BlockingSocket:
+        """The same without an event loop."""
+        from holdfast.client.blocking import open_socket_once
+
+        return await keep_trying(self._connection, lambda: open_socket_once(self._connection, self.path + path))
+
+
+def read_frame(frame: bytes | str, asked: str) -> bytes | dict[str, Any]:
+    """Tagged bytes as they are, or what the server tells. Raises what it says went wrong."""
+    if isinstance(frame, bytes):
+        return frame
+    try:
+        told = json.loads(frame)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise not_understood(f"a frame of {asked} cannot be read: {frame[:80]!r}")
+    if isinstance(problem := told.get("error"), dict):
+        raise told_error(problem)
+    return told
+
+
+def exit_of(frame: dict[str, Any]) -> int:
+    """The exit code that a frame tells."""
+    code = frame.get("exit")
+    if not isinstance(code, int):
+        raise not_understood(f"this frame says nothing that we know: {frame}")
+    return code
+
 
 class Socket:
     """A WebSocket to something in a box. Frames are tagged bytes, or JSON that says how it ended."""
@@ -98,17 +128,7 @@ class Socket:
             frame = await self._opened.recv()
         except ConnectionClosed as closed:
             raise unreachable(self._url, self._asked, closed) from closed
-        if isinstance(frame, bytes):
-            return frame
-        try:
-            told = json.loads(frame)
-        except ValueError:
-            told = None
-        if not isinstance(told, dict):
-            raise not_understood(f"a frame of {self._asked} cannot be read: {frame[:80]!r}")
-        if isinstance(problem := told.get("error"), dict):
-            raise told_error(problem)
-        return told
+        return read_frame(frame, self._asked)
 
     async def send(self, data: bytes | str) -> None:
         """Waits while the server does not keep up."""

@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, OnOutput, RemoteExecution
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
+    from holdfast.client.resource import BoxConnection
     from holdfast.client.runs import Runs
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Appendable, Thread
     from holdfast.client.thread.threads import Archived, Labels, Threads
+    from holdfast.client.transport import Transport
     from holdfast.images.progress import Progress
 
 
@@ -63,6 +65,7 @@ class SyncClient(SyncOwner):
         retry_seconds: float = DEFAULT_RETRY_SECONDS,
         on_retry: Callable[[RetryNotice], None] | None = None,
         find_again: FindAgain | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._own(
             lambda: Client(
@@ -72,6 +75,7 @@ class SyncClient(SyncOwner):
                 retry_seconds=retry_seconds,
                 on_retry=on_retry,
                 find_again=find_again,
+                transport=transport,
             )
         )
 
@@ -123,6 +127,10 @@ class SyncClient(SyncOwner):
     def thread(self, id: str) -> SyncThread:
         """A handle on a thread; asks nothing yet."""
         return SyncThread._wrap(self._async.thread(id), self)
+
+    def box_resource(self, name: str) -> BoxConnection:
+        """How one box is asked, by its id or, for exec, by its key; asks nothing yet."""
+        return self._async.box_resource(name)
 
     def health(self) -> dict[str, Any]:
         """What the server says of itself; needs no credential."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlencode
 
 from holdfast.api.errors import Unauthorized, Unreachable, error_of
@@ -12,20 +13,27 @@ from holdfast.client.connection import Parameters, ServerConnection, not_underst
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-_MAX_MESSAGE: Final = 1024 * 1024
+T = TypeVar("T")
+
+MAX_MESSAGE: Final = 1024 * 1024
 """Bytes of one message that a server takes."""
-_OPEN_SECONDS: Final = 30.0
+OPEN_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 20.0
 
 
 async def open_socket(connection: ServerConnection, path: str, parameters: Parameters = ()) -> ClientConnection:
     """Tried again where the server was not there; the caller closes it."""
+    return await keep_trying(connection, lambda: _open_once(connection, path, parameters))
+
+
+async def keep_trying(connection: ServerConnection, open_once: Callable[[], Awaitable[T]]) -> T:
+    """Open a socket; where the server is not there, again, as its requests are."""
     deadline, attempt = time.monotonic() + connection.retry_seconds, 0
     while True:
         used = connection.address
         try:
-            return await _open_once(connection, path, parameters)
+            return await open_once()
         except (Unreachable, Unauthorized) as error:
             if await connection.found_elsewhere(error, used):
                 continue
@@ -50,8 +58,8 @@ async def _open_once(connection: ServerConnection, path: str, parameters: Parame
             additional_headers=connection.credential_header,
             proxy=None,
             compression=None,
-            max_size=_MAX_MESSAGE,
-            open_timeout=_OPEN_SECONDS,
+            max_size=MAX_MESSAGE,
+            open_timeout=OPEN_SECONDS,
             close_timeout=_CLOSE_SECONDS,
             ping_interval=_PING_SECONDS,
             # A server that waits for us to read is slow to answer pings, and must not be taken for dead.

@@ -164,6 +164,10 @@ class Boxes:
         """A box, dead or alive. Raises `BoxNotFound`."""
         return await self._registry.get(id)
 
+    async def resolve(self, name: str) -> str:
+        """The id of the box with this id, or else of the live box with this key. Raises `BoxNotFound`."""
+        return (await self._registry.named(name)).id
+
     async def open(self, id: str) -> Box:
         """A handle on a box, running or stopped. The caller closes it.
 

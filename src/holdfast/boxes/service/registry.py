@@ -80,6 +80,13 @@ class Registry:
         self._activity.remember(row)
         return row
 
+    async def named(self, name: str) -> BoxRow:
+        """The box with this id, or else the live one with this key. Raises `BoxNotFound`."""
+        row = await self.rows.get(self.tenant, name) or await self.rows.of_key(self.tenant, name)
+        if row is None:
+            raise BoxNotFound(f"there is no box {name}")
+        return row
+
     async def get_live(self, id: str) -> BoxRow:
         """A box that can be used. Raises `BoxNotFound`, `BoxGone`, or `BoxConflict` while it is being made."""
         row = await self.get(id)

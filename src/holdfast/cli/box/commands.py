@@ -28,7 +28,7 @@ from holdfast.cli.network_options import (
 )
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parameters import Option
-from holdfast.cli.session import BoxArgument, ask, find_box
+from holdfast.cli.session import BoxArgument, ask, ask_blocking, find_box
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -192,7 +192,7 @@ def create(
         made = await client.boxes.create(spec, key=key, owner=owner)
         return made, (time.monotonic() - began) * 1000
 
-    made, milliseconds = ask(where, work)
+    made, milliseconds = ask_blocking(where, work)
     if as_json:
         write_json(made.to_json())
     elif quiet:
@@ -289,7 +289,7 @@ def list_(
         found = client.boxes.list(states=state or (), labels=labels, key=key, all=all, limit=limit)
         return [row async for row in found]
 
-    rows = ask(where, work)
+    rows = ask_blocking(where, work)
     if as_json:
         write_json({"boxes": [row.to_json() for row in rows]})
     elif quiet:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import parse_env, read_value, wrong
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parameters import Option, OtherCommand
-from holdfast.cli.session import BoxArgument, ask, open_box
+from holdfast.cli.session import BoxArgument, ask, is_secure, open_box
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line
 from holdfast.cli.terminal.durations import parse_duration
-from holdfast.cli.terminal.pipes import Inlet, Outlet
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -40,6 +38,9 @@ class Command:
     env: Mapping[str, str]
     cwd: str | None
     timeout: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"argv": list(self.argv), "env": dict(self.env), "cwd": self.cwd, "timeout": self.timeout}
 
 
 def exec_(
@@ -90,18 +91,30 @@ def exec_(
             return lend(Visit(where, box, asked, survives=False))
         feed = stdin if stdin is not None else not sys.stdin.isatty()
 
-        async def work(client: Client) -> int:
-            async with await open_box(client, box) as handle:
-                return await (_collect if as_json else _stream)(handle, asked, feed=feed)
+        if not as_json and not is_secure(where):
+            from holdfast.cli.box.relay import relay
 
-        try:
-            return ask(where, work)
-        except asyncio.CancelledError:  # asked to end: the command is killed by now
-            return 128 + signal.SIGTERM
+            return relay(where, box, asked.to_json(), sys.stdin.fileno() if feed else None)
+        return _run_on_loop(where, box, asked, feed=feed, as_json=as_json)
+
+
+def _run_on_loop(where: Where, box: str, asked: Command, *, feed: bool, as_json: bool) -> int:
+    async def work(client: Client) -> int:
+        async with await open_box(client, box) as handle:
+            return await (_collect if as_json else _stream)(handle, asked, feed=feed)
+
+    import asyncio
+
+    try:
+        return ask(where, work)
+    except asyncio.CancelledError:  # asked to end: the command is killed by now
+        return 128 + signal.SIGTERM
 
 
 async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
     """Run it with our standard streams. It is killed when we end before it does."""
+    from holdfast.cli.terminal.pipes import Inlet, Outlet
+
     out, err = Outlet(1), Outlet(2)
     try:
         with _ended_by_signals():
@@ -123,6 +136,8 @@ async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Ends as by Ctrl-C when asked to end in another way, so that what has to be undone is."""
+    import asyncio
+
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -135,6 +150,8 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 async def _collect(box: RemoteBox, command: Command, *, feed: bool) -> int:
+    from holdfast.cli.terminal.pipes import Inlet
+
     stdin = b"".join([data async for data in Inlet(sys.stdin.fileno())]) if feed else b""
     done = await box.exec(command.argv, env=command.env, cwd=command.cwd, timeout=command.timeout, stdin=stdin)
     write_json(

@@ -13,6 +13,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, ThreadArgument, Where
 from holdfast.cli.parameters import Argument, Option
 from holdfast.cli.run.status import describe_status
+from holdfast.cli.session import ask_blocking
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import (
     Cell,
@@ -25,11 +26,11 @@ from holdfast.cli.terminal.console import (
     write_table,
 )
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
-from holdfast.cli.thread.names import find_thread_now
+from holdfast.cli.thread.names import find_thread, find_thread_now
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal.entry_lines import EntryLog
-    from holdfast.client import Entry, ThreadInfo, Unreachable
+    from holdfast.client import Client, Entry, ThreadInfo, Unreachable
 
 StatusName = Literal["idle", "running", "completed", "failed", "cancelled"]
 ScopeName = Literal["read", "write"]
@@ -219,23 +220,27 @@ def append(
     from holdfast.cli.thread.entry_input import read_batches
 
     batches = read_batches(text, type, payload, author, entry_id)
-    ids: list[str] = []
-    next_offset = None
-    with connect(where, retry_seconds=_duration(retry_for)) as client:
-        from holdfast.client import NotFound, Unreachable
 
+    async def work(client: Client) -> tuple[list[str], str | None]:
+        from holdfast.api.errors import NotFound, Unreachable
+
+        ids: list[str] = []
+        next_offset = None
         thread = client.thread(id)
         for batch in batches:
             try:
                 try:
-                    acknowledgement = thread.append(batch)
+                    acknowledgement = await thread.append(batch)
                 except NotFound:
-                    thread = client.thread(find_thread_now(client, id))
-                    acknowledgement = thread.append(batch)
+                    thread = client.thread(await find_thread(client, id))
+                    acknowledgement = await thread.append(batch)
             except Unreachable as error:
                 raise _not_acknowledged(error, len(ids), from_stdin=text == "-") from error
             ids += [entry.id for entry in acknowledgement.entries]
             next_offset = acknowledgement.next_offset
+        return ids, next_offset
+
+    ids, next_offset = ask_blocking(where, work, retry_seconds=_duration(retry_for))
     if as_json:
         write_json({"appended": len(ids), "ids": ids, "nextOffset": next_offset})
     elif len(ids) == 1:

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from holdfast.api.entries import Entry
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.threads.entries import Entry, check_entry
-from holdfast.threads.errors import InvalidEntry
 from holdfast.threads.ids import new_entry_id, now_ms
 
 _CHUNK: Final = 256 * 1024
@@ -83,6 +82,9 @@ def parse_line(line: bytes, number: int, author: str | None) -> Entry:
         raise _bad_line(number, f"is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise _bad_line(number, "is not an object")
+    from holdfast.threads.entries import check_entry
+    from holdfast.threads.errors import InvalidEntry
+
     entry = _entry(value, author)
     try:
         # Here, because the server would refuse the whole batch, and could not say which line it was.

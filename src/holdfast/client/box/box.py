@@ -20,9 +20,9 @@ from holdfast.api.snapshots import NewSnapshot, Snapshot
 from holdfast.boxes.box import Box, Deleted, Metrics, Power
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Sink
 from holdfast.client.box.files import RemoteFiles
-from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess, exit_of
+from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess
 from holdfast.client.box.types import info_of, power_of
-from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket
+from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
 
 _AT_ONCE: Final = 256 * 1024
 """Bytes of stdin that go along with the command."""

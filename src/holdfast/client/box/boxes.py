@@ -25,11 +25,11 @@ from holdfast.api.network import NetworkPolicy
 from holdfast.api.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
 from holdfast.boxes.box import Deleted
 from holdfast.boxes.labels import Owner
-from holdfast.client.box.box import RemoteBox
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
+    from holdfast.client.box.box import RemoteBox
     from holdfast.providers.host.inotify import FileWatch
 
 _PAGE: Final = 200
@@ -72,6 +72,8 @@ class Boxes:
 
     def handle(self, record: BoxRecord, *, env: Mapping[str, str] | None = None) -> RemoteBox:
         """A handle on a box that the server just told of; asks nothing. `env` is that of its spec, if it is known."""
+        from holdfast.client.box.box import RemoteBox  # here: it brings asyncio
+
         return RemoteBox(self._boxes, record, env)
 
     def near(

@@ -8,13 +8,13 @@ import json
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from holdfast.api.errors import Unreachable
 from holdfast.api.processes import ProcessInfo, Resize, Signal, Waited
 from holdfast.boxes.process import Channel, Chunk, Connection, Process, Stream
 from holdfast.client.connection import not_understood
-from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket
+from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
 
 _WAIT_SECONDS: Final = 20.0
 _SILENCE_SECONDS: Final = 75.0
@@ -132,13 +132,6 @@ class Terminal:
         if self._socket is None:
             raise RuntimeError("enter the terminal first: async with process.attach() as terminal")
         return self._socket
-
-
-def exit_of(frame: dict[str, Any]) -> int:
-    code = frame.get("exit")
-    if not isinstance(code, int):
-        raise not_understood(f"this frame says nothing that we know: {frame}")
-    return code
 
 
 class _Tagged:

@@ -6,23 +6,26 @@ begins, which also shuts out what is left of the old one on its way.
 
 from __future__ import annotations
 
-import secrets
+import os
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-
-import anyio
+from typing import TYPE_CHECKING
 
 from holdfast.api.errors.threads import StaleEpoch
+
+if TYPE_CHECKING:
+    import anyio
 
 
 class Producer:
     """One writer of one stream. Its requests go one after the other."""
 
     def __init__(self, id: str | None = None) -> None:
-        self.id = id or f"p-{secrets.token_hex(12)}"
+        self.id = id or f"p-{os.urandom(12).hex()}"
         self.epoch = 0
         self.seq = 0
-        self._turn = anyio.Lock()
+        self._turns = _Turns()
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[Mapping[str, str]]:
@@ -33,7 +36,7 @@ class Producer:
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """Wait for the requests before, and keep those of other tasks away: for several that belong together."""
-        async with self._turn:
+        async with self._turns:
             yield
 
     @asynccontextmanager
@@ -52,3 +55,36 @@ class Producer:
             self.seq = 0
             raise
         self.seq += 1
+
+
+class _Turns:
+    """A lock, first come, first served. It waits only where it is taken: one writer alone needs no event loop."""
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: deque[anyio.Event] = deque()
+
+    async def __aenter__(self) -> None:
+        if self._taken:
+            import anyio
+
+            mine = anyio.Event()
+            self._waiting.append(mine)
+            try:
+                await mine.wait()
+            except BaseException:
+                if mine.is_set():
+                    self._pass_on()
+                else:
+                    self._waiting.remove(mine)
+                raise
+        self._taken = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()  # it stays taken, by the next one
+        else:
+            self._taken = False

@@ -18,7 +18,8 @@ import httpx
 
 from holdfast.api.entries import Entry
 from holdfast.api.errors import HoldfastError, Unauthorized, Unreachable, error_of
-from holdfast.client.connection import LOST, ServerConnection, is_temporary, not_understood, retry_after
+from holdfast.client.async_transport import LOST, reason_of
+from holdfast.client.connection import ServerConnection, is_temporary, not_understood, retry_after
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.sse import Event, decode_events
 
@@ -125,7 +126,7 @@ class Tail:
                 await self._connect()
             await self._take_batch()
         except LOST as lost:
-            await self._recover(self._connection.lost(f"GET {self._stream}", lost))
+            await self._recover(self._connection.lost(f"GET {self._stream}", reason_of(lost), lost))
         except _NotNow as answer:
             await self._recover(answer.error, answer.delay)
         except Unauthorized as refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from holdfast.api.entries import Entry
@@ -16,7 +16,9 @@ from holdfast.client.connection import ServerConnection, encode_json, not_unders
 from holdfast.client.thread.batches import split_batches
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.producer import Producer
-from holdfast.client.thread.tail import Tail, end_of
+
+if TYPE_CHECKING:
+    from holdfast.client.thread.tail import Tail
 
 Appendable = Mapping[str, Any] | Entry
 """A payload (with its `type`), or a whole entry."""
@@ -146,6 +148,8 @@ class Thread:
         Lost connections are taken up again without gap or repetition, for as long as it takes, or for `patience`
         seconds at a time.
         """
+        from holdfast.client.thread.tail import Tail
+
         return Tail(self._connection, self._stream, since=since, patience=patience)
 
     async def info(self) -> ThreadInfo:
@@ -186,6 +190,8 @@ class Thread:
     async def _resolve(self, position: Position) -> str:
         """A plain offset for a position inside a batch, which the server finds by counting entries."""
         if position.offset == NOW:
+            from holdfast.client.thread.tail import end_of
+
             return await end_of(self._connection, self._stream)
         offset, past = position.offset, position.past
         while past:

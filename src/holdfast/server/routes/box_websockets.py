@@ -45,12 +45,13 @@ router = APIRouter(prefix="/v1/boxes")
 Work = Callable[[Box], Awaitable[None]]
 
 
-async def _serve(socket: WebSocket, id: str, work: Work) -> None:
-    """Let somebody in who may come in, to a box that is there. `work` accepts."""
+async def _serve(socket: WebSocket, name: str, work: Work) -> None:
+    """Let somebody in who may come in, to a box that is there, by its id or key. `work` accepts."""
 
     async def with_box(services: Services) -> None:
         async with contextlib.AsyncExitStack() as stack:
             boxes = await services.boxes.get()
+            id = await boxes.resolve(name)
             stack.enter_context(boxes.working(id))
             box = await boxes.open(id)
             stack.push_async_callback(box.close)

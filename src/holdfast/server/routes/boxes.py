@@ -173,8 +173,11 @@ async def preview_port(
 
 @router.post("/{id}/exec")
 async def execute(id: BoxId, command: Execute, request: Request, boxes: UseBoxes) -> Executed:
-    """Run a command to its end. It is killed if the client leaves. For much output, use the WebSocket of this path."""
-    async with opened_for_work(boxes, id) as box:
+    """Run a command to its end. It is killed if the client leaves. The box may be named by its key.
+
+    For much output, use the WebSocket of this path.
+    """
+    async with opened_for_work(boxes, await boxes.resolve(id)) as box:
         done = await while_connected(
             request,
             box.exec(

@@ -1,0 +1,103 @@
+"""A command in a box with our standard streams, over one WebSocket and without an event loop.
+
+We are between four streams: our standard input, output and error, and the socket. One `poll` waits for whichever has
+something. Who reads our output slowly slows the command down, as it would on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from holdfast.api.errors.boxes import BoxNotFound
+from holdfast.cli.session import LIKE_AN_ID, ask_blocking, find_by_other_name
+from holdfast.client.resource import END, STDERR, STDIN, STDOUT, exit_of, read_frame
+
+if TYPE_CHECKING:
+    from holdfast.cli.options import Where
+    from holdfast.client.blocking import BlockingSocket
+    from holdfast.client.client import Client
+
+_PIECE: Final = 1 << 16
+
+
+class _AskedToEnd(BaseException):
+    """A signal came."""
+
+
+def relay(where: Where, box: str, request: dict[str, Any], stdin: int | None) -> int:
+    """Run a command and return its exit code. It is killed when we end before it does.
+
+    `stdin` is the descriptor that it reads from; None stands for nothing to read.
+    """
+
+    async def work(client: Client) -> int:
+        socket = await _open(client, box)
+        try:
+            return _converse(socket, request, stdin)
+        finally:
+            socket.close()
+
+    try:
+        with _ended_by_signals():
+            return ask_blocking(where, work)
+    except _AskedToEnd:
+        return 128 + signal.SIGTERM
+
+
+async def _open(client: Client, box: str) -> BlockingSocket:
+    """Ask for the box by the name that we have: the server knows ids and keys, and only we know parts of ids."""
+    if LIKE_AN_ID.fullmatch(box):
+        with contextlib.suppress(BoxNotFound):
+            return await client.box_resource(box).open_blocking_socket("/exec")
+    return await client.box_resource((await find_by_other_name(client, box)).id).open_blocking_socket("/exec")
+
+
+def _converse(socket: BlockingSocket, request: dict[str, Any], stdin: int | None) -> int:
+    socket.send(json.dumps(request if stdin is not None else {**request, "stdin": ""}))
+    while True:
+        while (message := socket.receive()) is not None:
+            told = read_frame(message, socket.asked)
+            if isinstance(told, dict):
+                return exit_of(told)
+            _print(told)
+        # No more of our input while some is unsent: the command is slower than whoever writes it.
+        if stdin is None or not socket.is_sent:
+            socket.wait()
+        elif socket.wait(stdin):
+            data = _read(stdin)
+            socket.send(bytes((STDIN,)) + data if data else bytes((END,)))
+            stdin = stdin if data else None
+
+
+def _print(frame: bytes) -> None:
+    if frame[:1] in (bytes((STDOUT,)), bytes((STDERR,))):
+        left = memoryview(frame)[1:]
+        while left:
+            left = left[os.write(frame[0], left) :]
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _PIECE)
+    except OSError:  # a terminal that went away, or a folder: there is nothing to read
+        return b""
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ends as by Ctrl-C when asked to end in another way, so that the command is killed."""
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        raise _AskedToEnd
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
