@@ -125,14 +125,6 @@ def test_what_is_open_at_the_end_is_closed() -> None:
     assert reader.close() == []
 
 
-def test_an_agent_that_repeats_itself_is_told_by_what_is_new() -> None:
-    reader = Plain()
-    told = [reader.stream_whole("m", text) for text in ("one", "one two", "one two", "one two three")]
-    assert [payload[0]["text"] for payload in told if payload] == ["one", " two", " three"]
-    reader.end_message("m", "one two three")
-    assert reader.close() == []
-
-
 def test_calls_and_messages_without_end_are_bounded() -> None:
     reader = Plain()
     for number in range(5000):

@@ -179,11 +179,6 @@ class Reader:
         self._opened(message).add(text, thinking)
         return [self._payload("delta", message=message, text=text or None, thinking=thinking or None)]
 
-    def stream_whole(self, message: str, text: str, thinking: str = "") -> list[Payload]:
-        """The same, of an agent that repeats all that came before: only what is new is told."""
-        known = self._opened(message)
-        return self.stream(message, text[known.text_length :], thinking[known.thinking_length :])
-
     def streamed(self, message: str) -> tuple[str, str]:
         """The text and the thinking that were streamed of an open message."""
         known = self._messages.get(message)

@@ -32,7 +32,6 @@ from holdfast.providers.host.limits import (
     hierarchies,
     list_groups,
     rlimits_for,
-    rlimits_inside,
     settings_for,
 )
 
@@ -434,7 +433,6 @@ def test_rlimits_bind_what_they_can() -> None:
         (resource.RLIMIT_FSIZE, 5000, 5000),
     ]
     assert [kind for kind, _, _ in rlimits_for(None, None)] == [resource.RLIMIT_CORE, resource.RLIMIT_NOFILE]
-    assert rlimits_inside(20) == [(resource.RLIMIT_NPROC, 24, 24)]
 
 
 def test_a_process_under_rlimits_gets_no_more(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import httpx
@@ -80,9 +80,6 @@ class LoopbackUpstream:
 
     async def close(self) -> None:
         await self._network.close()
-
-
-MakeUpstream = Callable[[], Upstream]
 
 
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> str | None:

@@ -554,15 +554,6 @@ def raise_own_limit() -> int:
     return hard
 
 
-def rlimits_inside(pids: int) -> list[tuple[int, int, int]]:
-    """For the box's first process to set for itself, once it is in its user namespace.
-
-    NPROC counts a user's processes in his namespace. Set before the namespace is made, it also counts all that this
-    user runs outside, other boxes too, and a box among many would not even start.
-    """
-    return [(resource.RLIMIT_NPROC, pids + _HEADROOM, pids + _HEADROOM)]
-
-
 # --- files of control groups -----------------------------------------------------------------------------------------
 
 

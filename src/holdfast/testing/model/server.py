@@ -187,11 +187,6 @@ class ScriptedModel:
                         if waiter in self._waiters:
                             self._waiters.remove(waiter)
 
-    async def main_request(self, number: int, timeout: float = _PATIENCE) -> Request:
-        """Wait for the request with tools of this number, from 1."""
-        found = await self.until(lambda seen: sum(one.is_main for one in seen) >= number, timeout)
-        return [request for request in found if request.is_main][number - 1]
-
     def _record(self, exchange: Exchange, api: Api, body: Mapping[str, Any], size: int) -> tuple[Request, Step]:
         """Take down a request and find the step for it, in one go: steps are taken in the order of requests."""
         with self._lock:
