@@ -114,7 +114,8 @@ class RunSweep:
             self._reconciler.forget(thread)
             self._live.forget_thread(thread)
             return
-        news = news_in(change.data)
+        # Of what another server wrote, only the thread itself tells what it means.
+        news = {News.ENDED} if change.data is None else news_in(change.data)
         if News.ENDED in news:
             self._live.forget_thread(thread)
         if news:

@@ -468,7 +468,7 @@ class StoreContract:
         await asyncio.gather(*(store.append("a", AppendRequest(b"%d" % number)) for number in range(10)))
         await store.append("a", AppendRequest(b"!", close=True))
         unwatch()
-        assert b"".join(change.data for change in changes) == b"0123456789!"
+        assert b"".join(change.data or b"" for change in changes) == b"0123456789!"
         assert [change.start for change in changes[1:]] == [change.end for change in changes[:-1]]
         assert changes[-1].closed
 

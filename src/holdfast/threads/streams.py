@@ -123,7 +123,8 @@ class Change:
 
     path: str
     start: int
-    data: bytes
+    data: bytes | None
+    """None where the bytes have to be read from the store: another server may have written them."""
     end: int
     closed: bool = False
     deleted: bool = False

@@ -182,7 +182,7 @@ async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path
     await store.create("a", TEXT)
     await store.append("a", AppendRequest(b"kept"))
     seen: list[bytes] = []
-    store.watch("a", lambda change: seen.append(change.data))
+    store.watch("a", lambda change: seen.append(change.data or b""))
     pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
     store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreFull):

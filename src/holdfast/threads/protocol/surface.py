@@ -268,9 +268,9 @@ class StreamSurface:
         finally:
             self._waiting.discard(change)
             unwatch()
-        if arrived is None or arrived.deleted or not arrived.data:
+        if arrived is None or arrived.deleted or arrived.data == b"":
             return None
-        if arrived.start == at.end:
+        if arrived.data is not None and arrived.start == at.end:
             return Slice(arrived.data, arrived.start, arrived.end, arrived.end, arrived.closed)
         return await self._store.read(path, at.end, _POLL_LIMIT)
 

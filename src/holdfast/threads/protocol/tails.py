@@ -105,7 +105,8 @@ class Broadcast:
         start, self.tail = self.tail, change.end
         self.closed |= change.closed
         self.deleted |= change.deleted
-        if self.deleted or start != change.start:
+        is_carried = start == change.start and change.data is not None
+        if self.deleted or not (is_carried or start == change.end):  # they read from the store what it does not carry
             for tail in list(self._live):
                 self.leave(tail)
             return

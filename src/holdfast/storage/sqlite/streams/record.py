@@ -1,4 +1,4 @@
-"""One stream in memory: what the next append is judged by, and who is watching."""
+"""One stream in memory: what the next append is judged by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling
 from holdfast.storage.sqlite.streams.unfiled import Unfiled
 from holdfast.threads.protocol.rules import deadline_of
-from holdfast.threads.store import Watcher
 from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
 
 COLUMNS = (
@@ -68,7 +67,6 @@ class StreamRecord:
         "tail",
         "ttl_seconds",
         "unfiled",
-        "watchers",
     )
 
     def __init__(
@@ -124,7 +122,6 @@ class StreamRecord:
         """Up to here, chunks are folded into large ones."""
         self.unfiled = Unfiled(self.durable_tail)
         """What is durable in the journal alone."""
-        self.watchers: list[Watcher] = []
 
     @classmethod
     def from_row(cls, row: tuple[object, ...], lineage: tuple[tuple[int, int], ...], tail: int) -> StreamRecord:
@@ -192,7 +189,7 @@ class StreamRecord:
         record.unfiled = self.unfiled
         record.durable_tail, record.durable_closed = self.durable_tail, self.durable_closed
         record.last_access = self.last_access
-        record.forks, record.watchers = self.forks, self.watchers
+        record.forks = self.forks
         record.loose, record.folded, record.damaged = self.loose, self.folded, self.damaged
         record.accept_durable()
         if self.unfiled.closed:

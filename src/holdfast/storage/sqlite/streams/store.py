@@ -28,6 +28,7 @@ from holdfast.storage.sqlite.streams.writer import (
     Writer,
 )
 from holdfast.threads.acknowledgement import Acknowledgement
+from holdfast.threads.changes import ChangeFeed
 from holdfast.threads.errors import (
     InvalidRequest,
     StoreFull,
@@ -71,7 +72,7 @@ _ENTRY_BYTES: Final = 100
 class SqliteStreams:
     """Owns the database file, its writer thread and its readers. Open it with `open`, end it with `close`."""
 
-    def __init__(self, path: Path, *, tenant: str, clock: Callable[[], int]) -> None:
+    def __init__(self, path: Path, *, tenant: str, clock: Callable[[], int], changes: ChangeFeed) -> None:
         self._path = path
         self._tenant = tenant
         self._clock = clock
@@ -101,7 +102,7 @@ class SqliteStreams:
         """Done when the filing that is under way has been settled."""
         self._filing_failed = False
         """No room to file: the sweep tries again, once a second, and not every commit."""
-        self._observers: list[Watcher] = []
+        self._changes = changes
         (last,) = self._lookup.execute(
             "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'streams'), 0)"
         ).fetchone()
@@ -112,8 +113,16 @@ class SqliteStreams:
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, tenant: str = "default", clock: Callable[[], int] = now_ms) -> SqliteStreams:
-        store = cls(path, tenant=tenant, clock=clock)
+    async def open(
+        cls,
+        path: Path,
+        *,
+        tenant: str = "default",
+        clock: Callable[[], int] = now_ms,
+        changes: ChangeFeed | None = None,
+    ) -> SqliteStreams:
+        """`changes` is what its commits are announced to."""
+        store = cls(path, tenant=tenant, clock=clock, changes=changes or ChangeFeed())
         store._writer.start()
         store._sweeper = asyncio.create_task(store._sweep(), name="holdfast-sweeper")
         return store
@@ -194,13 +203,10 @@ class SqliteStreams:
         return [path for (path,) in rows]
 
     def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
-        watchers = self._live(path).watchers
-        watchers.append(watcher)
-        return lambda: _discard(watchers, watcher)
+        return self._changes.watch(self._live(path).id, watcher)
 
     def observe(self, watcher: Watcher) -> Callable[[], None]:
-        self._observers.append(watcher)
-        return lambda: _discard(self._observers, watcher)
+        return self._changes.observe(watcher)
 
     # Writing
 
@@ -331,11 +337,7 @@ class SqliteStreams:
             idle = [
                 path
                 for path, each in self._records.items()
-                if not each.pending
-                and not each.watchers
-                and not each.forks
-                and each not in self._touched
-                and each not in self._unfiled
+                if not each.pending and not each.forks and each not in self._touched and each not in self._unfiled
             ]
             for path in idle[: _MAX_RECORDS // 2]:
                 self._forget(self._records[path])
@@ -484,9 +486,8 @@ class SqliteStreams:
             if error is None:
                 record.durable_tail = record.unfiled.start = record.fork_offset + len(data)
                 record.durable_closed = record.config.closed
-                self._announce(
-                    Change(record.path, record.fork_offset, data, record.durable_tail, record.closed), record
-                )
+                change = Change(record.path, record.fork_offset, data, record.durable_tail, record.closed)
+                self._changes.announce(record.id, change)
             else:
                 self._forget(record)
                 if record.source is not None and (source := self._ancestor(record.source)) is not None:
@@ -526,8 +527,7 @@ class SqliteStreams:
         def settle(error: StreamError | None) -> None:
             self._doomed.difference_update(id for (id,) in ids)
             if error is None:
-                self._announce(change, record)
-                record.watchers.clear()
+                self._changes.announce(record.id, change)
             else:
                 self._undo_delete(record, doomed, survivor)
             acknowledge(error)
@@ -628,11 +628,12 @@ class SqliteStreams:
         for record, entries in changes.items():
             if record.id not in self._doomed and not record.broken:  # or what took its place would be filed twice
                 self._unfiled.add(record)
-            if record.watchers or self._observers:
+            if self._changes.is_followed(record.id):
                 data = entries[0].data if len(entries) == 1 else b"".join([each.data for each in entries])
                 end, close = entries[-1].end, entries[-1].close
                 if data or close:
-                    self._announce(Change(record.path, end - len(data), data, end, closed=close), record)
+                    change = Change(record.path, end - len(data), data, end, closed=close)
+                    self._changes.announce(record.id, change)
 
     def _forget_broken(self, operation: Operation) -> None:
         record = operation.record
@@ -718,13 +719,6 @@ class SqliteStreams:
         """Whether it is known that this stream cannot be filed."""
         return record.id in self._stuck
 
-    def _announce(self, change: Change, record: StreamRecord) -> None:
-        for watcher in (*record.watchers, *self._observers):
-            try:
-                watcher(change)
-            except Exception:
-                log.exception("a watcher of stream %s failed", change.path)
-
 
 def _settler(future: asyncio.Future[None]) -> Callable[[StreamError | None], None]:
     def settle(error: StreamError | None) -> None:
@@ -740,8 +734,3 @@ def _settler(future: asyncio.Future[None]) -> Callable[[StreamError | None], Non
 
 def _ignore(error: StreamError | None) -> None:
     """For writes that nobody waits for and that will be made again."""
-
-
-def _discard(watchers: list[Watcher], watcher: Watcher) -> None:
-    if watcher in watchers:
-        watchers.remove(watcher)
