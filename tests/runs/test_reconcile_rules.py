@@ -89,10 +89,10 @@ def test_a_run_that_was_to_be_cancelled_and_died_is_cancelled(look: Look, code: 
 
 def test_a_cancel_that_nobody_heeds_is_carried_out() -> None:
     run = replace(RUN, cancel=CancelKind.CANCEL)
-    assert after(1000, run=run, heard_at=900, cancelled_at=900) == Nothing()
+    assert after(1000, run=run, last_sign_at=900, cancelled_at=900) == Nothing()
     late = LIMITS.soft + 1
-    assert after(late, run=run, heard_at=late, cancelled_at=0) == LookAtBox()
-    end = after(late, LIVE, run, heard_at=late, cancelled_at=0)
+    assert after(late, run=run, last_sign_at=late, cancelled_at=0) == LookAtBox()
+    end = after(late, LIVE, run, last_sign_at=late, cancelled_at=0)
     assert isinstance(end, End)
     assert end.status is RunStatus.CANCELLED
 

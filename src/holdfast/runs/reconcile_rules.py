@@ -62,7 +62,7 @@ class Known:
 
     now: int
     """Of any clock that only goes forward, milliseconds, as all of these."""
-    heard_at: int
+    last_sign_at: int
     """When the last new sign was seen, or this server came up."""
     cancelled_at: int | None = None
     """When a request to cancel was first seen."""
@@ -132,7 +132,7 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return NOTHING
     if not run.is_ours:
         return _FORKED if run.is_proven else _UNPROVEN
-    silence = known.now - known.heard_at
+    silence = known.now - known.last_sign_at
     if not run.reached(Stage.RUNNER):
         if run.cancel is not None:
             return End(RunStatus.CANCELLED, "cancelled", "it was cancelled before its agent was started")

@@ -196,11 +196,11 @@ async def _port_of(process: Process) -> int:
     """As it prints it, in its first line."""
     try:
         async with time_limit(START_SECONDS):
-            heard = b""
+            received = b""
             async for chunk in process.output():
-                heard += chunk.data
-                if b"\n" in heard or len(heard) > 4096:
-                    return int(json.loads(heard.partition(b"\n")[0])["port"])
+                received += chunk.data
+                if b"\n" in received or len(received) > 4096:
+                    return int(json.loads(received.partition(b"\n")[0])["port"])
         said = (await process.read("stderr")).decode("utf-8", "replace").strip()[-500:]
     except TimeoutError:
         raise KernelUnreachable("the kernel did not start in time") from None
