@@ -1,6 +1,7 @@
 """The contract of a storage: it opens the database of a server and hands out the stores.
 
-Every store has a contract of its own, in the package that uses it, and a test-suite in `holdfast.testing.stores`.
+Every store has a contract of its own, in the package that uses it. That of streams has a test-suite in
+`holdfast.testing.stores`.
 """
 
 from __future__ import annotations
