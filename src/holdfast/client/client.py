@@ -157,7 +157,11 @@ class Client:
 
     async def aclose(self) -> None:
         """Let go of all connections. Closing twice does nothing."""
-        await self._connection.aclose()
+        try:
+            if "models" in vars(self):  # it was used, so it may have a connection of its own
+                await self.models.aclose()
+        finally:
+            await self._connection.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
@@ -10,10 +9,9 @@ from urllib.parse import quote
 from holdfast.api.errors import NotFound
 from holdfast.api.model_apis import Api
 from holdfast.api.models import ModelAnswer, ModelChange, ModelRecord, ModelRecordList, ModelTrial
-from holdfast.client.connection import ServerConnection, encode_json
+from holdfast.client.completions import Completions
+from holdfast.client.connection import ServerConnection, encode_json, not_understood
 
-COMPLETIONS_AT_ONCE: Final = 64
-"""Completions of one client that are under way at once. Others wait for their turn."""
 _TRY_SECONDS: Final = 90.0
 _MORE_SECONDS: Final = 30.0
 """That the server may take beside the model."""
@@ -24,7 +22,7 @@ class ModelStore:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._turns = asyncio.Semaphore(COMPLETIONS_AT_ONCE)
+        self._completions = Completions(connection)
 
     async def list(self) -> list[ModelRecord]:
         """Those that can be used first."""
@@ -78,14 +76,19 @@ class ModelStore:
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
         """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
-        `NAME/MODEL`, or the only one there is. At most 64 are asked at once; others wait for their turn."""
+        `NAME/MODEL`, or the only one there is."""
         wanted = {"messages": [dict(each) for each in messages], "timeoutSeconds": timeout}
-        body = encode_json(wanted if model is None else {**wanted, "model": model})
-        async with self._turns:
-            answer = await self._connection.ask(
-                "POST", "/v1/completions", body=body, repeatable=False, timeout=timeout + _MORE_SECONDS
-            )
-        return answer.read(ModelAnswer.from_json)
+        told = await self._completions.ask(
+            wanted if model is None else {**wanted, "model": model}, timeout=timeout + _MORE_SECONDS
+        )
+        try:
+            return ModelAnswer.from_json(told)
+        except (LookupError, TypeError) as error:
+            raise not_understood(f"the answer cannot be read: {str(told)[:80]!r}") from error
+
+    async def aclose(self) -> None:
+        """Let go of the connection for completions; the client's own `aclose` does."""
+        await self._completions.close()
 
 
 def _path(name: str) -> str:

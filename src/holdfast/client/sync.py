@@ -625,7 +625,7 @@ class SyncModelStore(SyncHandle):
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
         """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
-        `NAME/MODEL`, or the only one there is. At most 64 are asked at once; others wait for their turn.
+        `NAME/MODEL`, or the only one there is.
         """
         return self._loop.run(self._async.complete(messages, model=model, timeout=timeout))
 

@@ -24,16 +24,16 @@ _PING_SECONDS: Final = 20.0
 
 async def open_socket(connection: ServerConnection, path: str, parameters: Parameters = ()) -> ClientConnection:
     """Tried again where the server was not there; the caller closes it."""
-    return await keep_trying(connection, lambda: _open_once(connection, path, parameters))
+    return await keep_trying(connection, lambda: open_once(connection, path, parameters))
 
 
-async def keep_trying(connection: ServerConnection, open_once: Callable[[], Awaitable[T]]) -> T:
+async def keep_trying(connection: ServerConnection, attempt_once: Callable[[], Awaitable[T]]) -> T:
     """Open a socket; where the server is not there, again, as its requests are."""
     deadline, attempt = time.monotonic() + connection.retry_seconds, 0
     while True:
         used = connection.address
         try:
-            return await open_once()
+            return await attempt_once()
         except (Unreachable, Unauthorized) as error:
             if await connection.found_elsewhere(error, used):
                 continue
@@ -46,7 +46,10 @@ async def keep_trying(connection: ServerConnection, open_once: Callable[[], Awai
             attempt += 1
 
 
-async def _open_once(connection: ServerConnection, path: str, parameters: Parameters) -> ClientConnection:
+async def open_once(
+    connection: ServerConnection, path: str, parameters: Parameters = (), *, max_message: int | None = MAX_MESSAGE
+) -> ClientConnection:
+    """Tried this once. `max_message` is what may come from the server."""
     from websockets.asyncio.client import connect  # here: most who import a client open none
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
@@ -58,7 +61,7 @@ async def _open_once(connection: ServerConnection, path: str, parameters: Parame
             additional_headers=connection.credential_header,
             proxy=None,
             compression=None,
-            max_size=MAX_MESSAGE,
+            max_size=max_message,
             open_timeout=OPEN_SECONDS,
             close_timeout=_CLOSE_SECONDS,
             ping_interval=_PING_SECONDS,

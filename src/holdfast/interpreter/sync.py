@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.interpreter.host import Host
     from holdfast.interpreter.kernel.execution import Printed
     from holdfast.interpreter.kernel.state import Checkpoint, State
+    from holdfast.interpreter.lineage import Lineage
     from holdfast.interpreter.results import Artifact, Execution, Saved
     from holdfast.interpreter.validation import Restore
     from holdfast.interpreter.workspace.workspace import Transition
@@ -69,6 +70,7 @@ class SyncInterpreter(SyncOwner):
         begun: Sequence[str] = (),
         durable: bool = False,
         restore: Restore | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
         where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
@@ -76,7 +78,7 @@ class SyncInterpreter(SyncOwner):
         what several work on: its volume is theirs together, and each `user` has sessions on it. `begun` are executions
         that an earlier process began: each is to be resumed. `durable`: nothing runs before its beginning is on disk.
         `restore="fork"`: a live fork is made before each execution; where code has to be killed, or kills its process,
-        what it had in memory before is there again.
+        what it had in memory before is there again. `lineage` is for interpreters that another one makes.
         """
         self._own(
             lambda: Interpreter(
@@ -109,6 +111,7 @@ class SyncInterpreter(SyncOwner):
                 begun=begun,
                 durable=durable,
                 restore=restore,
+                lineage=lineage,
             )
         )
         self._end_when_dropped(self._async.shutdown)

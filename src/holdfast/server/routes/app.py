@@ -21,6 +21,7 @@ from holdfast.server.routes import (
     box_snapshots,
     box_websockets,
     boxes,
+    completion_socket,
     egress,
     images,
     interpreters,
@@ -66,7 +67,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     started_at = now_ms()
     # Routes are put together as far as requests look through them: a socket would wait for all that stand before it.
-    for each in (box_websockets.router, *_ROUTERS):
+    for each in (box_websockets.router, completion_socket.router, *_ROUTERS):
         app.include_router(each)
 
     @app.get("/health", tags=["server"])

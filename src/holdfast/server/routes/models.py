@@ -78,16 +78,17 @@ async def try_model(
 @router.post("/completions")
 async def complete(wanted: Complete, request: Request, services: Use, models: UseModels) -> ModelAnswer:
     """Ask a model something, by the way that agents go. It is given up when the client leaves."""
-    return await while_connected(request, _complete(services, models, wanted))
+    return await while_connected(request, completion_of(services, models, wanted, run="completion"))
 
 
-async def _complete(services: Services, models: Models, wanted: Complete) -> ModelAnswer:
+async def completion_of(services: Services, models: Models, wanted: Complete, *, run: str) -> ModelAnswer:
+    """Return what a model answers. `run` names the caller, for the gateway's count."""
     choice = models.resolve(wanted.model)
     said = await ask(
         await services.gateway.get(),
         choice,
         [each.to_json() for each in wanted.messages],
-        run="completion",
+        run=run,
         timeout=wanted.timeout_seconds,
     )
     return ModelAnswer(

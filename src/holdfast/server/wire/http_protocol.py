@@ -26,6 +26,8 @@ from holdfast.threads.subscriptions import is_control
 _PREFIX: Final = PREFIX.encode()
 _BOXES: Final = b"/v1/boxes/"
 _COMPLETIONS: Final = b"/v1/completions"
+_SOCKETS: Final = (_BOXES, b"%b/socket" % _COMPLETIONS)
+"""How paths begin that can be WebSockets."""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
@@ -371,7 +373,7 @@ class StreamProtocol(HttpToolsProtocol):
         """Few paths have something to upgrade to; anywhere else the offer is declined by a plain answer."""
         headers = dict(self.headers)
         return b"sec-websocket-key" in headers and (
-            self.url.startswith(_BOXES) or is_box_host(headers.get(b"host", b""))
+            self.url.startswith(_SOCKETS) or is_box_host(headers.get(b"host", b""))
         )
 
     def _may_upgrade(self) -> bool:

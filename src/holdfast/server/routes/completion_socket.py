@@ -1,0 +1,148 @@
+"""Completions over one WebSocket: for who asks much, at a fraction of what a request for each would take.
+
+Text frames, JSON: `{"id", "messages", "model", "timeoutSeconds"}` asks, `{"id", "completion"}` or `{"id", "status",
+"error"}` answers, in any order; `{"id", "cancel": true}` gives one up, which is not answered then. Everything that is
+under way is given up when the client leaves, and when the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import orjson
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.api.models import Complete, ModelAnswer
+from holdfast.server import logs
+from holdfast.server.routes.models import completion_of
+from holdfast.server.routes.services import Services
+from holdfast.server.wire.websockets import answer_to, check_administer, problems_of, receive, serve
+from holdfast.threads.errors import InvalidRequest, StreamError
+
+AT_ONCE: Final = 64
+"""Completions of one socket that models work on."""
+MAX_WAITING: Final = 192
+"""Those that wait for their turn. More are refused."""
+_MAX_ID: Final = 64
+_COMPLETE: Final = TypeAdapter(Complete)
+
+router = APIRouter(prefix="/v1")
+
+
+class TooManyAtOnce(StreamError):
+    """The socket has as many under way as it may have."""
+
+    status = 429
+    code = "too_many_requests"
+
+
+class WrongFields(InvalidRequest):
+    """A frame asks for something, and not in a way that makes sense."""
+
+    status = 422
+
+
+@router.websocket("/completions/socket")
+async def completion_socket(socket: WebSocket) -> None:
+    """Ask models, many things at once."""
+
+    async def work(services: Services) -> None:
+        await socket.accept()
+        await _Asking(socket, services).take_frames()
+
+    await serve(socket, work)
+
+
+class _Asking:
+    """One client, and what it has under way: a task by the id that the client chose."""
+
+    def __init__(self, socket: WebSocket, services: Services) -> None:
+        self._socket = socket
+        self._services = services
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._run = f"completion {logs.request_id.get()}"
+
+    async def take_frames(self) -> None:
+        """Until the client leaves, or sends what makes no sense and could not be answered."""
+        try:
+            while True:
+                id, wanted = _read(await receive(self._socket))
+                if "cancel" in wanted:
+                    self._cancel(id, wanted)
+                elif id in self._tasks:
+                    raise InvalidRequest(f"there is one with the id {id!r} under way", hint="each has an id of its own")
+                elif len(self._tasks) >= AT_ONCE + MAX_WAITING:
+                    await self._refuse(id)  # here: who reads no answers is not read either
+                else:
+                    task = self._tasks[id] = asyncio.create_task(self._answer(id, wanted))
+                    task.add_done_callback(lambda _, id=id: self._tasks.pop(id))  # type: ignore[misc]
+        finally:
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _cancel(self, id: str, told: dict[str, Any]) -> None:
+        if told != {"cancel": True}:
+            raise InvalidRequest('a frame that gives one up looks like {"id": "1", "cancel": true}')
+        if id in self._tasks:  # else its answer is on its way
+            self._tasks[id].cancel()
+
+    async def _answer(self, id: str, wanted: dict[str, Any]) -> None:
+        logs.request_id.set(self._services.next_request_id())
+        status = 499
+        try:
+            status, told = await self._outcome(wanted)
+            await self._tell(id, told)
+        finally:
+            self._services.metrics.count("POST", status)
+
+    async def _outcome(self, wanted: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        try:
+            completion = await self._complete(wanted)
+        except Exception as error:
+            return _refused(error)
+        return 200, {"completion": completion.to_json()}
+
+    async def _complete(self, wanted: dict[str, Any]) -> ModelAnswer:
+        await check_administer(self._socket, self._services)
+        try:
+            asked = _COMPLETE.validate_python(wanted)
+        except ValidationError as error:
+            raise WrongFields(problems_of(error)) from None
+        async with self._turns:
+            return await completion_of(self._services, await self._services.models.get(), asked, run=self._run)
+
+    async def _refuse(self, id: str) -> None:
+        most = AT_ONCE + MAX_WAITING
+        status, told = _refused(TooManyAtOnce(f"{most} completions are under way here", hint="wait for some of them"))
+        self._services.metrics.count("POST", status)
+        await self._tell(id, told)
+
+    async def _tell(self, id: str, told: dict[str, Any]) -> None:
+        """Waits while the client does not keep up."""
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it has left, and is seen to leave elsewhere
+            await self._socket.send_text(orjson.dumps({"id": id, **told}).decode())
+
+
+def _read(frame: str | bytes) -> tuple[str, dict[str, Any]]:
+    """The id of a frame, and what else it says."""
+    if not isinstance(frame, str):
+        raise InvalidRequest("frames are text: JSON, each with an id")
+    try:
+        told = orjson.loads(frame)
+    except ValueError as error:
+        raise InvalidRequest(f"a frame is not valid JSON: {error}") from None
+    id = told.pop("id", None) if isinstance(told, dict) else None
+    if not isinstance(id, str) or not 1 <= len(id) <= _MAX_ID:
+        raise InvalidRequest(f"a frame is an object with an id: a text of 1 to {_MAX_ID} characters")
+    return id, told
+
+
+def _refused(error: Exception) -> tuple[int, dict[str, Any]]:
+    answer = answer_to(error)
+    return answer.status_code, {"status": answer.status_code, **orjson.loads(bytes(answer.body))}
