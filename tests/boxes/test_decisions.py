@@ -133,14 +133,14 @@ OTHER = replace(SPEC, env={"A": "1"})
         (Found(row(S.HIBERNATED), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row(S.HIBERNATED))),
         (Found(row(S.PAUSED), liveness=Liveness.LIVE, power=Power.PAUSED), Start(row(S.PAUSED))),
         (Found(row(S.STOPPED), liveness=Liveness.LIVE, power=Power.RUNNING), Resume(row(S.STOPPED))),
-        (Found(row(), liveness=Liveness.GONE, snapshot=snapshot()), Bury(row(), "dummy has it no more")),
-        (Found(row(spec=OTHER), liveness=Liveness.GONE), Bury(row(spec=OTHER), "dummy has it no more")),
+        (Found(row(), liveness=Liveness.GONE, snapshot=snapshot()), Bury(row(), "dummy no longer has it")),
+        (Found(row(spec=OTHER), liveness=Liveness.GONE), Bury(row(spec=OTHER), "dummy no longer has it")),
         (
             Found(row(spec=OTHER), liveness=Liveness.LIVE, power=Power.RUNNING, snapshot=snapshot()),
             Replace(row(spec=OTHER), ("env (A)",)),
         ),
-        (Found(row(S.CREATING), abandoned=True), Finish(row(S.CREATING), "whoever was creating it died")),
-        (Found(row(S.DELETING), abandoned=True), Finish(row(S.DELETING), "whoever was deleting it died")),
+        (Found(row(S.CREATING), abandoned=True), Finish(row(S.CREATING), "the process that was creating it died")),
+        (Found(row(S.DELETING), abandoned=True), Finish(row(S.DELETING), "the process that was deleting it died")),
     ],
 )
 def test_what_is_found_decides_what_is_done(found: Found, decision: object) -> None:
@@ -172,7 +172,7 @@ def test_what_somebody_is_at_is_left_to_them(state: BoxState) -> None:
 def test_a_one_shot_is_always_new() -> None:
     one_shot = replace(SPEC, lifetime=Lifetime.ONE_SHOT)
     assert decide(Found(row(), liveness=Liveness.LIVE, power=Power.RUNNING), one_shot) == Create()
-    with pytest.raises(BoxConflict, match="never given out a second time"):
+    with pytest.raises(BoxConflict, match="cannot be acquired again"):
         decide(Found(row(spec=one_shot), liveness=Liveness.LIVE, power=Power.RUNNING), SPEC)
 
 
@@ -309,13 +309,13 @@ def stranger(labels: dict[str, str], spec: BoxSpec = SPEC, created_at: int = NOW
 @pytest.mark.parametrize(
     ("info", "known", "keys", "fate"),
     [
-        (stranger({}), None, (), "nobody knows of it"),
+        (stranger({}), None, (), "no store knows it"),
         (stranger({}, created_at=NOW + 1), None, (), "left"),
         (stranger({}, created_at=NOW - 2), None, (), "adopted"),
         (stranger({NODE: "there"}), None, (), "left"),
         (stranger({KEY: "k"}), None, (), "adopted"),
         (stranger({KEY: "k"}), None, ("k",), "key k has another box"),
-        (stranger({KEY: "k"}, ONE_SHOT), None, ("k",), "nobody knows of it"),
+        (stranger({KEY: "k"}, ONE_SHOT), None, ("k",), "no store knows it"),
         (stranger({}), row(S.DELETED), (), "still there after it was deleted"),
         (stranger({}), row(S.GONE), (), "left"),
         (stranger({}), row(S.CREATING), (), "left"),

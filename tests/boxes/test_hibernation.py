@@ -78,9 +78,9 @@ async def test_what_a_provider_cannot_do_is_refused_before_anything_is_made(
 ) -> None:
     async with DummyProvider(tmp_path / "less", capabilities=CAPABILITIES - {Capability.STOP}) as provider:
         boxes = Boxes(rows, {"dummy": provider}, node="here", clock=clock.now)
-        with pytest.raises(Unsupported, match="no pause"):
+        with pytest.raises(Unsupported, match="does not support pause"):
             await boxes.create(PAUSE)
-        with pytest.raises(Unsupported, match="no stop"):
+        with pytest.raises(Unsupported, match="does not support stop"):
             await boxes.create(HIBERNATE)
         assert await provider.find() == []
         await boxes.close()

@@ -79,7 +79,7 @@ async def test_a_create_that_fails_leaves_a_tombstone_that_says_why(boxes: Boxes
             await boxes.create(SPEC)
     rows = (await boxes.list(BoxFilter(live_only=False))).rows
     assert {row.state for row in rows} == {BoxState.DELETED}
-    assert {row.ended_why for row in rows} == {"could not be made: the disk is full", "could not be made: odd"}
+    assert {row.ended_why for row in rows} == {"could not be created: the disk is full", "could not be created: odd"}
     assert await provider.find() == []
 
 
@@ -206,7 +206,7 @@ async def test_a_box_that_stopped_by_itself_is_started_too(boxes: Boxes, provide
     row = (await boxes.acquire("k", SPEC)).row
     async with await provider.attach(row.id) as box:
         await box.stop()
-    assert (await boxes.acquire("k", SPEC)).why == "it was stopped, and was started"
+    assert (await boxes.acquire("k", SPEC)).why == "it was stopped and has been started"
     assert (await provider.find())[0].power is Power.RUNNING
 
 
@@ -238,7 +238,7 @@ async def test_a_snapshot_that_cannot_be_restored_is_passed_over_and_said(
     provider.fail_next("restore", WrongSnapshot("it is damaged"))
     acquired = await boxes.acquire("k", SPEC)
     assert acquired.how is How.CREATED
-    assert acquired.why == f"snapshot {snapshot.id} could not be restored (it is damaged), so it begins empty"
+    assert acquired.why == f"snapshot {snapshot.id} could not be restored (it is damaged), so the box starts empty"
 
 
 async def test_a_fresh_box_has_nothing_of_the_one_before(boxes: Boxes) -> None:
@@ -613,7 +613,7 @@ async def test_orphans_are_removed_and_those_of_others_are_not(
     assert (await boxes.sweep()).removed == ()
     clock.advance(60_000)
     swept = await boxes.sweep()
-    assert [(each.id, each.why) for each in swept.removed] == [("orphan", "nobody knows of it")]
+    assert [(each.id, each.why) for each in swept.removed] == [("orphan", "no store knows it")]
     assert set(swept.adopted) == {"older-than-the-store", "keyed"}
     assert (await boxes.acquire("k", SPEC)).row.id == "keyed"
 

@@ -227,7 +227,7 @@ async def test_a_runner_that_is_told_nothing_says_so(box: Box) -> None:
     process = await box.spawn(runner_archive.boot_argv(await box.python()), stdin=True, tree=True)
     await process.close_stdin()
     assert await process.wait(PATIENCE) == 1
-    assert b"did not come" in await process.read("stderr")
+    assert b"did not arrive" in await process.read("stderr")
 
 
 async def test_a_configuration_that_is_none_ends_the_runner(box: Box) -> None:

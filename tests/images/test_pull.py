@@ -258,5 +258,5 @@ async def test_a_provider_that_pulls_by_itself_is_left_to_it(puller: Puller, ima
         takes_pulled = False
 
     other = object.__new__(ByItself)
-    with pytest.raises(Unsupported, match="pulls images by itself"):
+    with pytest.raises(Unsupported, match="pulls images itself"):
         await puller.pull(other, "debian:12")

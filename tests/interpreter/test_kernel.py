@@ -530,7 +530,7 @@ async def test_a_box_without_connections_is_refused_by_name(tmp_path: Path) -> N
     async with DummyProvider(tmp_path, capabilities=CAPABILITIES - {Capability.CONNECT}) as provider:
         box = await provider.create(BoxSpec(), id="closed")
         kernels = await Kernels.start(box)
-        with pytest.raises(Unsupported, match="provider dummy has no connect"):
+        with pytest.raises(Unsupported, match="provider dummy does not support connect"):
             await kernels.context()
         await kernels.end()
         await box.delete()

@@ -408,7 +408,7 @@ async def test_another_process_finds_the_box_again(shop: Shop) -> None:
     assert second.box is not None
     await shop.boxes.stop(second.box.id)
     started = await second.configure(WorkspaceConfig())
-    assert (started.kind, started.reason) == (Kind.RESUMED, "it was stopped, and was started")
+    assert (started.kind, started.reason) == (Kind.RESUMED, "it was stopped and has been started")
     assert await sh(second.box, "cat b.txt") == "mine"
 
 

@@ -1,7 +1,7 @@
-"""Boxes: the contract of providers and of boxes, and everything above it that is the same for all of them.
+"""Boxes: the contract that providers and boxes implement, and the code that works with any provider.
 
-`Provider` makes and finds boxes, `Box` is a machine, `BoxSpec` is what it is asked to be. What a particular kind of box
-needs is in `holdfast.providers`.
+A `Provider` creates and finds boxes. A `Box` is a sandboxed machine. A `BoxSpec` describes the box that a caller wants.
+The providers themselves are in `holdfast.providers`.
 """
 
 from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount

@@ -1,6 +1,6 @@
-"""The contract of a box: a machine with a lifecycle of its own.
+"""The contract of a box: a machine with its own lifecycle.
 
-`holdfast.testing.provider_suite` is this file as tests.
+`holdfast.testing.provider_suite` tests implementations against it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from holdfast.boxes.files import Files
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, Sink
 
 Wake = Callable[[], Awaitable[bool]]
-"""Wakes a box that sleeps, for what is asked of a handle on it. Returns whether the box was woken."""
+"""Wakes a sleeping box when a handle needs it. Returns whether the box was woken."""
 
 
 class Power(StrEnum):
-    """What a provider knows of a box."""
+    """Whether a box runs, as its provider reports it."""
 
     RUNNING = "running"
     PAUSED = "paused"
-    """Its processes are held."""
+    """Its processes are frozen."""
     STOPPED = "stopped"
 
 
 class Liveness(StrEnum):
     LIVE = "live"
-    """It is there, running or stopped."""
+    """The box exists, running or stopped."""
     GONE = "gone"
-    """It is not there and will not come back."""
+    """The box does not exist and will not come back."""
     UNKNOWN = "unknown"
-    """Nobody can say now: a network blip never kills a real box."""
+    """The provider cannot tell now, for example because of a network failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,19 @@ class BoxInfo:
     power: Power
     created_at: int
     snapshot: str | None = None
-    """The snapshot that its files began as."""
+    """The snapshot that the box was restored from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a box uses now. None where the provider cannot tell."""
+    """What a box uses now. A field is None if the provider cannot measure it."""
 
     processes: int
-    """Running in the box, the guest not counted."""
+    """Processes running in the box, not counting the guest."""
     connections: int
-    """Execs, channels and streams that somebody holds open."""
+    """Open execs, channels and streams."""
     idle_seconds: float
-    """Since the last process or connection ended; 0 while there is one."""
+    """Time since the last process or connection ended. 0 while there is one."""
     memory: int | None = None
     """Bytes."""
     cpu_seconds: float | None = None
@@ -76,40 +76,40 @@ class Metrics:
     out_of_memory: int | None = None
     """How often the box ran out of memory."""
     listening: int | None = None
-    """Ports that something in the box listens on, the proxy's not counted."""
+    """Ports that processes in the box listen on, not counting the proxy's."""
     sent: int | None = None
-    """Bytes to the network, since the server started."""
+    """Bytes sent to the network since the server started."""
     received: int | None = None
     outgoing: int | None = None
-    """Connections to the network that it has open."""
+    """Open connections to the network."""
     work_seconds: float | None = None
-    """Processor time of what runs in the box and of what ran, its guest's not counted. Only grows while it runs."""
+    """CPU time of all processes of the box, past and present, not counting the guest. Never decreases while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """A limit that a box ran into, for which processes in it were ended."""
+    """A limit that the box exceeded, so that processes in it were killed."""
 
     name: Literal["disk", "memory"]
-    """As the option is called that raises it."""
+    """The name of the option that raises the limit."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
     freed: int
-    """Bytes that are free again."""
+    """Bytes freed on disk."""
 
 
 class Box(ABC):
-    """A handle on a box. Closing the handle (`async with` does) lets go of it; the box lives on until it is deleted."""
+    """A handle to a box. The caller closes it, usually with `async with`. The box itself lives until it is deleted."""
 
     id: str
     info: BoxInfo
-    """As of when this handle was made."""
+    """As of when this handle was created."""
     files: Files
     tools: str | None = None
-    """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installation`), if it does."""
+    """Path in the box of the programs that its host provides (`holdfast.harnesses.installation`), if any."""
 
     @property
     def spec(self) -> BoxSpec:
@@ -137,10 +137,10 @@ class Box(ABC):
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
-        """Run a command to its end. It and its group are killed when the call is cancelled or times out.
+        """Run a command and wait for it. Kills its process group if the call is cancelled or times out.
 
-        `stdin` is all of its input, or pieces of it as they come. `env` is added to the box's own. Raises
-        `CannotExecute`, `ExecTimeout`, `OutputTooLarge`.
+        `stdin` is the whole input, or a stream of it. `env` is added to the environment of the box.
+        Raises `CannotExecute`, `ExecTimeout` or `OutputTooLarge`.
         """
 
     @abstractmethod
@@ -156,53 +156,53 @@ class Box(ABC):
         columns: int = 80,
         tree: bool = False,
     ) -> Process:
-        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes.
+        """Start a command in the background. It keeps running and its output is kept after the caller disconnects.
 
-        With `tree`, its end is that of everything it started, wherever that went: what is left of it is killed, and
-        only then has it ended for who waits.
+        With `tree`, all descendants of the command are killed when it exits, including those that left its process
+        group, and `wait` returns only after that.
         """
 
     async def python(self) -> tuple[str, ...]:
-        """What runs our own code in this box: a Python of at least 3.9, as the first words of a command. The box's own
-        programs need have none."""
-        raise Unsupported(f"provider {self.info.provider} does not say here what runs code of ours in a box")
+        """Returns the command that starts Python 3.9 or newer in this box, for Holdfast's own code.
+
+        The image of the box does not need to contain a Python.
+        """
+        raise Unsupported(f"provider {self.info.provider} has no Python for Holdfast's code in a box")
 
     @abstractmethod
     async def process(self, id: str) -> Process:
-        """A process that was spawned in this box, by whomever. Raises `ProcessNotFound`."""
+        """Returns a process that any caller spawned in this box. Raises `ProcessNotFound`."""
 
     @abstractmethod
     async def processes(self) -> list[ProcessInfo]:
-        """All that were spawned in this box, the oldest first."""
+        """Returns all processes spawned in this box, oldest first."""
 
     @abstractmethod
     async def channel(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> Channel:
-        """Start a command and talk to it: bytes to its stdin, bytes from its stdout."""
+        """Start a command and connect to its stdin and stdout."""
 
     # --- ports ---
 
     @abstractmethod
     async def connect(self, port: int) -> Connection:
-        """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
+        """Connect to a port in the box. Raises `ConnectRefused` if nothing listens on it."""
 
     @abstractmethod
     async def preview(self, port: int) -> Preview:
-        """Where a browser finds that port."""
+        """Returns the URL at which a browser reaches a port of the box."""
 
     async def set_network(self, policy: NetworkPolicy) -> None:
-        """Change what the box may reach, from now on."""
-        raise Unsupported(f"provider {self.info.provider} has no network-live")
+        """Change what the box may reach. Takes effect immediately."""
+        raise Unsupported(f"provider {self.info.provider} does not support network-live")
 
     async def open_guest_api(self) -> str:
-        """Open the guest API to what runs in the box, whatever its network policy is. Returns its URL in the box.
+        """Let processes in the box use the guest API, under any network policy. Returns its URL inside the box.
 
-        It lasts until the box stops, or its server does. Opening it again is fine.
+        The API stays open until the box or the server stops. Opening it twice has no effect.
         """
-        raise Unsupported(
-            f"nothing in a box of provider {self.info.provider} can reach Holdfast", hint="use another provider"
-        )
+        raise Unsupported(f"boxes of provider {self.info.provider} cannot reach Holdfast", hint="use another provider")
 
     # --- lifecycle ---
 
@@ -212,48 +212,48 @@ class Box(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """End every process. Files stay. A stopped box stays stopped."""
+        """End every process and keep the files. Does nothing if the box is stopped."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Start a stopped box on its files, or let a paused one go on. One that runs goes on running."""
+        """Start a stopped box with its files, or resume a paused one. Does nothing if the box runs."""
 
     async def pause(self) -> None:
-        """Hold every process, until `start`. What asks the box for something meanwhile waits, or is refused."""
-        raise Unsupported(f"provider {self.info.provider} has no pause")
+        """Freeze every process until `start`. Calls to a paused box wait or fail."""
+        raise Unsupported(f"provider {self.info.provider} does not support pause")
 
     @abstractmethod
     async def delete(self) -> Deleted:
-        """Remove the box and everything of its own. Snapshots and volumes stay. Deleting twice is fine."""
+        """Delete the box and its files. Snapshots and volumes stay. Deleting twice has no effect."""
 
     @abstractmethod
     async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Keep the files as they are now. Running processes go on."""
+        """Save the files of the box as they are now. Processes keep running."""
 
     @abstractmethod
     async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
-        """Another box with the same spec and files."""
+        """Create another box with the same spec and files."""
 
-    # --- looking at it ---
+    # --- inspecting ---
 
     @abstractmethod
     async def metrics(self) -> Metrics: ...
 
     async def activity(self) -> Metrics:
-        """The metrics without what takes long to find out, such as `disk`. Asked often, of many boxes."""
+        """Returns the metrics that are cheap to read, without `disk` for example. Called often, for many boxes."""
         return await self.metrics()
 
     async def limits_hit(self) -> list[LimitHit]:
-        """The limits that ended processes in the box, as far as the provider knows. Wakes no box."""
+        """Returns the limits for which processes in the box were killed, if the provider knows. Wakes no box."""
         return []
 
     @abstractmethod
     async def ping(self) -> list[Step]:
-        """The path to the box and through it, step by step, each timed. Stops at the first step that fails."""
+        """Test the connection to the box step by step and time each step. Stops at the first failure."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of this handle. The box lives on."""
+        """Close this handle. The box keeps running."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""What a provider can do. What it cannot do is refused by name, before anything is created."""
+"""What a provider can do. A request that needs a missing capability fails before anything is created."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Capability(StrEnum):
     ISOLATION = "isolation"
     """The box cannot see or touch its host."""
     STOP = "stop"
-    """Stop and start, keeping files."""
+    """Boxes can be stopped and started, and keep their files."""
     SNAPSHOTS = "snapshots"
     FORK = "fork"
     EXPORT = "export"
-    """Snapshots by value: written out as a stream, and read back in elsewhere."""
+    """Snapshots can be exported as a stream and imported elsewhere."""
     VOLUMES = "volumes"
     HOST_MOUNTS = "host-mounts"
     IMAGES = "images"
@@ -32,12 +32,12 @@ class Capability(StrEnum):
     NETWORK_LIVE = "network-live"
     """The network policy of a running box can be changed."""
     PAUSE = "pause"
-    """Processes can be held and let go on. Starting a paused box resumes it."""
+    """Processes can be frozen. Starting a paused box resumes them."""
     POOL = "pool"
-    """A box can be made ahead, and be handed over as new to whoever asks for one."""
+    """A box can be created ahead of time and handed over as new."""
     PTY = "pty"
     DETACHED = "detached"
-    """Spawned processes and their output outlive whoever spawned them."""
+    """Spawned processes and their output outlive the process that spawned them."""
     CONNECT = "connect"
     PREVIEW = "preview"
 
@@ -50,7 +50,7 @@ _NETWORKS = {
 
 
 def needed(spec: BoxSpec) -> list[Capability]:
-    """What a provider has to be able to do for a box of this spec."""
+    """Returns the capabilities that a box of this spec needs."""
     wanted = {
         Capability.IMAGES: spec.image is not None,
         Capability.CPU_LIMIT: spec.cpu is not None,
@@ -67,10 +67,10 @@ def needed(spec: BoxSpec) -> list[Capability]:
 
 
 def require(provider: str, has: Collection[Capability], *wanted: Capability) -> None:
-    """Raise `Unsupported`, naming the first capability that is missing."""
+    """Raises `Unsupported` for the first missing capability."""
     for capability in wanted:
         if capability not in has:
             raise Unsupported(
-                f"provider {provider} has no {capability.value}",
-                hint=f"leave it out of the request, or use a provider that has {capability.value}",
+                f"provider {provider} does not support {capability.value}",
+                hint=f"leave it out of the request, or use a provider that supports {capability.value}",
             )

@@ -1,4 +1,4 @@
-"""What a check of this machine found: what `holdfast doctor` prints."""
+"""The result of one check of this machine, as `holdfast doctor` prints it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding:
     detail: str
     """What was seen."""
     purpose: str
-    """What it is for."""
+    """What the checked thing is for."""
     next_step: str | None = None
     needed: bool = False
-    """Without this, not even the server runs."""
+    """The server cannot run without this."""

@@ -1,7 +1,7 @@
-"""A program of ours as bytes: its modules in one archive, and what it takes to start that in a box.
+"""Packs a Holdfast program into one archive, and starts it in a box.
 
-Nothing is installed in a box for it: archive and configuration come over standard input, and stay in memory. A token in
-the configuration so is in no file, argument or environment of the box.
+Nothing is installed in the box. Archive and configuration arrive over standard input and stay in memory, so a token in
+the configuration is in no file, argument or environment of the box.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any, Final
 
 _ROOT: Final = Path(__file__).parents[1]
 _BYTECODE: Final = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
-"""How a file of it begins that is not to be compared with its source."""
+"""The header of a .pyc file that is not compared with its source."""
 _PACKED: Final = ("holdfast.api.", "holdfast.guest.", "holdfast.harnesses.")
 _BOOT: Final = """\
 import _signal
 _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)  # "look now": it looks as soon as it can
 %(first)s
 import os, select, sys
-# What the program will want, while whoever started it is busy with something else.
+# Import what the program needs while the sender is busy.
 import %(early)s
 def take(count):
     pieces = []
     while count:
-        heard = select.select([0], [], [], 120)[0]
-        piece = os.read(0, min(count, 1 << 20)) if heard else b""
+        readable = select.select([0], [], [], 120)[0]
+        piece = os.read(0, min(count, 1 << 20)) if readable else b""
         if not piece:
-            sys.exit("what it was to be started with did not come")
+            sys.exit("the program did not arrive over stdin")
         pieces.append(piece)
         count -= len(piece)
     return b"".join(pieces)
@@ -52,22 +52,26 @@ main(program, configuration)
 
 
 def boot_argv(python: Sequence[str], entry: str, early: Sequence[str], first: str = "") -> list[str]:
-    """Starts a program that comes over its standard input: `main(archive, configuration)` of module `entry`. `python`
-    is what runs it in the box; `early` are modules of the standard library to load while it comes; `first` is code
-    to run before anything else."""
-    told = {"entry": entry, "early": ", ".join(early), "first": first}
-    return [*python, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT % told]
+    """Returns a command that reads a program from stdin and runs `main(archive, configuration)` of module `entry`.
+
+    `python` starts Python in the box. `early` names modules of the standard library to import while the program is
+    received. `first` is code to run before anything else.
+    """
+    values = {"entry": entry, "early": ", ".join(early), "first": first}
+    return [*python, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT % values]
 
 
 def stdin_of(archive: bytes, configuration: Mapping[str, Any]) -> bytes:
-    """What to write to a booting program: all that it will ever read."""
-    told = json.dumps(configuration).encode()
-    return len(archive).to_bytes(8, "big") + archive + len(told).to_bytes(8, "big") + told
+    """Returns the bytes to write to the stdin of the command that `boot_argv` returned."""
+    encoded = json.dumps(configuration).encode()
+    return len(archive).to_bytes(8, "big") + archive + len(encoded).to_bytes(8, "big") + encoded
 
 
 def pack(wanted: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> bytes:
-    """The archive of these modules, and of all of ours that they import. `more` are modules of others to be added, by
-    the name that they get. Takes a tenth of a second the first time."""
+    """Returns an archive of these modules and all Holdfast modules that they import.
+
+    `more` adds third-party modules under the given names. The first call takes a tenth of a second.
+    """
     return _pack(tuple(sorted(set(wanted))), tuple(sorted(more)))
 
 
@@ -81,7 +85,7 @@ def _pack(modules: tuple[str, ...], more: tuple[tuple[str, Path], ...]) -> bytes
         if name not in found:
             path = sources.get(name) or find_source(name)
             if path is None:
-                raise ModuleNotFoundError(f"{name} is to be packed for a box, and is not there", name=name)
+                raise ModuleNotFoundError(f"{name} is to be packed for a box, but it does not exist", name=name)
             found[name] = _compile(name, path)
             wanted += [each for each in found[name].imports if each not in found and _is_module(each, sources)]
     return _archive(found)
@@ -96,7 +100,7 @@ class _Module:
 
 @functools.cache
 def _compile(name: str, path: Path) -> _Module:
-    """Most of the work of a first archive: what all of them share is done once."""
+    """Cached, because this is most of the work and archives share modules."""
     source = path.read_bytes()
     tree = ast.parse(source)
     code = compile(source, f"{name.replace('.', '/')}.py", "exec", dont_inherit=True, optimize=2)
@@ -108,31 +112,34 @@ def _is_module(name: str, sources: Mapping[str, Path]) -> bool:
 
 
 def find_source(module: str) -> Path | None:
-    """The file of a module of ours."""
+    """Returns the file of a Holdfast module, or None."""
     path = _ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
     return path if path.is_file() else None
 
 
 def _imports(module: ast.Module) -> list[str]:
-    """What a module may import when it runs. What only a type checker imports is left out."""
+    """Returns what a module may import when it runs, without imports under `TYPE_CHECKING`."""
     names: list[str] = []
-    look: list[ast.AST] = [module]
-    while look:
-        node = look.pop()
+    pending: list[ast.AST] = [module]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            look += node.orelse
+            pending += node.orelse
             continue
         if isinstance(node, ast.Import):
             names += [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
-        look += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
     return names
 
 
 def _archive(modules: Mapping[str, _Module]) -> bytes:
-    """Not compressed, so that nothing has to be loaded to read it. Compiled, for an interpreter of our own version; any
-    other finds the source beside it. Packages are empty: their own code is for this side."""
+    """Builds an uncompressed archive, so that reading it needs no further modules.
+
+    It holds bytecode for our own Python version, and sources for others. `__init__.py` files are empty: their code is
+    for the host.
+    """
     packages = {name.rsplit(".", depth)[0] for name in modules for depth in range(1, name.count(".") + 1)}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:

@@ -1,7 +1,7 @@
-"""The contract of a store of images: root filesystems that boxes begin with, by name, kept by a provider.
+"""The contract of an image store: a provider's named root filesystems, which boxes start from.
 
-An image is layers, shared by digest between images and boxes, and a little configuration. Names are references such as
-`holdfast/base` or `debian:12`.
+An image consists of layers, which images and boxes share by digest, and some configuration. Names are references such
+as `holdfast/base` or `debian:12`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def check_reference(name: str) -> str:
 
 
 def local_name(name: str) -> str:
-    """The one form of an image's name on this machine.
+    """Returns the canonical form of an image's name on this machine.
 
-    `debian:latest` and `docker.io/library/debian` are `debian`. A name with a digest becomes a tag that says so:
-    `debian@sha256:12…` is `debian:sha256-12…`. Raises `InvalidSpec` for what cannot name an image.
+    `debian:latest` and `docker.io/library/debian` become `debian`. A digest becomes a tag: `debian@sha256:12…` becomes
+    `debian:sha256-12…`. Raises `InvalidSpec` if the name is malformed.
     """
     short = name.removeprefix("docker.io/")
     if short != name:
@@ -50,7 +50,7 @@ def local_name(name: str) -> str:
 
 
 class ImageStore(ABC):
-    """Raises `ImageNotFound` for names that it does not know."""
+    """Methods raise `ImageNotFound` for unknown names."""
 
     @property
     def takes_pulled(self) -> bool:
@@ -59,29 +59,29 @@ class ImageStore(ABC):
 
     @abstractmethod
     async def list(self) -> list[Image]:
-        """By name."""
+        """Returns all images, sorted by name."""
 
     @abstractmethod
     async def get(self, name: str) -> Image: ...
 
     @abstractmethod
     async def import_archive(self, name: str, archive: AsyncIterable[bytes]) -> Image:
-        """Import an archive from a stream: a root filesystem tarball, an OCI layout or what `docker save` writes, as
-        tar, plain or compressed. An existing name moves to the new image.
+        """Import a root filesystem, an OCI layout or the output of `docker save`, as a tar stream, optionally
+        compressed. An existing name moves to the new image.
 
-        Raises `HostileArchive`, and leaves nothing behind then.
+        Raises `HostileArchive`, and then leaves nothing behind.
         """
 
     @abstractmethod
     async def from_snapshot(
         self, snapshot: str, name: str, *, config: ImageConfig | None = None, labels: Mapping[str, str] | None = None
     ) -> Image:
-        """Name a snapshot's files as an image. They are shared, not copied. Without a config: that of its image."""
+        """Create an image from a snapshot. Files are shared, not copied. `config` defaults to that of its image."""
 
     @abstractmethod
     async def remove(self, name: str) -> int:
-        """Forget a name; says how many bytes that freed. Layers that something else refers to stay."""
+        """Remove a name. Returns the bytes freed. Layers that are still in use stay."""
 
     async def import_pulled(self, name: str, archive: AsyncIterable[bytes], digest: str) -> Image:
-        """Import an OCI layout that was pulled from a registry, and keep the digest it has there: `Image.pulled`."""
-        raise Unsupported("this provider pulls images by itself", hint="name the image where the box is created")
+        """Import an OCI layout from a registry, and record its digest there in `Image.pulled`."""
+        raise Unsupported("this provider pulls images itself", hint="name the image when you create the box")

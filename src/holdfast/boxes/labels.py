@@ -1,4 +1,4 @@
-"""The labels by which boxes are found again, by any process on any machine that asks their provider."""
+"""The labels that identify a box. Any process on any machine can find the box by asking its provider for them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from holdfast.api.boxes import Owner as Owner
 from holdfast.boxes.errors import InvalidSpec
 
 KEY: Final = "holdfast.key"
-"""What the box was acquired for."""
+"""The key that the box was acquired for."""
 SPEC: Final = "holdfast.spec"
-"""Hash of the spec it was made from."""
+"""Hash of the spec that the box was created from."""
 TENANT: Final = "holdfast.tenant"
 NODE: Final = "holdfast.node"
-"""The machine (or home) whose store knows the box: others leave it alone."""
+"""The machine (or home) whose store knows the box. Other nodes leave it alone."""
 POOL: Final = "holdfast.pool"
-"""Hash of the spec that a box was made ahead for. Nobody's yet; gone once it is handed over."""
+"""Hash of the spec of a box in the pool. Removed when the box is handed over."""
 POOL_OF: Final = "holdfast.pool.of"
-"""What a box of the pool was made with: it is out of date where a new one would be made with something else."""
+"""Version of what a box of the pool was created with. The box is out of date if a new one would get another."""
 POOL_HOLDER: Final = "holdfast.pool.holder"
-"""The process that keeps a box of the pool, as its lease names it."""
+"""The process whose pool has the box, as named in its lease."""
 POOL_FURNISHED: Final = "holdfast.pool.furnished"
-"""What was started in a box of the pool ahead, by the label of those who want it."""
+"""What was started in a box of the pool, as the label of the specs that want it."""
 HIBERNATION: Final = "holdfast.hibernation"
-"""Id of the box that a snapshot was taken of when it fell asleep. It goes with the box, and with its next one."""
+"""Id of the box that hibernated with this snapshot. Deleted with the box, or when it hibernates again."""
 OWNER_THREAD: Final = "holdfast.owner.thread"
 OWNER_ENVIRONMENT: Final = "holdfast.owner.environment"
 RESERVED: Final = "holdfast."
-"""Labels that start so are ours: callers cannot set them by hand."""
+"""The prefix of Holdfast's own labels. Callers cannot set them."""
 
 
 def owner_labels(owner: Owner) -> dict[str, str]:
@@ -45,10 +45,10 @@ def owner_of(labels: Mapping[str, str]) -> Owner:
 
 
 def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether all of `wanted` is among `labels`."""
+    """Returns whether `labels` contain all of `wanted`."""
     return all(labels.get(name) == value for name, value in wanted.items())
 
 
 def refuse_reserved(labels: Mapping[str, str]) -> None:
     if reserved := sorted(name for name in labels if name.startswith(RESERVED)):
-        raise InvalidSpec(f"label {reserved[0]} is reserved", hint=f"choose a name that does not begin {RESERVED}")
+        raise InvalidSpec(f"label {reserved[0]} is reserved", hint=f"choose a name that does not start with {RESERVED}")

@@ -1,4 +1,4 @@
-"""The life of a box as a table: the states it can be in, and which may follow which. Pure."""
+"""The lifecycle of a box: its states and the allowed transitions. Pure decisions, no effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.boxes.errors import BoxConflict
 
 TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
 LIVE: Final = frozenset(BoxState) - TOMBSTONES
-"""There is, or may be, something at the provider."""
+"""The provider has, or may have, the box."""
 PASSING: Final = frozenset(
     {
         BoxState.CREATING,
@@ -21,17 +21,17 @@ PASSING: Final = frozenset(
         BoxState.DELETING,
     }
 )
-"""Somebody is at work on the box, or died at it."""
+"""A process is changing the box, or died while it did."""
 ASLEEP: Final = frozenset({BoxState.PAUSED, BoxState.HIBERNATED})
-"""The next request wakes it."""
+"""The next request wakes the box."""
 SETTLED: Final = frozenset({BoxState.RUNNING, BoxState.STOPPED}) | ASLEEP
 DORMANT: Final = ASLEEP | {BoxState.HIBERNATING, BoxState.WAKING}
-"""Asleep, or on its way there or back: what is stopped in such a state is hibernated."""
+"""Asleep, falling asleep or waking. A stopped box in one of these states is hibernated."""
 _END: Final = frozenset({BoxState.DELETING, BoxState.GONE})
 
 TRANSITIONS: Final[dict[BoxState, frozenset[BoxState]]] = {
     BoxState.CREATING: frozenset({BoxState.RUNNING, BoxState.DELETING, BoxState.DELETED, BoxState.GONE}),
-    # A box can also stop, start or pause by itself: its machine was restarted, its guest died.
+    # A box can also stop, start or pause without a request: its machine was restarted, or its guest died.
     BoxState.RUNNING: _END | {BoxState.STOPPING, BoxState.STOPPED, BoxState.HIBERNATING, BoxState.PAUSED},
     BoxState.STOPPING: _END | {BoxState.STOPPED, BoxState.RUNNING, BoxState.PAUSED},
     BoxState.STOPPED: _END | {BoxState.STARTING, BoxState.RUNNING, BoxState.PAUSED},
@@ -41,7 +41,7 @@ TRANSITIONS: Final[dict[BoxState, frozenset[BoxState]]] = {
     BoxState.HIBERNATING: _END | {BoxState.HIBERNATED, BoxState.RUNNING, BoxState.PAUSED},
     BoxState.HIBERNATED: _END | {BoxState.WAKING, BoxState.RUNNING, BoxState.STOPPED, BoxState.PAUSED},
     BoxState.WAKING: _END | {BoxState.RUNNING, BoxState.HIBERNATED, BoxState.PAUSED},
-    # What is being deleted is never given back, even where deleting has to be tried again.
+    # A box that is being deleted is never used again, even if the deletion fails and is retried.
     BoxState.DELETING: frozenset({BoxState.DELETED}),
     BoxState.DELETED: frozenset(),
     BoxState.GONE: frozenset(),
@@ -49,14 +49,14 @@ TRANSITIONS: Final[dict[BoxState, frozenset[BoxState]]] = {
 
 
 def move(state: BoxState, to: BoxState) -> BoxState:
-    """The state to go to, where the table allows it."""
+    """Returns the new state. Raises `BoxConflict` if the table does not allow it."""
     if to not in TRANSITIONS[state]:
         raise BoxConflict(f"a box that is {state} cannot become {to}", hint=_HINTS.get(state))
     return to
 
 
 def state_of(power: Power, was: BoxState = BoxState.RUNNING) -> BoxState:
-    """The state of a box that nobody is at work on. One that sleeps goes on sleeping when its machine is restarted."""
+    """Returns the state of a box that no process is changing. A sleeping box stays asleep if its machine restarts."""
     match power:
         case Power.RUNNING:
             return BoxState.RUNNING
@@ -67,12 +67,12 @@ def state_of(power: Power, was: BoxState = BoxState.RUNNING) -> BoxState:
 
 
 _HINTS: Final = {
-    BoxState.CREATING: "wait until it is made, and try again",
+    BoxState.CREATING: "wait until it is created, and try again",
     BoxState.STOPPING: "wait until it has stopped, and try again",
     BoxState.STARTING: "wait until it has started, and try again",
-    BoxState.HIBERNATING: "wait until it sleeps, and try again",
+    BoxState.HIBERNATING: "wait until it has hibernated, and try again",
     BoxState.WAKING: "wait until it is awake, and try again",
-    BoxState.DELETING: "it is on its way out: acquire or create another",
-    BoxState.DELETED: "it is no more: acquire or create another",
-    BoxState.GONE: "it is no more: acquire or create another",
+    BoxState.DELETING: "it is being deleted: acquire or create another box",
+    BoxState.DELETED: "it was deleted: acquire or create another box",
+    BoxState.GONE: "it no longer exists: acquire or create another box",
 }

@@ -1,7 +1,7 @@
-"""What connects a box to the network: the seam between providers and egress.
+"""The interface between providers and egress, which connects boxes to the network.
 
-A box has no network of its own: whatever leaves it goes through an `Egress` on the host, which asks the policy. The
-proxy itself is `holdfast.egress`.
+A box has no network of its own. All its traffic goes through an `Egress` on the host, which applies the policy. The
+proxy that implements it is `holdfast.egress`.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from holdfast.api.network import NetworkPolicy as NetworkPolicy
 from holdfast.api.network import Rule as Rule
 
 PROXY_PORT: Final = 3128
-"""Where a box finds the proxy and the guest API, on its own loopback."""
+"""The port on the box's loopback that serves the proxy and the guest API."""
 GUEST_API_URL: Final = f"http://127.0.0.1:{PROXY_PORT}"
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a box has sent and received through its egress, since its server started."""
+    """Bytes that a box has sent and received through its egress since the server started."""
 
     sent: int = 0
     received: int = 0
     open: int = 0
-    """Connections now."""
+    """Connections that are open now."""
 
 
 class Egress(Protocol):
-    """What connects boxes to the network. Given to providers; whoever composed them owns it.
+    """Connects boxes to the network. Providers receive it; the code that composes them owns it.
 
-    What asks for something by its path alone, as one asks a server and not a proxy, asks Holdfast itself: that is the
-    guest API, which is open to a box whatever it may reach outside.
+    A request for a bare path, sent as to a server rather than a proxy, goes to the guest API. The guest API is open to
+    a box under any network policy.
 
-    A box is admitted when it runs, and dismissed when it does not. What it connects to on its `PROXY_PORT` reaches us
-    as a listener, where descriptors can be passed, or connection by connection.
+    A provider admits a box when it starts and dismisses it when it stops. Connections to the box's `PROXY_PORT` arrive
+    through a listener if the provider can pass descriptors, or else one by one.
     """
 
     def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        """Know a box, or its new policy: connections that are not allowed any more are ended."""
+        """Register a box or its new policy. Closes connections that the new policy does not allow."""
 
     def listen(self, box: str, listener: socket.socket) -> None:
-        """Accept a box's connections from now on. Takes the listener, and closes it when the box is dismissed."""
+        """Accept a box's connections on a listener. Owns the listener, and closes it when the box is dismissed."""
 
     def take(self, box: str, connection: socket.socket) -> None:
-        """One connection that a box made. Takes it."""
+        """Serve one connection from a box. Owns the connection."""
 
     def dismiss(self, box: str) -> None:
-        """End everything of a box. One that is not known is fine."""
+        """Close the listener and all connections of a box. Does nothing if the box is unknown."""
 
     def traffic(self, box: str) -> Traffic: ...
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        """What a box's processes need in their environment to find the proxy, and the registries of this machine."""
+        """Returns the environment variables that point a box's processes to the proxy and this machine's registries."""

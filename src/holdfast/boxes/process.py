@@ -1,4 +1,4 @@
-"""Processes in a box: what an exec answers, what a spawn gives, and a channel of bytes to one."""
+"""Processes in a box: the results of `exec`, `spawn` and `channel`, and connections to ports."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from holdfast.api.processes import ProcessState as ProcessState
 
 Stream = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], Awaitable[None] | None]
-"""Takes output as it comes. What it takes its time for waits in the box: nothing is buffered without bound."""
+"""Receives output as it arrives. While it is busy, the output waits in the box, so buffers stay bounded."""
 
 MAX_OUTPUT: Final = 64 * 1024 * 1024
-"""Bytes of each stream that `exec` collects where no sink takes them."""
+"""The most bytes of each stream that `exec` collects without a sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that ran to its end."""
+    """The result of a command that has ended."""
 
     exit_code: int
-    """Of the command; 128 + N where signal N ended it."""
+    """The exit code of the command, or 128 + N if signal N ended it."""
     stdout: bytes
-    """Empty where a sink took it."""
+    """Empty if a sink received it."""
     stderr: bytes
 
     @property
@@ -35,13 +35,13 @@ class Completed:
 
     @property
     def text(self) -> str:
-        """What it printed, as text."""
+        """`stdout` decoded as UTF-8."""
         return self.stdout.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a process's output, with the place in the stream where it begins."""
+    """A piece of a process's output and its offset in the stream."""
 
     offset: int
     data: bytes
@@ -52,9 +52,9 @@ class Chunk:
 
 
 class Process(ABC):
-    """A spawned process. It and its output outlive this object; `box.process(id)` gives it again.
+    """A spawned process. It and its output outlive this object; `box.process(id)` returns it again.
 
-    With a pty, everything it prints is `stdout`.
+    With a pty, all output is in `stdout`.
     """
 
     id: str
@@ -66,26 +66,26 @@ class Process(ABC):
 
     @abstractmethod
     async def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """What is there from `offset` on, at most `limit` bytes; empty where nothing (more) is, yet."""
+        """Returns the available output from `offset`, at most `limit` bytes. Empty if there is none yet."""
 
     @abstractmethod
     def output(self, stream: Stream = "stdout", offset: int = 0) -> AsyncIterator[Chunk]:
-        """Everything from `offset` on, as it comes, until the process has ended and all was read."""
+        """Yields output from `offset` as it arrives, until the process has ended and all of it was read."""
 
     @abstractmethod
     async def wait(self, timeout: float | None = None) -> int:
-        """The exit code. Raises `TimeoutError` (the process goes on), or `ProcessLost` where nobody saw the end."""
+        """Returns the exit code. Raises `ProcessLost` if it is unknown. A `TimeoutError` does not end the process."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Bytes for its stdin. Only where it was spawned with `stdin=True` or a pty."""
+        """Write to stdin. Works only for processes spawned with `stdin=True` or a pty."""
 
     @abstractmethod
     async def close_stdin(self) -> None: ...
 
     @abstractmethod
     async def signal(self, number: int) -> None:
-        """Send a signal to the process and its group. One that has ended takes no notice."""
+        """Send a signal to the process group. Does nothing if the process has ended."""
 
     @abstractmethod
     async def resize(self, rows: int, columns: int) -> None: ...
@@ -95,18 +95,21 @@ class Process(ABC):
 
 
 class Connection(ABC):
-    """Bytes both ways: to a port in a box, or to a process. Owned by who opened it; `async with` closes it."""
+    """A byte stream in both directions, to a port or a process in a box.
+
+    The caller that opens a connection closes it, usually with `async with`.
+    """
 
     @abstractmethod
     async def read(self, limit: int = 1 << 16) -> bytes:
-        """Some bytes; empty at the end."""
+        """Returns some bytes, or none at the end of the stream."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None: ...
 
     @abstractmethod
     async def close_write(self) -> None:
-        """Tell the other side that nothing more comes."""
+        """Signal the end of the data to the other side."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -121,13 +124,13 @@ class Connection(ABC):
 
 
 class Channel(Connection):
-    """Stdin and stdout of a process that lives as long as this channel is open. Closing it kills the process."""
+    """A connection to the stdin and stdout of a process. Closing it kills the process."""
 
     @abstractmethod
     async def wait(self) -> int:
-        """The exit code."""
+        """Wait for the process to end. Returns its exit code."""
 
     @property
     @abstractmethod
     def stderr(self) -> bytes:
-        """The last 64 KB of what it printed there."""
+        """The last 64 KB that the process wrote to stderr."""

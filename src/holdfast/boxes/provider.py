@@ -1,6 +1,6 @@
-"""The contract of a provider: it makes and finds boxes of one kind.
+"""The contract of a provider, which creates and finds boxes of one kind.
 
-A new one is one module and one line in a registry.
+A new provider needs one folder and one line in a registry.
 """
 
 from __future__ import annotations
@@ -23,87 +23,88 @@ from holdfast.boxes.images import ImageStore
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found and removed: leftovers of something that died halfway."""
+    """What a sweep removed: leftovers of operations that were interrupted."""
 
     removed: tuple[str, ...] = ()
-    """One line each, for the log."""
+    """One line for each thing removed, for the log."""
     freed: int = 0
 
 
 class Provider(ABC):
-    """Owned by who opened it; `async with` opens and closes it. Boxes outlive it.
+    """Creates and finds boxes of one kind.
 
-    Everything is found again by any later process that opens a provider on the same data.
+    The caller that opens a provider closes it, usually with `async with`. Boxes outlive it: any later process that
+    opens a provider on the same data finds them again.
     """
 
     name: str
     capabilities: frozenset[Capability]
     snapshot_kind: str
-    """The kind of snapshot that `restore` takes."""
+    """The kind of snapshot that `restore` accepts."""
     isolation: str = ""
-    """What keeps its boxes apart from the machine, in a few words for people."""
+    """A short description of what isolates its boxes from the machine."""
     images: ImageStore | None = None
-    """Where it keeps images, if it does."""
+    """Its image store, if it has one."""
     edition: str = ""
-    """Of what its boxes are made with now, beside images. One made ahead with another edition is out of date."""
+    """Version of what new boxes are created with, apart from images. A pooled box of another is out of date."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Get ready. Raises `CannotIsolate` where this machine does not let us."""
+        """Prepare the provider for use. Raises `CannotIsolate` if this machine does not allow sandboxes."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go. Boxes and their processes go on."""
+        """Release the provider's resources. Boxes and their processes keep running."""
 
     def check_usable(self) -> None:
-        """Raise what keeps this provider from working here at all, if anything does: before a row is written."""
+        """Raises an error if this provider cannot work on this machine. Called before a row is written."""
         return
 
     @abstractmethod
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
-        """Make a box and start it. Refuses what it cannot do before anything is made; what fails leaves nothing.
+        """Create a box and start it. A failure leaves nothing behind.
 
-        `labels` are kept with the box beside those of its spec.
+        Raises `Unsupported` before it creates anything. `labels` are stored in addition to those of the spec.
         """
 
     @abstractmethod
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
-        """Make a box that begins with a snapshot's files. Raises `SnapshotNotFound`, `WrongSnapshot`."""
+        """Create a box with the files of a snapshot. Raises `SnapshotNotFound` or `WrongSnapshot`."""
 
     async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:
-        """Make a box that was made ahead, and labelled `POOL`, somebody's: these are its spec and labels from now on.
+        """Hand over a pooled box (one labelled `POOL`): give it this spec, which has the same hash, and these labels.
 
-        The spec has the same hash. Only one of those who ask gets it: the others are told `BoxConflict`. What died
-        halfway leaves the box either in the pool or handed over. `BoxStopped` and `BoxUnreachable` say that it is the
-        asker's, and not alive: to be removed. To be taken out of the pool for any other purpose, it is handed over
-        too; labels with `POOL` in them leave it there.
+        If several callers ask for the same box, one gets it and the others get `BoxConflict`. The change is atomic: an
+        interruption leaves the box either in the pool or handed over. `BoxStopped` and `BoxUnreachable` mean that the
+        caller got the box, but that it is dead and has to be removed. A box leaves the pool only in this way, whatever
+        the purpose; labels that include `POOL` keep it in the pool.
         """
-        raise Unsupported(f"provider {self.name} has no pool")
+        raise Unsupported(f"provider {self.name} does not support pool")
 
     @abstractmethod
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        """All boxes with these labels, the oldest first: by `created_at`, and of one millisecond by their ids."""
+        """Returns all boxes with these labels, oldest first: ordered by `created_at`, then by id."""
 
     @abstractmethod
     async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
-        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`.
+        """Returns a handle to a box, running or stopped. Raises `BoxNotFound`, `BoxGone` or `BoxUnreachable`.
 
-        `wake` is called once by the handle, before it answers what is asked of it with `BoxStopped`.
+        The handle calls `wake` once before a method raises `BoxStopped`.
         """
 
     @abstractmethod
     async def probe(self, id: str) -> Liveness:
-        """Whether the box is there. Never raises for a box that cannot be reached: that is `unknown`."""
+        """Returns whether the box exists. Returns `unknown`, and does not raise, if the box cannot be reached."""
 
     @abstractmethod
     async def remove(self, id: str) -> int:
-        """Delete a box by id, whole or half made; says how many bytes that freed. One that is not there is fine."""
+        """Delete a box, even one that was only partly created. Returns the bytes freed: 0 if there was no such box."""
 
     # --- snapshots ---
 
     @abstractmethod
     async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
-        """All snapshots with these labels, the oldest first."""
+        """Returns all snapshots with these labels, oldest first."""
 
     @abstractmethod
     async def snapshot(self, id: str) -> Snapshot:
@@ -111,18 +112,18 @@ class Provider(ABC):
 
     @abstractmethod
     async def delete_snapshot(self, id: str) -> int:
-        """Forget a snapshot; says how many bytes that freed. Data that something else refers to stays.
+        """Delete a snapshot. Returns the bytes freed. Data that is still in use stays.
 
         Raises `SnapshotNotFound`.
         """
 
     @abstractmethod
     def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
-        """The snapshot by value, as a stream that `import_snapshot` takes."""
+        """Yields the snapshot as a stream that `import_snapshot` accepts."""
 
     @abstractmethod
     async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
-        """Raises `WrongSnapshot` where the stream is not one, or of another kind."""
+        """Raises `WrongSnapshot` if the stream is not a snapshot, or one of another kind."""
 
     # --- volumes ---
 
@@ -135,20 +136,20 @@ class Provider(ABC):
 
     @abstractmethod
     async def delete_volume(self, name: str) -> int:
-        """Says how many bytes that freed. Raises `VolumeNotFound`, `VolumeInUse`."""
+        """Returns the bytes freed. Raises `VolumeNotFound` or `VolumeInUse`."""
 
     # --- housekeeping ---
 
     @abstractmethod
     async def sweep(self, keep: Collection[str] | None = None) -> Swept:
-        """Remove what something that died halfway left behind. With `keep`, also every box that is not among these ids.
+        """Remove what interrupted operations left behind. With `keep`, also remove every box not listed there.
 
-        Never touches what another process is making right now.
+        Never touches what another process is creating now.
         """
 
     @abstractmethod
     async def diagnose(self, id: str | None = None) -> list[Step]:
-        """What works and what does not, of the provider, or of one of its boxes, with the next step per failure."""
+        """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -1,6 +1,6 @@
-"""What the store knows of boxes: a row for each, kept as a tombstone after its end.
+"""The contract of the store of boxes and leases.
 
-And leases, by which processes take turns.
+Each box has a row, which stays as a tombstone after the box has ended. Processes coordinate through leases.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class BoxRow:
     """The machine (or home) that has the box."""
     provider: str
     key: str | None
-    """What it was acquired for."""
+    """The key that the box was acquired for."""
     spec: BoxSpec = field(repr=False)
     labels: Mapping[str, str]
-    """All of them: the spec's, the owner's and our own."""
+    """All labels: the spec's, the owner's and Holdfast's own."""
     state: BoxState
     created_at: int
     changed_at: int
     """When the state last changed."""
     last_active_at: int
-    """When it was last given out, or last worked for somebody."""
+    """When the box was last acquired or last did work."""
     ended_at: int | None = None
     ended_why: str | None = None
     freed: int | None = None
-    """Bytes that its end set free."""
+    """Bytes that deleting the box freed."""
     snapshot: str | None = None
-    """The snapshot that its files began as."""
+    """The snapshot that the box was restored from."""
     holder: str | None = None
-    """Who is at work on it, in a state that passes: a dead holder's work is finished by a sweep."""
+    """The process that is changing the box, in a transitional state. If it dies, a sweep finishes its work."""
 
     @property
     def owner(self) -> Owner:
@@ -63,78 +63,81 @@ class BoxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxFilter:
-    """Which boxes to list: all that is given has to fit."""
+    """Which boxes to list. A box has to match every field."""
 
     states: Collection[BoxState] = ()
-    """Any of these; none given means every state (that `live_only` leaves)."""
+    """Match any of these states. If empty, match every state that `live_only` allows."""
     labels: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     live_only: bool = True
-    """Leave out tombstones. Naming a tombstone's state in `states` brings those back."""
+    """Leave out tombstones, except those whose state is listed in `states`."""
     limit: int = 100
     after: str | None = None
-    """`next_cursor` of the page before."""
+    """`next_cursor` of the previous page."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxPage:
-    """Boxes, the newest first."""
+    """A page of boxes, newest first."""
 
     rows: tuple[BoxRow, ...]
     next_cursor: str | None
 
 
 class BoxRows(Protocol):
-    """A store of rows and leases. Every method is one transaction, safe with other processes on the same store."""
+    """A store of rows and leases. Each method is one transaction. Several processes can use the same store."""
 
     async def insert(self, row: BoxRow) -> None:
-        """Raises `BoxConflict` where the id is taken, or the key has a live box already (one-shot ones apart)."""
+        """Raises `BoxConflict` if the id is taken or the key has a live box that is not one-shot."""
 
     async def get(self, tenant: str, id: str) -> BoxRow | None: ...
 
     async def of_key(self, tenant: str, key: str) -> BoxRow | None:
-        """The live box of a key. One-shot boxes are nobody's: they do not count."""
+        """Returns the live box of a key. Ignores one-shot boxes."""
 
     async def live(self, tenant: str, node: str) -> list[BoxRow]:
-        """All live boxes of a node, the oldest first."""
+        """Returns all live boxes of a node, oldest first."""
 
     async def list(self, tenant: str, wanted: BoxFilter) -> BoxPage: ...
 
     async def swap(self, before: BoxRow, after: BoxRow) -> None:
-        """Write `after` where the row is still `before`: its state and since when, its holder and its last activity.
+        """Replace `before` with `after` if its state, `changed_at`, holder and last activity are unchanged.
 
-        Raises `BoxConflict` where any of them changed. A row that came back to the same state is another one.
+        Raises `BoxConflict` otherwise, even if the row has left the state and returned to it.
         """
 
     async def touch(self, tenant: str, id: str, state: BoxState, now: int) -> bool:
-        """Note activity, where the box is still in that state. May be forgotten in a power cut."""
+        """Record activity if the box is still in that state. A power cut may lose the record."""
 
     async def forget(self, tenant: str, id: str) -> None:
-        """Remove a row without a trace."""
+        """Remove a row without leaving a tombstone."""
 
     async def prune(self, tenant: str, before: int, keep: Collection[str]) -> int:
-        """Remove tombstones of boxes that ended before then, but for these, and old leases; says how many boxes."""
+        """Remove old leases, and tombstones of boxes that ended before `before`, except those in `keep`.
+
+        Returns the number of tombstones removed.
+        """
 
     async def join(self, tenant: str, node: str, now: int) -> int:
-        """Since when this store knows of the boxes of a node: now, where it is the first time."""
+        """Returns when this store first knew of the node. Records `now` on the first call."""
 
     # --- leases ---
 
     async def take(self, tenant: str, name: str, holder: str, now: int, ttl: int, *, frees_space: bool = False) -> bool:
-        """Take a lease that is free, has expired, or is the holder's own. Times in milliseconds.
+        """Take a lease that is free, has expired, or already belongs to the holder. Times are in milliseconds.
 
-        `frees_space`: it is wanted for a deletion, which a full disk must not refuse.
+        Set `frees_space` for a deletion, which has to work on a full disk.
         """
 
     async def renew(self, tenant: str, names: Collection[str], holder: str, now: int, ttl: int) -> int:
-        """Renew those of these leases that the holder still has; says how many."""
+        """Renew the leases that the holder still has. Returns how many."""
 
     async def release(self, tenant: str, name: str, holder: str) -> None: ...
 
     async def release_all(self) -> None:
-        """Release every lease, whoever holds it. Only for a caller that has the storage to itself."""
+        """Release every lease of every holder. The caller must have the storage to itself."""
 
     async def held(self, tenant: str, prefix: str, now: int) -> set[str]:
-        """The names that begin with `prefix` of all leases that have not expired."""
+        """Returns the names of all unexpired leases that start with `prefix`."""
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Finishing what has to be finished, whoever is cancelled meanwhile."""
+"""Runs work to completion even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ log = logging.getLogger(__name__)
 
 
 async def nothing() -> None:
-    """For where something to await is wanted, and nothing is to be done."""
+    """Do nothing. Use it where an awaitable is required."""
 
 
 async def settled(*tasks: asyncio.Future[Any]) -> None:
-    """Wait until all have ended, however they did."""
+    """Wait until all tasks have ended, in any way."""
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Do work that has to be done even when the caller is cancelled meanwhile; it is told of that afterwards."""
+    """Finish the work even if the caller is cancelled. Raises `CancelledError` afterwards in that case."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -32,6 +32,6 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled() and (problem := task.exception()) is not None:
-            log.warning("a clean-up failed, the sweep will see to it: %s", problem)
+            log.warning("cleanup failed, the next sweep will retry: %s", problem)
         raise cancelled
     return task.result()

@@ -1,4 +1,4 @@
-"""A box's files at one moment. Defined where server and client share it."""
+"""The files of a box at one moment. Defined in `holdfast.api`, which server and client share."""
 
 from holdfast.api.snapshots import Holding as Holding
 from holdfast.api.snapshots import Snapshot as Snapshot

@@ -1,3 +1,3 @@
-"""What a box is asked to be. Defined where server and client share it."""
+"""The description of a wanted box. Defined in `holdfast.api`, which server and client share."""
 
 from holdfast.api.box_spec import *  # noqa: F403

@@ -47,80 +47,80 @@ class SyncProvider(SyncOwner):
 
     @property
     def snapshot_kind(self) -> str:
-        """The kind of snapshot that `restore` takes."""
+        """The kind of snapshot that `restore` accepts."""
         return self._async.snapshot_kind
 
     @property
     def isolation(self) -> str:
-        """What keeps its boxes apart from the machine, in a few words for people."""
+        """A short description of what isolates its boxes from the machine."""
         return self._async.isolation
 
     @property
     def images(self) -> SyncImageStore | None:
-        """Where it keeps images, if it does."""
+        """Its image store, if it has one."""
         return None if self._async.images is None else SyncImageStore._wrap(self._async.images, self)
 
     @property
     def edition(self) -> str:
-        """Of what its boxes are made with now, beside images. One made ahead with another edition is out of date."""
+        """Version of what new boxes are created with, apart from images. A pooled box of another is out of date."""
         return self._async.edition
 
     def open(self) -> None:
-        """Get ready. Raises `CannotIsolate` where this machine does not let us."""
+        """Prepare the provider for use. Raises `CannotIsolate` if this machine does not allow sandboxes."""
         self._loop.run(self._async.open())
 
     def close(self) -> None:
-        """Let go. Boxes and their processes go on."""
+        """Release the provider's resources. Boxes and their processes keep running."""
         self._end(self._async.close)
 
     def check_usable(self) -> None:
-        """Raise what keeps this provider from working here at all, if anything does: before a row is written."""
+        """Raises an error if this provider cannot work on this machine. Called before a row is written."""
         self._async.check_usable()
 
     def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> SyncBox:
-        """Make a box and start it. Refuses what it cannot do before anything is made; what fails leaves nothing.
+        """Create a box and start it. A failure leaves nothing behind.
 
-        `labels` are kept with the box beside those of its spec.
+        Raises `Unsupported` before it creates anything. `labels` are stored in addition to those of the spec.
         """
         return SyncBox._wrap(self._loop.run(self._async.create(spec, id=id, labels=labels)), self)
 
     def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> SyncBox:
-        """Make a box that begins with a snapshot's files. Raises `SnapshotNotFound`, `WrongSnapshot`."""
+        """Create a box with the files of a snapshot. Raises `SnapshotNotFound` or `WrongSnapshot`."""
         return SyncBox._wrap(self._loop.run(self._async.restore(snapshot, spec, id=id, labels=labels)), self)
 
     def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> SyncBox:
-        """Make a box that was made ahead, and labelled `POOL`, somebody's: these are its spec and labels from now on.
+        """Hand over a pooled box (one labelled `POOL`): give it this spec, which has the same hash, and these labels.
 
-        The spec has the same hash. Only one of those who ask gets it: the others are told `BoxConflict`. What died
-        halfway leaves the box either in the pool or handed over. `BoxStopped` and `BoxUnreachable` say that it is the
-        asker's, and not alive: to be removed. To be taken out of the pool for any other purpose, it is handed over
-        too; labels with `POOL` in them leave it there.
+        If several callers ask for the same box, one gets it and the others get `BoxConflict`. The change is atomic: an
+        interruption leaves the box either in the pool or handed over. `BoxStopped` and `BoxUnreachable` mean that the
+        caller got the box, but that it is dead and has to be removed. A box leaves the pool only in this way, whatever
+        the purpose; labels that include `POOL` keep it in the pool.
         """
         return SyncBox._wrap(
             self._loop.run(self._async.hand_over(id, spec, labels=labels, created_at=created_at)), self
         )
 
     def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        """All boxes with these labels, the oldest first: by `created_at`, and of one millisecond by their ids."""
+        """Returns all boxes with these labels, oldest first: ordered by `created_at`, then by id."""
         return self._loop.run(self._async.find(labels))
 
     def attach(self, id: str, *, wake: Wake | None = None) -> SyncBox:
-        """A handle on a box, running or stopped. Raises `BoxNotFound`, `BoxGone`, `BoxUnreachable`.
+        """Returns a handle to a box, running or stopped. Raises `BoxNotFound`, `BoxGone` or `BoxUnreachable`.
 
-        `wake` is called once by the handle, before it answers what is asked of it with `BoxStopped`.
+        The handle calls `wake` once before a method raises `BoxStopped`.
         """
         return SyncBox._wrap(self._loop.run(self._async.attach(id, wake=wake)), self)
 
     def probe(self, id: str) -> Liveness:
-        """Whether the box is there. Never raises for a box that cannot be reached: that is `unknown`."""
+        """Returns whether the box exists. Returns `unknown`, and does not raise, if the box cannot be reached."""
         return self._loop.run(self._async.probe(id))
 
     def remove(self, id: str) -> int:
-        """Delete a box by id, whole or half made; says how many bytes that freed. One that is not there is fine."""
+        """Delete a box, even one that was only partly created. Returns the bytes freed: 0 if there was no such box."""
         return self._loop.run(self._async.remove(id))
 
     def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
-        """All snapshots with these labels, the oldest first."""
+        """Returns all snapshots with these labels, oldest first."""
         return self._loop.run(self._async.snapshots(labels))
 
     def snapshot(self, id: str) -> Snapshot:
@@ -128,18 +128,18 @@ class SyncProvider(SyncOwner):
         return self._loop.run(self._async.snapshot(id))
 
     def delete_snapshot(self, id: str) -> int:
-        """Forget a snapshot; says how many bytes that freed. Data that something else refers to stays.
+        """Delete a snapshot. Returns the bytes freed. Data that is still in use stays.
 
         Raises `SnapshotNotFound`.
         """
         return self._loop.run(self._async.delete_snapshot(id))
 
     def export_snapshot(self, id: str) -> SyncIterator[bytes]:
-        """The snapshot by value, as a stream that `import_snapshot` takes."""
+        """Yields the snapshot as a stream that `import_snapshot` accepts."""
         return SyncIterator._wrap(self._async.export_snapshot(id), self)
 
     def import_snapshot(self, stream: Iterable[bytes]) -> Snapshot:
-        """Raises `WrongSnapshot` where the stream is not one, or of another kind."""
+        """Raises `WrongSnapshot` if the stream is not a snapshot, or one of another kind."""
         return self._loop.run(self._async.import_snapshot(feed(stream)))
 
     def create_volume(self, name: str) -> Volume:
@@ -150,18 +150,18 @@ class SyncProvider(SyncOwner):
         return self._loop.run(self._async.volumes())
 
     def delete_volume(self, name: str) -> int:
-        """Says how many bytes that freed. Raises `VolumeNotFound`, `VolumeInUse`."""
+        """Returns the bytes freed. Raises `VolumeNotFound` or `VolumeInUse`."""
         return self._loop.run(self._async.delete_volume(name))
 
     def sweep(self, keep: Collection[str] | None = None) -> Swept:
-        """Remove what something that died halfway left behind. With `keep`, also every box that is not among these ids.
+        """Remove what interrupted operations left behind. With `keep`, also remove every box not listed there.
 
-        Never touches what another process is making right now.
+        Never touches what another process is creating now.
         """
         return self._loop.run(self._async.sweep(keep))
 
     def diagnose(self, id: str | None = None) -> list[Step]:
-        """What works and what does not, of the provider, or of one of its boxes, with the next step per failure."""
+        """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
         return self._loop.run(self._async.diagnose(id))
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class SyncBox(SyncHandle):
 
     @property
     def info(self) -> BoxInfo:
-        """As of when this handle was made."""
+        """As of when this handle was created."""
         return self._async.info
 
     @property
@@ -192,7 +192,7 @@ class SyncBox(SyncHandle):
 
     @property
     def tools(self) -> str | None:
-        """Where it sees the programs that its machine has for boxes (`holdfast.harnesses.installation`), if it does."""
+        """Path in the box of the programs that its host provides (`holdfast.harnesses.installation`), if any."""
         return self._async.tools
 
     @property
@@ -215,10 +215,10 @@ class SyncBox(SyncHandle):
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
-        """Run a command to its end. It and its group are killed when the call is cancelled or times out.
+        """Run a command and wait for it. Kills its process group if the call is cancelled or times out.
 
-        `stdin` is all of its input, or pieces of it as they come. `env` is added to the box's own. Raises
-        `CannotExecute`, `ExecTimeout`, `OutputTooLarge`.
+        `stdin` is the whole input, or a stream of it. `env` is added to the environment of the box.
+        Raises `CannotExecute`, `ExecTimeout` or `OutputTooLarge`.
         """
         return self._loop.run(
             self._async.exec(
@@ -245,10 +245,10 @@ class SyncBox(SyncHandle):
         columns: int = 80,
         tree: bool = False,
     ) -> SyncProcess:
-        """Start a command that needs nobody: it goes on, and its output is kept, whoever comes and goes.
+        """Start a command in the background. It keeps running and its output is kept after the caller disconnects.
 
-        With `tree`, its end is that of everything it started, wherever that went: what is left of it is killed, and
-        only then has it ended for who waits.
+        With `tree`, all descendants of the command are killed when it exits, including those that left its process
+        group, and `wait` returns only after that.
         """
         return SyncProcess._wrap(
             self._loop.run(
@@ -258,41 +258,42 @@ class SyncBox(SyncHandle):
         )
 
     def python(self) -> tuple[str, ...]:
-        """What runs our own code in this box: a Python of at least 3.9, as the first words of a command. The box's own
-        programs need have none.
+        """Returns the command that starts Python 3.9 or newer in this box, for Holdfast's own code.
+
+        The image of the box does not need to contain a Python.
         """
         return self._loop.run(self._async.python())
 
     def process(self, id: str) -> SyncProcess:
-        """A process that was spawned in this box, by whomever. Raises `ProcessNotFound`."""
+        """Returns a process that any caller spawned in this box. Raises `ProcessNotFound`."""
         return SyncProcess._wrap(self._loop.run(self._async.process(id)), self)
 
     def processes(self) -> list[ProcessInfo]:
-        """All that were spawned in this box, the oldest first."""
+        """Returns all processes spawned in this box, oldest first."""
         return self._loop.run(self._async.processes())
 
     def channel(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> SyncChannel:
-        """Start a command and talk to it: bytes to its stdin, bytes from its stdout."""
+        """Start a command and connect to its stdin and stdout."""
         return SyncChannel._wrap(self._loop.run(self._async.channel(argv, env=env, cwd=cwd)), self)
 
     def connect(self, port: int) -> SyncConnection:
-        """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
+        """Connect to a port in the box. Raises `ConnectRefused` if nothing listens on it."""
         return SyncConnection._wrap(self._loop.run(self._async.connect(port)), self)
 
     def preview(self, port: int) -> Preview:
-        """Where a browser finds that port."""
+        """Returns the URL at which a browser reaches a port of the box."""
         return self._loop.run(self._async.preview(port))
 
     def set_network(self, policy: NetworkPolicy) -> None:
-        """Change what the box may reach, from now on."""
+        """Change what the box may reach. Takes effect immediately."""
         self._loop.run(self._async.set_network(policy))
 
     def open_guest_api(self) -> str:
-        """Open the guest API to what runs in the box, whatever its network policy is. Returns its URL in the box.
+        """Let processes in the box use the guest API, under any network policy. Returns its URL inside the box.
 
-        It lasts until the box stops, or its server does. Opening it again is fine.
+        The API stays open until the box or the server stops. Opening it twice has no effect.
         """
         return self._loop.run(self._async.open_guest_api())
 
@@ -301,46 +302,46 @@ class SyncBox(SyncHandle):
         return self._loop.run(self._async.power())
 
     def stop(self) -> None:
-        """End every process. Files stay. A stopped box stays stopped."""
+        """End every process and keep the files. Does nothing if the box is stopped."""
         self._loop.run(self._async.stop())
 
     def start(self) -> None:
-        """Start a stopped box on its files, or let a paused one go on. One that runs goes on running."""
+        """Start a stopped box with its files, or resume a paused one. Does nothing if the box runs."""
         self._loop.run(self._async.start())
 
     def pause(self) -> None:
-        """Hold every process, until `start`. What asks the box for something meanwhile waits, or is refused."""
+        """Freeze every process until `start`. Calls to a paused box wait or fail."""
         self._loop.run(self._async.pause())
 
     def delete(self) -> Deleted:
-        """Remove the box and everything of its own. Snapshots and volumes stay. Deleting twice is fine."""
+        """Delete the box and its files. Snapshots and volumes stay. Deleting twice has no effect."""
         return self._loop.run(self._async.delete())
 
     def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Keep the files as they are now. Running processes go on."""
+        """Save the files of the box as they are now. Processes keep running."""
         return self._loop.run(self._async.snapshot(labels=labels))
 
     def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> SyncBox:
-        """Another box with the same spec and files."""
+        """Create another box with the same spec and files."""
         return SyncBox._wrap(self._loop.run(self._async.fork(id=id, labels=labels)), self)
 
     def metrics(self) -> Metrics:
         return self._loop.run(self._async.metrics())
 
     def activity(self) -> Metrics:
-        """The metrics without what takes long to find out, such as `disk`. Asked often, of many boxes."""
+        """Returns the metrics that are cheap to read, without `disk` for example. Called often, for many boxes."""
         return self._loop.run(self._async.activity())
 
     def limits_hit(self) -> list[LimitHit]:
-        """The limits that ended processes in the box, as far as the provider knows. Wakes no box."""
+        """Returns the limits for which processes in the box were killed, if the provider knows. Wakes no box."""
         return self._loop.run(self._async.limits_hit())
 
     def ping(self) -> list[Step]:
-        """The path to the box and through it, step by step, each timed. Stops at the first step that fails."""
+        """Test the connection to the box step by step and time each step. Stops at the first failure."""
         return self._loop.run(self._async.ping())
 
     def close(self) -> None:
-        """Let go of this handle. The box lives on."""
+        """Close this handle. The box keeps running."""
         self._loop.run(self._async.close())
 
     def __enter__(self) -> Self:
@@ -371,26 +372,26 @@ class SyncProcess(SyncHandle):
         return self._loop.run(self._async.info())
 
     def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """What is there from `offset` on, at most `limit` bytes; empty where nothing (more) is, yet."""
+        """Returns the available output from `offset`, at most `limit` bytes. Empty if there is none yet."""
         return self._loop.run(self._async.read(stream, offset, limit))
 
     def output(self, stream: Stream = "stdout", offset: int = 0) -> SyncIterator[Chunk]:
-        """Everything from `offset` on, as it comes, until the process has ended and all was read."""
+        """Yields output from `offset` as it arrives, until the process has ended and all of it was read."""
         return SyncIterator._wrap(self._async.output(stream, offset), self)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code. Raises `TimeoutError` (the process goes on), or `ProcessLost` where nobody saw the end."""
+        """Returns the exit code. Raises `ProcessLost` if it is unknown. A `TimeoutError` does not end the process."""
         return self._loop.run(self._async.wait(timeout))
 
     def write(self, data: bytes) -> None:
-        """Bytes for its stdin. Only where it was spawned with `stdin=True` or a pty."""
+        """Write to stdin. Works only for processes spawned with `stdin=True` or a pty."""
         self._loop.run(self._async.write(data))
 
     def close_stdin(self) -> None:
         self._loop.run(self._async.close_stdin())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and its group. One that has ended takes no notice."""
+        """Send a signal to the process group. Does nothing if the process has ended."""
         self._loop.run(self._async.signal(number))
 
     def resize(self, rows: int, columns: int) -> None:
@@ -406,14 +407,14 @@ class SyncConnection(SyncHandle):
     _async: Connection
 
     def read(self, limit: int = 1 << 16) -> bytes:
-        """Some bytes; empty at the end."""
+        """Returns some bytes, or none at the end of the stream."""
         return self._loop.run(self._async.read(limit))
 
     def write(self, data: bytes) -> None:
         self._loop.run(self._async.write(data))
 
     def close_write(self) -> None:
-        """Tell the other side that nothing more comes."""
+        """Signal the end of the data to the other side."""
         self._loop.run(self._async.close_write())
 
     def close(self) -> None:
@@ -432,12 +433,12 @@ class SyncChannel(SyncConnection):
     _async: Channel
 
     def wait(self) -> int:
-        """The exit code."""
+        """Wait for the process to end. Returns its exit code."""
         return self._loop.run(self._async.wait())
 
     @property
     def stderr(self) -> bytes:
-        """The last 64 KB of what it printed there."""
+        """The last 64 KB that the process wrote to stderr."""
         return self._async.stderr
 
 
@@ -447,79 +448,79 @@ class SyncFiles(SyncHandle):
     _async: Files
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """The file, or a part of it. Raises `OutputTooLarge` beyond `MAX_READ`."""
+        """Returns the file or a part of it. Raises `OutputTooLarge` beyond `MAX_READ`."""
         return self._loop.run(self._async.read(path, offset=offset, length=length))
 
     def stream(self, path: str, *, offset: int = 0) -> SyncIterator[bytes]:
-        """The file, piece by piece."""
+        """Yields the file in chunks."""
         return SyncIterator._wrap(self._async.stream(path, offset=offset), self)
 
     def write(self, path: str, data: bytes | Iterable[bytes], *, mode: int = 420) -> None:
-        """Write the whole file, or nothing of it: readers see the old one until the new one is complete.
+        """Write a file atomically: readers see the old content until the new one is complete.
 
-        Folders on the way are made.
+        Creates missing parent folders.
         """
         self._loop.run(self._async.write(path, feed(data), mode=mode))
 
     def list(self, path: str = ".") -> Sequence[FileInfo]:
-        """What is in a folder, sorted by name."""
+        """Returns the contents of a folder, sorted by name."""
         return self._loop.run(self._async.list(path))
 
     def stat(self, path: str) -> FileInfo:
-        """Does not follow a link at the end of the path."""
+        """Does not follow a symbolic link at the end of the path."""
         return self._loop.run(self._async.stat(path))
 
     def exists(self, path: str) -> bool:
         return self._loop.run(self._async.exists(path))
 
     def mkdir(self, path: str) -> None:
-        """Make the folder and those above it. One that is there is fine."""
+        """Create a folder and its parents. Does nothing if the folder exists."""
         self._loop.run(self._async.mkdir(path))
 
     def move(self, source: str, target: str) -> None:
-        """Rename, replacing a file that is at the target. A folder there is never replaced."""
+        """Rename a file or folder. Replaces an existing file at the target, but never a folder."""
         self._loop.run(self._async.move(source, target))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Delete a file, a link, an empty folder; with `recursive`, a folder and all in it. Never follows links."""
+        """Delete a file, link or empty folder, or with `recursive` any folder. Never follows links."""
         self._loop.run(self._async.delete(path, recursive=recursive))
 
     def chmod(self, path: str, mode: int) -> None:
         self._loop.run(self._async.chmod(path, mode))
 
     def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10000) -> Sequence[FileInfo]:
-        """Everything below a folder whose name, or path from there, matches a glob. Sorted; links are not followed."""
+        """Returns everything below a folder whose name or relative path matches a glob, sorted. Follows no links."""
         return self._loop.run(self._async.find(path, pattern, limit=limit))
 
     def search(
         self, pattern: str, path: str = ".", *, glob: str = "*", regex: bool = False, limit: int = 1000
     ) -> Sequence[Match]:
-        """Lines with a text (or a regular expression) in the text files below a folder."""
+        """Returns lines that contain a string (or match a regular expression) in text files below a folder."""
         return self._loop.run(self._async.search(pattern, path, glob=glob, regex=regex, limit=limit))
 
     def replace(
         self, pattern: str, replacement: str, paths: Sequence[str], *, regex: bool = False
     ) -> Sequence[Replaced]:
-        """Replace a text (or a regular expression) in these files, each whole or not at all; says where how often."""
+        """Replace a string (or a regular expression) in files, each atomically. Returns the number of replacements."""
         return self._loop.run(self._async.replace(pattern, replacement, paths, regex=regex))
 
     def upload(self, source: Path, path: str) -> None:
-        """Put a file or folder of this machine into the box, as `path`."""
+        """Copy a file or folder from this machine to `path` in the box."""
         self._loop.run(self._async.upload(source, path))
 
     def download(self, path: str, target: Path) -> None:
-        """Bring a file or folder of the box to this machine, as `target`, which must not exist yet.
+        """Copy a file or folder from the box to `target` on this machine, which must not exist.
 
-        What would land outside of it, and things that are no files, folders or links, are refused: `HostileArchive`.
+        Raises `HostileArchive` for paths outside the target, and for anything but files, folders and links.
         """
         self._loop.run(self._async.download(path, target))
 
     def upload_tar(self, archive: Iterable[bytes], path: str) -> None:
-        """Unpack a tar archive, as it comes, into a folder."""
+        """Unpack a tar archive into a folder while it is received."""
         self._loop.run(self._async.upload_tar(feed(archive), path))
 
     def download_tar(self, path: str) -> SyncIterator[bytes]:
-        """A file or folder as a tar archive. The bytes are the box's: whoever unpacks them has to distrust them."""
+        """Yields a file or folder as a tar archive. The box controls the bytes, so unpack them with care."""
         return SyncIterator._wrap(self._async.download_tar(path), self)
 
 
@@ -534,30 +535,30 @@ class SyncImageStore(SyncHandle):
         return self._async.takes_pulled
 
     def list(self) -> list[Image]:
-        """By name."""
+        """Returns all images, sorted by name."""
         return self._loop.run(self._async.list())
 
     def get(self, name: str) -> Image:
         return self._loop.run(self._async.get(name))
 
     def import_archive(self, name: str, archive: Iterable[bytes]) -> Image:
-        """Import an archive from a stream: a root filesystem tarball, an OCI layout or what `docker save` writes, as
-        tar, plain or compressed. An existing name moves to the new image.
+        """Import a root filesystem, an OCI layout or the output of `docker save`, as a tar stream, optionally
+        compressed. An existing name moves to the new image.
 
-        Raises `HostileArchive`, and leaves nothing behind then.
+        Raises `HostileArchive`, and then leaves nothing behind.
         """
         return self._loop.run(self._async.import_archive(name, feed(archive)))
 
     def from_snapshot(
         self, snapshot: str, name: str, *, config: ImageConfig | None = None, labels: Mapping[str, str] | None = None
     ) -> Image:
-        """Name a snapshot's files as an image. They are shared, not copied. Without a config: that of its image."""
+        """Create an image from a snapshot. Files are shared, not copied. `config` defaults to that of its image."""
         return self._loop.run(self._async.from_snapshot(snapshot, name, config=config, labels=labels))
 
     def remove(self, name: str) -> int:
-        """Forget a name; says how many bytes that freed. Layers that something else refers to stay."""
+        """Remove a name. Returns the bytes freed. Layers that are still in use stay."""
         return self._loop.run(self._async.remove(name))
 
     def import_pulled(self, name: str, archive: Iterable[bytes], digest: str) -> Image:
-        """Import an OCI layout that was pulled from a registry, and keep the digest it has there: `Image.pulled`."""
+        """Import an OCI layout from a registry, and record its digest there in `Image.pulled`."""
         return self._loop.run(self._async.import_pulled(name, feed(archive), digest))

@@ -200,7 +200,7 @@ class GuestBox(Box):
     async def preview(self, port: int) -> Preview:
         check_port(port)
         raise Unsupported(
-            f"provider {self.info.provider} has no preview: the server has an address for each port of a box",
+            f"provider {self.info.provider} does not support preview: the server has an address for each port of a box",
             hint="ask the server (holdfast box port), or use connect",
         )
 

@@ -358,10 +358,10 @@ async def test_an_acquire_wakes_what_sleeps(world: World) -> None:
     assert (again.row.id, again.row.state, again.why) == (
         row.id,
         BoxState.RUNNING,
-        "it was hibernated, and was woken",
+        "it was hibernated and has been woken",
     )
     await world.boxes.pause(row.id)
-    assert (await world.boxes.acquire("k", HIBERNATE)).why == "it was paused, and was woken"
+    assert (await world.boxes.acquire("k", HIBERNATE)).why == "it was paused and has been woken"
     await world.boxes.hibernate(row.id)
     await world.provider.remove(row.id)
     restored = await world.boxes.acquire("k", HIBERNATE)

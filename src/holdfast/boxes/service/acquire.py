@@ -1,4 +1,4 @@
-"""Acquire: the box of a key, as `acquire_rules` decides. All callers that ask at once get one box."""
+"""Finds or creates the box of a key, as `acquire_rules` decides. Concurrent callers get the same box."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TRIES: Final = 20
 
 
 class Acquire:
-    """The boxes of keys of one service."""
+    """Acquires boxes by key for one service."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Acquire:
                 raise
             raise BoxUnreachable(
                 f"the box of key {key} was not ready within {timeout:g} s",
-                hint="try again: what was half made has been cleaned up",
+                hint="try again: anything partly created has been cleaned up",
             ) from None
 
     async def _resume_at_once(self, key: str, spec: BoxSpec) -> Acquired | None:
-        """The common case needs no turn: a box that runs, of the same spec."""
+        """Handles the common case without a lease: a running box with the same spec."""
         row = await self._registry.of_key(key)
         if row is None or row.state is not BoxState.RUNNING or row.spec.hash != spec.hash:
             return None
@@ -99,7 +99,7 @@ class Acquire:
             return None
         now = self._registry.clock()
         if not await self._registry.rows.touch(self._registry.tenant, row.id, BoxState.RUNNING, now):
-            return None  # somebody was quicker, and is deleting it
+            return None  # another caller is deleting it
         return Acquired(replace(row, last_active_at=now), How.RESUMED, why="it was there")
 
     async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool) -> Acquired:
@@ -123,17 +123,17 @@ class Acquire:
                     return Acquired(row, How.RESUMED, why="it was there")
                 case Start(row):
                     slept = row.state
-                    row = await self._with_network(row, spec)  # first: nothing in it may run under the old one
+                    row = await self._with_network(row, spec)  # first, so that nothing runs under the old policy
                     if slept in ASLEEP:
                         row = await self._take_up(await self._hibernation.wake(row.id), spec)
-                        return Acquired(row, How.RESUMED, why=f"it was {slept}, and was woken")
+                        return Acquired(row, How.RESUMED, why=f"it was {slept} and has been woken")
                     row = await self._take_up(await self._states.start(row), spec)
-                    return Acquired(row, How.RESUMED, why="it was stopped, and was started")
+                    return Acquired(row, How.RESUMED, why="it was stopped and has been started")
                 case Bury(row, why):
                     await self._registry.end(row, BoxState.GONE, why)
                     whys.append(f"box {row.id} is gone")
                 case Finish(row, why):
-                    with suppress(BoxConflict):  # it is another row by now: look again
+                    with suppress(BoxConflict):  # the row has changed: decide again
                         await self._removal.remove_judged(row, why)
                 case Replace(row) as decision:
                     with suppress(BoxConflict):
@@ -145,7 +145,7 @@ class Acquire:
                     try:
                         row = await self._creation.restored(row, provider, snapshot.id)
                     except (WrongSnapshot, SnapshotNotFound) as error:
-                        whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so it begins empty")
+                        whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so the box starts empty")
                         found = Found()
                         continue
                     whys.append(f"restored from snapshot {snapshot.id}")
@@ -165,7 +165,7 @@ class Acquire:
         self._registry.check_here(row)
         wait = 0.005
         while await self._registry.is_being_changed(row):
-            await asyncio.sleep(wait)  # somebody is reaping, stopping or starting it; `acquire` bounds the wait
+            await asyncio.sleep(wait)  # another process is reaping, stopping or starting it; `acquire` bounds the wait
             wait = min(wait * 2, 0.1)
             row = await self._registry.of_key(key)
             if row is None:
@@ -184,20 +184,20 @@ class Acquire:
         return max(found, key=lambda each: (each.created_at, each.id), default=None)
 
     async def _adopt_of(self, key: str, spec: BoxSpec) -> BoxRow | None:
-        """A box of this key that its provider has, and whose row was lost or is in another store."""
+        """Adopts a box of this key that the provider has but this store does not know."""
         for info in await self._providers.named(spec.provider).find({KEY: key, TENANT: self._registry.tenant}):
             if info.spec.lifetime is not Lifetime.ONE_SHOT and await self._registry.find(info.id) is None:
                 return await self._registry.adopt(info)
         return None
 
     async def _with_network(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
-        """A box that may reach what its latest acquirer asks for."""
+        """Gives the box the network policy that its latest caller asked for."""
         if row.spec.network == wanted.network:
             return row
         return await self._network_update.set(row.id, wanted.network)
 
     async def _take_up(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:
-        """Give a box out again: it counts as active, and lives as long as its latest acquirer asks."""
+        """Marks the box as active, with the lifetime that its latest caller asked for."""
 
         def taken_up(current: BoxRow) -> BoxRow:
             spec = with_lifetime_of(current.spec, wanted)

@@ -1,6 +1,6 @@
-"""What to do when somebody asks for the box of a key: resume, start, replace, restore or create. Decisions only.
+"""Decides what to do when a caller asks for the box of a key: resume, start, replace, restore or create.
 
-`acquire` finds out what there is, asks `decide`, and does as told.
+Decisions only: `acquire` collects the facts, calls `decide` and carries out the result.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """The box of a key, and how it came to be."""
+    """The box of a key, and how it was obtained."""
 
     row: BoxRow
     how: How
     replaced: str | None = None
-    """The box that it stands in for."""
+    """The box that it replaces."""
     why: str = ""
-    """For people: why it was not just resumed, or that it was."""
+    """For people: why the box was created, restored or resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is for a key."""
+    """What exists for a key."""
 
     row: BoxRow | None = None
     """The live row of the key."""
     abandoned: bool = False
-    """The row is in a state that passes, and whoever was at work on it is dead."""
+    """The row is in a transitional state, and the process that was changing it is dead."""
     liveness: Liveness | None = None
-    """What the provider says of that box."""
+    """What the provider reports about that box."""
     power: Power | None = None
     snapshot: Snapshot | None = None
-    """The latest of the key that its provider could restore."""
+    """The latest snapshot of the key that its provider can restore."""
     network_live: bool = True
-    """Its provider can change what the box may reach."""
+    """The provider can change the network policy of a running box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start it, then resume it."""
+    """Start the box, then resume it."""
 
     row: BoxRow
 
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """The box is no more: write that down, and look again."""
+    """The box no longer exists: record that, and decide again."""
 
     row: BoxRow
     why: str
@@ -75,7 +75,7 @@ class Bury:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Somebody died while making or deleting it: remove what is left, and look again."""
+    """The process that created or deleted the box died: remove what is left, and decide again."""
 
     row: BoxRow
     why: str
@@ -83,11 +83,11 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The box is another machine than the one that is wanted: delete it, and look again."""
+    """The box does not match the wanted spec: delete it, and decide again."""
 
     row: BoxRow
     changed: tuple[str, ...] = ()
-    """Nothing, where one was asked for that has nothing of it."""
+    """The changed fields. Empty if the caller asked for a fresh box."""
 
     @property
     def why(self) -> str:
@@ -108,29 +108,30 @@ Decision = Resume | Start | Bury | Finish | Replace | Restore | Create
 
 
 def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool = True) -> Decision:
-    """The next thing to do. Raises where doing anything could make a second box, or harm somebody else's work.
+    """Returns the next step. Raises if any step could create a second box or disturb another caller's work.
 
-    `fresh`: neither the box that there is nor a snapshot of it will do. Not `replaces`: a box of another spec stays.
+    With `fresh`, neither the existing box nor a snapshot is used. Without `replaces`, a box with another spec raises
+    `BoxDiffers`.
     """
     row = found.row
     if row is None or wanted.lifetime is Lifetime.ONE_SHOT:
-        # A one-shot box is nobody's: it neither takes the key's box nor stands in its way.
+        # A one-shot box does not become the box of its key, and does not use that box.
         return _afresh(None if fresh else found.snapshot, wanted)
     if row.lifetime is Lifetime.ONE_SHOT:
-        raise BoxConflict(f"box {row.id} is a one-shot: it is never given out a second time")
+        raise BoxConflict(f"box {row.id} is one-shot and cannot be acquired again")
     if row.state in (BoxState.CREATING, BoxState.DELETING):
         if found.abandoned:
-            return Finish(row, f"whoever was {row.state} it died")
-        raise BoxConflict(f"box {row.id} is {row.state}", hint="somebody else is at it: try again in a moment")
+            return Finish(row, f"the process that was {row.state} it died")
+        raise BoxConflict(f"box {row.id} is {row.state}", hint="another caller is changing it: try again in a moment")
     match found.liveness:
         case Liveness.GONE:
-            return Bury(row, f"{row.provider} has it no more")
+            return Bury(row, f"{row.provider} no longer has it")
         case Liveness.LIVE:
             pass
         case _:
             raise BoxUnreachable(
-                f"box {row.id} of key {row.key} does not answer, and {row.provider} cannot say whether it is alive",
-                hint="try again; delete the box if you want another one in its place",
+                f"box {row.id} of key {row.key} does not answer, and {row.provider} cannot tell whether it is alive",
+                hint="try again, or delete the box to get a new one",
             )
     if fresh:
         return Replace(row)
@@ -139,7 +140,7 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
         changed += network_changes(row.spec, wanted)
     if changed:
         if not replaces:
-            raise BoxDiffers(f"the spec of box {row.id} is another: {', '.join(changed)}", hint="delete it first")
+            raise BoxDiffers(f"box {row.id} has another spec: {', '.join(changed)}", hint="delete it first")
         return Replace(row, changed)
     if found.power is Power.RUNNING:
         return Resume(row)
@@ -147,14 +148,14 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
 
 
 def _afresh(snapshot: Snapshot | None, wanted: BoxSpec) -> Decision:
-    # A snapshot of another spec holds the files of another machine: it is there to be restored by name.
+    # A snapshot of a box with another spec is restored only by name.
     if snapshot is not None and snapshot.labels.get(SPEC) == wanted.hash:
         return Restore(snapshot)
     return Create()
 
 
 def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
-    """What makes one spec another machine than the other, field by field. Of env, only names: values may be secret."""
+    """Returns the fields that require a new box. For env, only names are shown: values may be secret."""
     if had.hash == wanted.hash:
         return ()
     before, after = had.to_json(), wanted.to_json()
@@ -173,7 +174,7 @@ def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
 
 
 def network_changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
-    """How one spec may reach something else than the other. That makes no other machine."""
+    """Returns how the network policies differ. A change of policy alone does not require a new box."""
     if had.network == wanted.network:
         return ()
     if had.network.mode is wanted.network.mode:
@@ -190,7 +191,7 @@ def _shown(value: Any) -> str:
 
 
 def with_lifetime_of(spec: BoxSpec, wanted: BoxSpec) -> BoxSpec:
-    """The spec of a box that goes on living as its latest acquirer asks."""
+    """Returns the spec with the lifetime and network that the latest caller asked for."""
     return replace(
         spec, lifetime=wanted.lifetime, idle_seconds=wanted.idle_seconds, on_idle=wanted.on_idle, network=wanted.network
     )

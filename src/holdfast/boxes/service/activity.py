@@ -1,6 +1,6 @@
-"""Which boxes are in use right now, and when they were last used: what idleness is judged by.
+"""Tracks which boxes are in use, and when each was last used. Idleness is decided from this.
 
-Known in this process at once, and written into the store by each sweep so that other processes see it too.
+This process knows of use immediately. Each sweep writes it to the store, where other processes see it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.boxes.spec import Lifetime
 
 
 class Activity:
-    """The use of one service's boxes."""
+    """The use of the boxes of one service."""
 
     def __init__(self, rows: BoxRows, tenant: str, clock: Callable[[], int]) -> None:
         self._rows = rows
@@ -28,7 +28,7 @@ class Activity:
         self._one_shots: set[str] = set()
 
     def remember(self, row: BoxRow) -> None:
-        """Know a one-shot that lives, and forget the dead."""
+        """Track a live one-shot box, and forget a box that has ended."""
         if row.lifetime is Lifetime.ONE_SHOT and row.live:
             self._one_shots.add(row.id)
         elif row.tombstone:
@@ -38,7 +38,7 @@ class Activity:
 
     @contextmanager
     def using(self, id: str, after: Callable[[str], None] = lambda id: None) -> Iterator[None]:
-        """A caller holds on to the box: it is not idle. `after` is called when it is let go."""
+        """Keep the box from being idle while a caller uses it. Calls `after` at the end."""
         self._working[id] += 1
         try:
             yield
@@ -50,12 +50,12 @@ class Activity:
             self.note(id)
 
     def note(self, id: str) -> None:
-        # Activity on the row of a one-shot says that its work has ended: a look, or an upload, is no work.
+        # Activity on the row of a one-shot box means that its work has ended. Inspecting and uploading are no work.
         if id not in self._one_shots or id in self._worked:
             self._active[id] = self._clock()
 
     def end_work(self, id: str) -> bool:
-        """Take note that a command, a channel or a port was let go. Returns whether that was the work of a one-shot."""
+        """Record that a command, channel or port was closed. Returns whether that was the work of a one-shot box."""
         if id not in self._one_shots or id in self._working:
             return False
         self._worked.add(id)
@@ -65,11 +65,11 @@ class Activity:
         return id in self._working
 
     def has_worked(self, row: BoxRow) -> bool:
-        """Whether work in a one-shot has ended: here, or in another process that noted activity after it was made."""
+        """Returns whether the work of a one-shot box has ended, in this process or another that recorded activity."""
         return row.id in self._worked or row.last_active_at > row.created_at
 
     async def write(self) -> None:
-        """Write down which boxes were used since the last time, so that other processes see it too."""
+        """Write to the store which boxes were used since the last call."""
         for id in self._working:
             self.note(id)
         used, self._active = self._active, {}
@@ -78,7 +78,7 @@ class Activity:
 
 
 class OneShots:
-    """Deletes each one-shot box as soon as the work that it was made for has ended. Owns the tasks, until `close`."""
+    """Deletes each one-shot box when its work has ended. Owns the tasks that do it until `close`."""
 
     def __init__(self, activity: Activity, end: Callable[[str], Awaitable[None]]) -> None:
         self._activity = activity
@@ -86,7 +86,7 @@ class OneShots:
         self._ending: set[asyncio.Future[None]] = set()
 
     def working(self, id: str) -> AbstractContextManager[None]:
-        """A caller works in the box. When that ends, so does a one-shot."""
+        """A caller works in the box. A one-shot box is deleted when that ends."""
         return self._activity.using(id, self._worked)
 
     def _worked(self, id: str) -> None:

@@ -1,7 +1,7 @@
-"""All boxes of one tenant on one store: made, acquired by key, stopped, started, deleted, and swept up after.
+"""The box service: creates, acquires, stops, starts, deletes and cleans up the boxes of one tenant on one store.
 
-This is the whole service as its callers see it. What it does is in the parts beside it, which are built here in order:
-each is handed what it needs, and none knows this class.
+Callers use only this class. The work is done by the other modules of this package. They are built here in order, each
+receives what it needs, and none knows this class.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_POOL: Final = PoolSettings()
 
 
 class Boxes:
-    """Owns its sweep, pool and leases, from `start` (or first use) to `close`; not its rows, and not its providers."""
+    """Owns its sweep, pool and leases from `start` (or first use) to `close`. Does not own its rows and providers."""
 
     def __init__(
         self,
@@ -95,40 +95,40 @@ class Boxes:
     # --- from start to end ---
 
     async def start(self) -> None:
-        """Clean up after processes that died, then keep doing so."""
+        """Clean up after processes that died, now and periodically."""
         await self._sweep.start()
 
     async def close(self) -> None:
-        """End what this service does by itself. Boxes live on. Closing twice does nothing."""
+        """Stop the background work of this service. Boxes keep running. Closing twice has no effect."""
         await self._sweep.close()
         await self.one_shots.close()
         await self.pool.close()
         await self.leases.close()
 
     async def join(self) -> int:
-        """Show other processes that this one is alive. Returns since when this store knows boxes of this node."""
+        """Show other processes that this one is alive. Returns when this store first knew of this node."""
         return await self._registry.join()
 
-    # --- making ---
+    # --- creating ---
 
     def check(self, spec: BoxSpec) -> None:
-        """Raise if no box of this spec can be made, before anything is."""
+        """Raises if no box of this spec can be created. Creates nothing."""
         self.providers.for_spec(spec)
 
     async def create(self, spec: BoxSpec, *, owner: Owner = _ANYBODY, id: str | None = None) -> BoxRow:
-        """Make a box. What fails leaves nothing but a tombstone that says why."""
+        """Create a box. A failure leaves only a tombstone with the reason."""
         return await self._creation.create(spec, owner, id)
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner = _ANYBODY) -> BoxRow:
-        """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
+        """Create a box with the files of a snapshot. `spec` defaults to that of the box the snapshot came from."""
         return await self._creation.restore(snapshot, spec, owner)
 
     async def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
     ) -> BoxRow:
-        """Make another box with the same spec and files, of no key or of one that has no box yet.
+        """Create another box with the same spec and files, with no key or one that has no box yet.
 
-        It serves the same owner, unless told otherwise. With `idle_seconds` it is ephemeral, whatever the first one is.
+        The owner defaults to that of the original. With `idle_seconds` the new box is ephemeral.
         """
         return await self._creation.fork(id, owner, key, idle_seconds)
 
@@ -142,26 +142,26 @@ class Boxes:
         fresh: bool = False,
         replaces: bool = True,
     ) -> Acquired:
-        """The box of a key: the one there is, or the latest snapshot's, or a new one. All who ask at once get one box.
+        """Returns the box of a key: the existing one, one restored from the latest snapshot, or a new one.
 
-        A box of another spec is replaced, and `replaced` and `why` say so; not `replaces`: that is a `BoxDiffers`.
-        One-shot boxes are always new. `fresh`: the box that there is gets deleted, and the new one begins with no
-        snapshot of it.
+        Concurrent callers get the same box. A box with another spec is replaced, which `replaced` and `why` report;
+        without `replaces`, it raises `BoxDiffers`. One-shot boxes are always new. With `fresh`, an existing box is
+        deleted and no snapshot is used.
         """
         return await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces)
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRow:
-        """Change what a box may reach, from now on."""
+        """Change what a box may reach. Takes effect immediately."""
         return await self._network_update.set(id, policy)
 
-    # --- looking ---
+    # --- inspecting ---
 
     def provider(self, name: str) -> Provider:
-        """Raises `Unsupported` if there is none of that name."""
+        """Raises `Unsupported` if there is no provider of that name."""
         return self.providers.named(name)
 
     async def get(self, id: str) -> BoxRow:
-        """A box, dead or alive. Raises `BoxNotFound`."""
+        """Returns a box, dead or alive. Raises `BoxNotFound`."""
         return await self._registry.get(id)
 
     async def resolve(self, name: str) -> str:
@@ -169,50 +169,50 @@ class Boxes:
         return (await self._registry.named(name)).id
 
     async def open(self, id: str) -> Box:
-        """A handle on a box, running or stopped. The caller closes it.
+        """Returns a handle to a box, running or stopped. The caller closes it.
 
-        A box that sleeps is woken, now and by what is asked of the handle later; one that was stopped stays so.
+        Wakes a sleeping box, now and whenever the handle is used later. A stopped box stays stopped.
         """
         return await self._hibernation.open(id)
 
     async def peek(self, id: str) -> Box:
-        """A handle to look at a box with, which wakes nothing. The caller closes it."""
+        """Returns a handle that does not wake the box. The caller closes it."""
         return await self._states.peek(id)
 
     async def look(self, row: BoxRow) -> tuple[Liveness, Power | None]:
-        """What the provider says of a box, and whether it runs. What cannot be told is unknown."""
+        """Returns whether the box exists and runs, as its provider reports it."""
         return await self._states.look(row)
 
     # --- stop, start, delete ---
 
     async def stop(self, id: str) -> BoxRow:
-        """End everything in it; files stay. One that is stopped stays so."""
+        """End every process and keep the files. Does nothing if the box is stopped."""
         return await self._power.stop(id)
 
     async def start_box(self, id: str) -> BoxRow:
-        """Start a stopped box on its files, or wake one that sleeps. One that runs goes on."""
+        """Start a stopped box with its files, or wake a sleeping one. Does nothing if the box runs."""
         return await self._power.start(id)
 
     async def pause(self, id: str) -> BoxRow:
-        """Hold every process, until the next request. Raises `BoxConflict` if the box is in use."""
+        """Freeze every process until the next request. Raises `BoxConflict` if the box is in use."""
         return await self._power.pause(id)
 
     async def hibernate(self, id: str) -> BoxRow:
-        """Take a snapshot and stop, until the next request. Raises `BoxConflict` if the box is in use."""
+        """Take a snapshot and stop the box until the next request. Raises `BoxConflict` if the box is in use."""
         return await self._power.hibernate(id)
 
     async def delete(self, id: str) -> Deleted:
-        """Remove the box and everything of its own. A box that is no more stays as it was."""
+        """Delete the box and its files. Does nothing if the box no longer exists."""
         return await self._removal.delete(id)
 
     # --- snapshots and volumes ---
 
     async def snapshot(self, id: str, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Keep the files as they are now. Labelled with the box's key, spec and owner."""
+        """Save the files of the box as they are now. The snapshot is labelled with the box's key, spec and owner."""
         return await self._snapshots.take(id, labels)
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
-        """The oldest first, of every provider."""
+        """Returns the snapshots of every provider, oldest first."""
         return await self._snapshots.all(box=box, key=key)
 
     async def delete_snapshot(self, id: str) -> int:
@@ -231,24 +231,24 @@ class Boxes:
     # --- use ---
 
     def working(self, id: str) -> AbstractContextManager[None]:
-        """A caller works in the box (a command, a channel, a port): it is not idle. The end of this ends a one-shot."""
+        """A caller works in the box (a command, channel or port), so it is not idle. Ends a one-shot box afterwards."""
         return self.one_shots.working(id)
 
     def using(self, id: str) -> AbstractContextManager[None]:
-        """A caller holds on to the box (an upload, a download): it is not idle, but that is not a one-shot's work."""
+        """A caller uses the box (an upload or download), so it is not idle. This is not the work of a one-shot box."""
         return self._activity.using(id)
 
     # --- sweeping ---
 
     async def sweep(self) -> Pruned:
-        """Reap what is idle, finish what dead processes began, bury what is gone, remove what nobody knows."""
+        """Reap idle boxes, finish what dead processes began, record boxes that are gone, and remove unknown boxes."""
         return await self._sweep.run()
 
     async def prune(self) -> Pruned:
-        """Sweep, and delete every ephemeral box that is stopped or does nothing now."""
+        """Sweep, and delete every ephemeral box that is stopped or idle now."""
         return await self._sweep.prune()
 
     # Last, so that `list` means the builtin everywhere above.
     async def list(self, wanted: BoxFilter) -> BoxPage:
-        """Rows by state, label and key, the newest first."""
+        """Returns rows by state, label and key, newest first."""
         return await self.rows.list(self.tenant, wanted)

@@ -1,4 +1,4 @@
-"""Boxes made: new, from a snapshot, or from another box. The row and the box are both there in the end, or neither."""
+"""Creates boxes: new ones, from a snapshot, or from another box. Ends with both a row and a box, or with neither."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from holdfast.time_limit import time_limit
 
 _POOL_TRIES: Final = 3
 UNDO_SECONDS: Final = 30.0
-"""How long the clean-up of something that failed may take before it is left to the sweep."""
+"""How long the cleanup after a failure may take before it is left to the sweep."""
 
 log = logging.getLogger(__name__)
 
 
 class Creation:
-    """The making of one service's boxes."""
+    """Creates the boxes of one service."""
 
     def __init__(
         self, registry: Registry, providers: Providers, states: BoxStates, pool: Pool, snapshots: SnapshotStore
@@ -63,7 +63,7 @@ class Creation:
         return await self.make(row, lambda: provider.create(spec, id=row.id, labels=row.labels), named=True)
 
     async def fresh(self, spec: BoxSpec, owner: Owner, key: str | None, provider: Provider) -> BoxRow:
-        """A new box: out of the pool, or made now."""
+        """Returns a new box, from the pool or created now."""
         for _ in range(_POOL_TRIES):
             id = await self._pool.take(spec)
             if id is None:
@@ -82,10 +82,10 @@ class Creation:
         return await self.make(row, lambda: provider.create(spec, id=row.id, labels=labels))
 
     async def _hand_over(self, row: BoxRow, provider: Provider) -> BoxRow | None:
-        """Make a box of the pool somebody's; None where it is somebody else's by now, or dead.
+        """Hand over a box of the pool. Returns None if another caller got it or it is dead.
 
-        The provider's word comes first, so that the row is never wrong: whoever dies in between leaves a box that no
-        row knows of, and a sweep removes it.
+        The provider acts first, so that the row is never wrong. If this process dies in between, the box has no row,
+        and a sweep removes it.
         """
         row = replace(row, state=BoxState.RUNNING, holder=None)
         with self._pool.live_create(), self._registry.at_work(row.id):
@@ -120,8 +120,8 @@ class Creation:
             was = await self._registry.find(taken.box)
             if was is None:
                 raise InvalidSpec(
-                    f"nobody remembers box {taken.box}, of which snapshot {snapshot} was taken",
-                    hint="say which spec the new box should have",
+                    f"the spec of box {taken.box}, from which snapshot {snapshot} was taken, is no longer known",
+                    hint="give a spec for the new box",
                 )
             spec = replace(was.spec, provider=taken.provider)
         provider = self._providers.for_spec(spec, Capability.SNAPSHOTS)
@@ -144,7 +144,7 @@ class Creation:
             async with await self._states.peek(id) as box:
                 return await box.fork(id=row.id, labels=row.labels)
 
-        return await self.make(row, make, named=key is not None)  # the key may be another box's
+        return await self.make(row, make, named=key is not None)  # another box may have the key
 
     async def restored(self, row: BoxRow, provider: Provider, snapshot: str) -> BoxRow:
         return await self.make(row, lambda: provider.restore(snapshot, row.spec, id=row.id, labels=row.labels))
@@ -152,14 +152,14 @@ class Creation:
     async def make(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, named: bool = False) -> BoxRow:
         with self._pool.live_create(), self._registry.at_work(row.id):
             if named:
-                # The name may be somebody else's box: nothing is begun, and nothing undone, before it is ours.
+                # Another box may have this name. Nothing is started or undone before the row is written.
                 await self._registry.rows.insert(row)
             try:
                 box = await self._made(row, make, inserted=named)
             except BoxConflict:
                 if not named:
                     raise
-                # The provider has a box of that name which the store does not know: not ours to remove.
+                # The provider has a box of that name that the store does not know. It is not ours to remove.
                 await to_the_end(self._registry.rows.forget(self._registry.tenant, row.id))
                 raise
             try:
@@ -173,11 +173,11 @@ class Creation:
                 raise
 
     async def _made(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, inserted: bool) -> Box:
-        """The row and the box at the same time, to spare the fsync: both there, or neither."""
+        """Writes the row while the box is created, to hide the fsync. Ends with both or neither."""
         writing = asyncio.ensure_future(nothing() if inserted else self._registry.rows.insert(row))
         making = asyncio.ensure_future(make())
         try:
-            # The row is written in any case: as a tombstone it tells of what failed.
+            # The row is always written: as a tombstone, it records the failure.
             _, box = await asyncio.gather(asyncio.shield(writing), making)
         except BaseException as error:
             making.cancel()
@@ -187,12 +187,12 @@ class Creation:
             await to_the_end(self._undo(row, error))
             if isinstance(error, BoxError) or not isinstance(error, Exception):
                 raise
-            raise CreateFailed(f"the box could not be made: {str(error) or type(error).__name__}") from error
+            raise CreateFailed(f"the box could not be created: {str(error) or type(error).__name__}") from error
         return box
 
     async def _undo(self, row: BoxRow, error: BaseException) -> None:
-        """Remove what there is of a box that could not be made. What cannot be removed now is left to the sweep."""
-        why = "cancelled" if isinstance(error, asyncio.CancelledError) else f"could not be made: {error}"
+        """Removes what exists of a box that could not be created. The sweep removes what cannot be removed now."""
+        why = "cancelled" if isinstance(error, asyncio.CancelledError) else f"could not be created: {error}"
         current = await self._registry.find(row.id)
         live = current is not None and current.live
         if current is not None and live and current.state is not BoxState.DELETING:
@@ -201,7 +201,7 @@ class Creation:
             async with time_limit(UNDO_SECONDS):
                 freed = await self._providers.named(row.provider).remove(row.id)
         except Exception as problem:
-            log.warning("box %s could not be removed after a failed create, the sweep will: %s", row.id, problem)
+            log.warning("cannot remove box %s after a failed create, the next sweep will retry: %s", row.id, problem)
             return
         if current is not None and live:
             await self._registry.end(current, BoxState.DELETED, why, freed)

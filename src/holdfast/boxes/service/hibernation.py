@@ -1,7 +1,6 @@
-"""Boxes that sleep: paused, or hibernated (a snapshot, and stopped), and woken by whoever asks first.
+"""Pauses and hibernates boxes, and wakes them at the next request. A hibernated box is stopped, with a snapshot.
 
-`idleness` decides when a box falls asleep, and the sweep has it done here. Callers that ask for a sleeping box at once
-wake it once.
+`idleness` decides when a box falls asleep, and the sweep calls this module. Concurrent requests wake a box once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from holdfast.boxes.snapshots import Snapshot
 from holdfast.time_limit import time_limit
 
 WAKE_SECONDS: Final = 60.0
-"""How long a box may take to wake before we say so."""
+"""How long a box may take to wake."""
 _FIRST_WAIT: Final = 0.005
 _LONGEST_WAIT: Final = 0.1
 
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Hibernation:
-    """The sleep of one service's boxes."""
+    """Pauses, hibernates and wakes the boxes of one service."""
 
     def __init__(
         self,
@@ -57,25 +56,22 @@ class Hibernation:
     # --- falling asleep ---
 
     async def hibernate(self, row: BoxRow) -> BoxRow:
-        """Stop a box that was not used since its row was read, and keep its files by a snapshot as well.
-
-        Raises `BoxConflict` if it was used.
-        """
+        """Stop a box and take a snapshot of it. Raises `BoxConflict` if it was used since its row was read."""
         provider = self._able(row, Capability.STOP)
         async with self._leases.alone(f"box/{row.id}"):
             with self._registry.at_work(row.id):
                 row = await self._begin(row, BoxState.HIBERNATING)
                 async with self._states.settling(row):
                     async with await provider.attach(row.id) as box:
-                        # First stopped: where nothing runs, a snapshot has nothing to copy, and nothing moves under it.
+                        # Stopped first: the snapshot of a stopped box copies nothing, and no file changes meanwhile.
                         await box.stop()
                         await self._sleep_snapshots.take(box, row)
                     return await self._registry.move(row, BoxState.HIBERNATED)
 
     async def pause(self, row: BoxRow) -> BoxRow:
-        """Hold the processes of a box that was not used since its row was read. Raises `BoxConflict` if it was.
+        """Freeze the processes of a box. Raises `BoxConflict` if it was used since its row was read.
 
-        The row is first: one that says so of a box that still runs is put right by the next sweep.
+        The row is written first. If this process dies then, the next sweep corrects the row.
         """
         provider = self._able(row, Capability.PAUSE)
         async with self._leases.alone(f"box/{row.id}"):
@@ -85,7 +81,7 @@ class Hibernation:
                     async with await provider.attach(row.id) as box:
                         await box.pause()
                         if (await self._registry.get(row.id)).state is not BoxState.PAUSED:
-                            await box.start()  # another process woke it before we had it asleep
+                            await box.start()  # another process woke it before it was paused
                     return row
 
     def _able(self, row: BoxRow, capability: Capability) -> Provider:
@@ -104,8 +100,10 @@ class Hibernation:
     # --- waking ---
 
     async def open(self, id: str) -> Box:
-        """A handle on a box, which the caller closes. A box that sleeps is woken, now and by what is asked of the
-        handle later; one that was stopped stays so."""
+        """Returns a handle, which the caller closes. Wakes a sleeping box, now and when the handle is used later.
+
+        A stopped box stays stopped.
+        """
         row = await self._registry.get_live(id)
         if row.state in DORMANT:
             row = await self.wake(id)
@@ -115,7 +113,7 @@ class Hibernation:
         return (await self.wake(id)).state is BoxState.RUNNING
 
     async def wake(self, id: str) -> BoxRow:
-        """The row of a box that slept, and is awake now. One that is awake, or was stopped, stays so."""
+        """Wake a sleeping box. Does nothing if it is awake or stopped. Returns its row."""
         await self._registry.join()
         limit = time_limit(WAKE_SECONDS)
         try:
@@ -136,29 +134,29 @@ class Hibernation:
                     row = await self._states.settle_for_use(row)
                     return row if row.state not in ASLEEP else await self.rouse(row)
                 except BoxConflict:
-                    pass  # another process was quicker
+                    pass  # another process changed the box first
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
 
     async def rouse(self, row: BoxRow) -> BoxRow:
-        """Wake a box that sleeps. The caller has its turn."""
+        """Wake a sleeping box. The caller holds the lock of the box."""
         if await self._providers.named(row.provider).probe(row.id) is not Liveness.GONE:
             woken = await self._states.switch(row, BoxState.WAKING, BoxState.RUNNING, lambda box: box.start())
             return self._registry.remember(woken)
         snapshot = await self._sleep_snapshots.of(row)
         if snapshot is None:
-            await self._registry.end(row, BoxState.GONE, f"{row.provider} has it no more")
+            await self._registry.end(row, BoxState.GONE, f"{row.provider} no longer has it")
             raise gone(row)
         return self._registry.remember(await self._restore(row, snapshot))
 
     async def _restore(self, row: BoxRow, snapshot: Snapshot) -> BoxRow:
-        """Its files were lost: the snapshot of its sleep has them."""
+        """Restores a box whose files were lost from the snapshot that it hibernated with."""
         provider = self._providers.named(row.provider)
         with self._registry.at_work(row.id):
             row = await self._registry.move(row, BoxState.WAKING)
             async with self._states.settling(row):
                 box = await provider.restore(snapshot.id, row.spec, id=row.id, labels=row.labels)
                 await box.close()
-                log.warning("box %s had lost its files, and has those of snapshot %s again", row.id, snapshot.id)
+                log.warning("box %s had lost its files and was restored from snapshot %s", row.id, snapshot.id)
                 active = max(self._registry.clock(), row.last_active_at)
                 return await self._registry.move(row, BoxState.RUNNING, snapshot=snapshot.id, last_active_at=active)

@@ -1,8 +1,7 @@
-"""When a box has nothing to do. Decisions only: the sweep takes the samples, writes down when there was work last, and
-carries out what follows.
+"""Decides when a box is idle. Decisions only: the sweep takes samples, records work and carries out the result.
 
-Work is what somebody waits for: processes that use the processor, ports that are listened on, connections, in or out.
-A process that merely sleeps is no work, and neither is looking at a box.
+Processes that use the CPU, listening ports and open connections in either direction are work. A sleeping process is
+not, and neither is inspecting a box.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.spec import Lifetime, OnIdle
 
 IDLE_SECONDS: Final = 900
-"""For boxes that name no idle time."""
+"""The default idle time."""
 LEAST_SHARE: Final = 0.01
-"""Of one core: a process that uses less is asleep, and looks up now and then."""
+"""Share of one core. A process that uses less counts as asleep."""
 LEAST_SECONDS: Final = 0.03
-"""Of processor time: the kernel counts in hundredths, and one or two of them say nothing."""
+"""CPU time that counts as work. The kernel counts in hundredths, so one or two of them mean nothing."""
 LEAST_BETWEEN: Final = 200
-"""Milliseconds between two samples that can be compared."""
+"""Minimum milliseconds between two samples that can be compared."""
 SAMPLES_PER_TIME: Final = 4
-"""How often a box is looked at in its idle time."""
+"""Samples taken of a box during its idle time."""
 SHORTEST_PAUSE: Final = 0.25
 
 
@@ -34,7 +33,7 @@ class Doing(StrEnum):
     WORK = "work"
     NOTHING = "nothing"
     UNKNOWN = "unknown"
-    """Nobody can say yet, or now: nothing is concluded of it."""
+    """It cannot be determined yet, or now. Nothing follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,13 @@ class Sample:
     at: int
     """UTC milliseconds."""
     metrics: Metrics | None
-    """None where nobody could tell."""
+    """None if they could not be read."""
     held: bool = False
-    """Somebody in this process holds a stream, a channel or a port of it open."""
+    """A caller in this process has a stream, channel or port of the box open."""
 
 
 def doing(before: Sample | None, now: Sample) -> Doing:
-    """Whether there is work in a box that runs."""
+    """Returns whether a running box does work."""
     metrics = now.metrics
     if now.held:
         return Doing.WORK
@@ -62,11 +61,11 @@ def doing(before: Sample | None, now: Sample) -> Doing:
         return Doing.NOTHING
     used = _used(metrics)
     if used is None:
-        return Doing.WORK  # something runs, and nobody can say that it sleeps
+        return Doing.WORK  # a process runs, and it may not be asleep
     if before is None or before.metrics is None or (used_before := _used(before.metrics)) is None:
         return Doing.UNKNOWN
     if used < used_before:
-        return Doing.UNKNOWN  # it was started anew in between: this is the first sample of another life
+        return Doing.UNKNOWN  # the box was restarted in between, so this is its first sample
     if now.at - before.at < LEAST_BETWEEN:
         return Doing.UNKNOWN
     share = LEAST_SHARE * (now.at - before.at) / 1000
@@ -78,27 +77,27 @@ def _used(metrics: Metrics) -> float | None:
 
 
 def comparable(before: Sample | None, now: Sample) -> bool:
-    """Whether a sample may take the place of the one before. Samples in haste would never add up to anything."""
+    """Returns whether a sample may replace the previous one. Samples in quick succession could never be compared."""
     return before is None or now.at - before.at >= LEAST_BETWEEN
 
 
 def last_work(row: BoxRow, now: Sample, what: Doing) -> int:
-    """When there was work last: never earlier than the row says."""
+    """Returns when the box last did work, never earlier than its row has it."""
     if what is Doing.WORK:
         return max(row.last_active_at, now.at)
     if what is Doing.NOTHING and now.metrics is not None and not now.metrics.processes:
-        # The box itself knows when its last process ended.
+        # The box reports when its last process ended.
         return max(row.last_active_at, min(now.at, now.at - int(now.metrics.idle_seconds * 1000)))
     return row.last_active_at
 
 
 def idle_time(row: BoxRow) -> int:
-    """Seconds that a box may do nothing."""
+    """Returns the idle time of a box in seconds."""
     return IDLE_SECONDS if row.spec.idle_seconds is None else row.spec.idle_seconds
 
 
 def is_due(row: BoxRow, last_work: int, now: int) -> bool:
-    """Whether a box has done nothing for its idle time."""
+    """Returns whether a box has been idle for its idle time."""
     return now - max(row.last_active_at, last_work) >= idle_time(row) * 1000
 
 
@@ -111,7 +110,7 @@ _FOLLOWS: Final = {
 
 
 def follows(row: BoxRow) -> OnIdle:
-    """What happens to a box that has been idle for its time, as it is now."""
+    """Returns what happens to a box, in its current state, once it has been idle for its idle time."""
     if row.lifetime is Lifetime.ONE_SHOT:
         return OnIdle.DELETE
     wanted = row.spec.when_idle
@@ -119,11 +118,11 @@ def follows(row: BoxRow) -> OnIdle:
 
 
 def is_watched(row: BoxRow) -> bool:
-    """Whether anything ever happens to it for being idle."""
+    """Returns whether anything happens to this box when it is idle."""
     return follows(row) is not OnIdle.KEEP
 
 
 def pause(rows: Iterable[BoxRow], longest: float) -> float:
-    """Seconds until boxes should be looked at again, so that the shortest idle time among them is kept."""
+    """Returns the seconds until the next samples, so that the shortest idle time is respected."""
     shortest = min((idle_time(row) / SAMPLES_PER_TIME for row in rows if is_watched(row)), default=longest)
     return min(longest, max(SHORTEST_PAUSE, shortest))

@@ -1,6 +1,6 @@
-"""Taking turns: one at a time per name, across the tasks of this process and across all processes on one store.
+"""Named locks, across the tasks of this process and all processes on one store.
 
-A process has a lease on itself that it keeps renewing, with those of the turns it has: when it dies, all expire.
+A process renews a lease on itself, and the leases that it holds. When it dies, all of them expire.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from holdfast.boxes.rows import BoxRows
 from holdfast.threads.ids import new_id
 
 LEASE: Final = 15_000
-"""Milliseconds: how long a dead process is taken for alive."""
+"""Milliseconds after which a lease expires, and its process counts as dead."""
 RENEW_SECONDS: Final = 4.0
 TURN_SECONDS: Final = 60.0
-"""How long another process may have the turn of a key before we say so."""
+"""How long to wait for another process that has the lease on a key."""
 _FIRST_WAIT: Final = 0.005
 _LONGEST_WAIT: Final = 0.1
 _PROCESS: Final = "process/"
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class Leases:
-    """The turns of one process. `join` before taking any; `close` gives everything back."""
+    """The leases of one process. Call `join` before taking any. `close` releases all of them."""
 
     def __init__(self, rows: BoxRows, tenant: str, clock: Callable[[], int]) -> None:
         self.holder = new_id("h", random_digits=10)
-        """This process, as others see it."""
+        """The name of this process in the store."""
         self._rows = rows
         self._tenant = tenant
         self._clock = clock
@@ -40,7 +40,7 @@ class Leases:
         self._heartbeat: asyncio.Task[None] | None = None
 
     async def join(self) -> None:
-        """Show others that this process is alive, from now on."""
+        """Start to show other processes that this one is alive."""
         if self._heartbeat is None:
             async with self.alone("join"):
                 if self._heartbeat is None:
@@ -57,20 +57,20 @@ class Leases:
             await self._release(name)
 
     async def holders(self) -> set[str]:
-        """All processes that are alive, this one included."""
+        """Returns all live processes, including this one."""
         alive = await self._rows.held(self._tenant, _PROCESS, self._clock())
         return {name.removeprefix(_PROCESS) for name in alive} | {self.holder}
 
     @asynccontextmanager
     async def alone(self, name: str) -> AsyncIterator[None]:
-        """One task of this process at a time."""
+        """Lock a name against other tasks of this process."""
         with self._lock(name) as lock:
             async with lock:
                 yield
 
     @asynccontextmanager
     async def turn(self, name: str, *, frees_space: bool = False) -> AsyncIterator[None]:
-        """One at a time on the whole store. Waits as long as it is let: put a timeout around it."""
+        """Lock a name on the whole store. Waits without limit, so put a timeout around it."""
         async with self.alone(name):
             wait = _FIRST_WAIT
             while not await self._take(name, frees_space=frees_space):
@@ -82,7 +82,7 @@ class Leases:
                 await self._release(name)
 
     async def _take(self, name: str, *, frees_space: bool = False) -> bool:
-        self._held.add(name)  # before it is ours: a cancelled call may still have taken it
+        self._held.add(name)  # before the call, because a cancelled call may still have taken the lease
         try:
             taken = await self._rows.take(
                 self._tenant, name, self.holder, self._clock(), LEASE, frees_space=frees_space
@@ -121,6 +121,6 @@ class Leases:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 await self._rows.renew(self._tenant, tuple(self._held), self.holder, self._clock(), LEASE)
-                await self._take(_PROCESS + self.holder)  # somebody may have taken us for dead, and swept it away
-            except Exception as error:  # the store is full or locked: the next beat may do better
-                log.warning("the leases of boxes could not be renewed: %s", error)
+                await self._take(_PROCESS + self.holder)  # another process may have removed it as expired
+            except Exception as error:  # the store is full or locked: the next beat may succeed
+                log.warning("cannot renew the leases of boxes: %s", error)

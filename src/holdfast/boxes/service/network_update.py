@@ -1,4 +1,4 @@
-"""Changing what a box may reach, while it runs or before it starts again. The egress judges what is allowed."""
+"""Changes the network policy of a box, running or stopped. The egress enforces the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.boxes.spec import BoxSpec
 
 
 class NetworkUpdate:
-    """The networks of the boxes of one service."""
+    """Changes network policies for one service."""
 
     def __init__(self, registry: Registry, providers: Providers, leases: Leases) -> None:
         self._registry = registry
@@ -22,7 +22,7 @@ class NetworkUpdate:
         self._leases = leases
 
     async def set(self, id: str, policy: NetworkPolicy) -> BoxRow:
-        """Change what a box may reach. If we die between the box and its row, asking again makes both right."""
+        """Change the policy. If the process dies between the box and its row, calling again updates both."""
         policy.check()
         async with self._leases.alone(f"box/{id}"):
             row = await self._registry.get_live(id)

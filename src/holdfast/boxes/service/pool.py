@@ -1,8 +1,8 @@
-"""The warm pool: boxes made ahead, per spec, and handed over as new to whoever asks for one.
+"""The warm pool: boxes that are created ahead of time, per spec, and handed over as new.
 
-How many is decided by demand, within bounds: every create of a spec raises its score, which halves again and again.
-Whoever takes a box out of the pool, for whatever purpose, has it handed over by its provider, and only one can: a box
-is never given out twice, also where several processes know of it.
+Demand decides how many, within bounds: every create of a spec raises its score, which decays over time. A box leaves
+the pool only when its provider hands it over, and only one caller can succeed. So no box is given out twice, even if
+several processes know it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
 MOST_SPECS: Final = 256
-"""Specs whose demand is remembered. The least wanted is forgotten."""
+"""The most specs whose demand is tracked. Beyond that, the one with the least demand is dropped."""
 TICK_SECONDS: Final = 5.0
-"""How often the pool looks around by itself: for what is out of date, or not wanted any more."""
+"""How often the pool checks for boxes that are out of date or no longer wanted."""
 LONGEST_WAIT: Final = 2.0
-"""Seconds that live creates can hold up the making of one box of the pool."""
+"""The most seconds that requested creates can delay the creation of one pooled box."""
 LONGEST_PAUSE: Final = 60.0
-"""Between two tries, where boxes cannot be made."""
+"""The most seconds between two attempts when boxes cannot be created."""
 CLOSE_SECONDS: Final = 5.0
-"""For removing what the pool has when the service ends. A later sweep removes what is left."""
+"""Time to empty the pool when the service closes. A later sweep removes what is left."""
 REMOVALS_AT_ONCE: Final = 8
 FURNISH_SECONDS: Final = 30.0
 
@@ -62,12 +62,12 @@ class PoolStatistics:
     """Boxes that are ready."""
     wanted: int
     specs: int
-    """That have boxes ready, or being made."""
+    """Specs that have boxes ready or being created."""
     hits: int
     misses: int
     made: int
     drained: int
-    """Removed without having been handed over."""
+    """Boxes removed without being handed over."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Shelf:
 
     spec: BoxSpec
     of: str
-    """What they are made with."""
+    """The version of what they are created with."""
     furnishing: str | None = None
     ready: deque[str] = field(default_factory=deque)
     demand: Demand = field(default_factory=Demand)
@@ -84,7 +84,7 @@ class _Shelf:
 
 
 class Pool:
-    """The pool of one service. Owns the task that fills and drains it, from its first use to `close`."""
+    """The pool of one service. Owns the task that fills and drains it from its first use to `close`."""
 
     def __init__(self, registry: Registry, providers: Providers, leases: Leases, settings: PoolSettings) -> None:
         self._settings = settings
@@ -93,7 +93,7 @@ class Pool:
         self._leases = leases
         self._shelves: dict[str, _Shelf] = {}
         self._in_hand: set[str] = set()
-        """Boxes of the pool that this process is making, handing over or removing right now."""
+        """Boxes of the pool that this process is creating, handing over or removing now."""
         self._live = 0
         self._last_live = -math.inf
         self._wake = asyncio.Event()
@@ -123,7 +123,7 @@ class Pool:
 
     @contextmanager
     def live_create(self) -> Iterator[None]:
-        """While somebody waits for a box to be made, none is made ahead."""
+        """Create no pooled box while a caller waits for a create."""
         self._live += 1
         try:
             yield
@@ -132,9 +132,9 @@ class Pool:
             self._last_live = asyncio.get_running_loop().time()
 
     async def take(self, spec: BoxSpec) -> str | None:
-        """A box to be handed over, which is nobody else's to give out in this process; None where there is none.
+        """Reserve a box for the caller to hand over. Returns None if there is none.
 
-        Whoever takes one says what became of it: `handed_over` or `lost`.
+        The caller reports the result with `handed_over` or `lost`.
         """
         provider = self._providers.named(spec.provider)
         if not self.on or not can_be_pooled(spec, provider.capabilities):
@@ -157,7 +157,7 @@ class Pool:
         self._in_hand.discard(id)
 
     def lost(self, id: str) -> None:
-        """It was somebody else's by then, or dead."""
+        """Another process got the box, or it is dead."""
         self._in_hand.discard(id)
 
     def _furnishing_of(self, spec: BoxSpec, provider: Provider) -> str | None:
@@ -167,7 +167,7 @@ class Pool:
         try:
             of = await _made_with(spec, provider)
         except BoxError:
-            return None  # there is no such image, say: making one tells
+            return None  # for example, there is no such image: the create that follows raises the error
         key = f"{shelf_key(spec, provider.capabilities)} {furnishing or ''}"
         shelf = self._shelves.get(key)
         if shelf is None:
@@ -185,7 +185,7 @@ class Pool:
             del self._shelves[min(empty, key=lambda key: self._score(self._shelves[key]))]
 
     async def keep(self, spec: BoxSpec, count: int) -> None:
-        """Have so many of a spec ready whatever the demand, within the bounds, until told otherwise."""
+        """Keep at least `count` boxes of a spec ready, within the bounds, whatever the demand."""
         provider = self._providers.for_spec(spec)
         if self.on and can_be_pooled(spec, provider.capabilities):
             shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
@@ -207,21 +207,21 @@ class Pool:
                     await self._wake.wait()
             self._wake.clear()
             try:
-                await self._until_calm()  # whoever was just given a box has a first command for it
+                await self._until_calm()  # a caller that just got a box runs its first command
                 await self._registry.join()
                 await self._drain_unwanted()
                 while (shelf := self._most_needy()) is not None:
                     await self._until_calm()
                     await self._make_one(shelf)
                 self._calm.set()
-            except Exception as error:  # a provider or the store fails: whoever needs a box gets one the slow way
+            except Exception as error:  # a provider or the store fails: callers get boxes without the pool
                 self._pause = min(LONGEST_PAUSE, max(1.0, self._pause * 2))
-                log.warning("the pool of boxes is not filled, the next try is in %.0f s: %s", self._pause, error)
+                log.warning("cannot fill the pool of boxes, trying again in %.0f s: %s", self._pause, error)
                 await asyncio.sleep(self._pause)
 
     async def settled(self) -> None:
-        """Wait until there is what is wanted, and no more. For tests and measurements: put a timeout around it."""
-        for _ in range(2):  # the round that is under way may have begun before what is waited for was wanted
+        """Wait until the pool has exactly the wanted boxes. For tests and benchmarks; put a timeout around it."""
+        for _ in range(2):  # the current round may have started before the demand changed
             self._start()
             self._calm.clear()
             self._wake.set()
@@ -235,7 +235,7 @@ class Pool:
         return allot(wishes, self._settings)
 
     def _most_needy(self) -> _Shelf | None:
-        """The spec that has the least of what it should have, where there is room for one more."""
+        """Returns the spec with the smallest share of its wanted boxes, if there is room for one more."""
         if self._closed or self._settings.memory() < self._settings.least_memory:
             return None
         wanted = self._allotted()
@@ -266,15 +266,15 @@ class Pool:
             if await self._is_current(shelf):
                 shelf.ready.append(id)
                 self._made += 1
-            else:  # the image was replaced meanwhile
+            else:  # the image was replaced in the meantime
                 await to_the_end(self._remove(provider, id, shelf.spec))
         except BoxError:
-            shelf.demand = Demand()  # it may be the spec's fault, and others want boxes too
+            shelf.demand = Demand()  # the spec may be the cause, and others want boxes too
             raise
         finally:
             self._in_hand.discard(id)
         self._pause = 0.0
-        # As much time for others as this took: it has all that they leave, and no more than half.
+        # Sleep for as long as the creation took, so that the pool uses at most half of the time.
         await asyncio.sleep(asyncio.get_running_loop().time() - began)
 
     async def _furnish(self, box: Box, shelf: _Shelf) -> None:
@@ -283,8 +283,8 @@ class Pool:
         try:
             async with time_limit(FURNISH_SECONDS):
                 await self._settings.furnishings[shelf.furnishing](box)
-        except Exception as error:  # whatever somebody else's code may raise: who gets the box starts it then
-            log.warning("nothing was started ahead in box %s of the pool: %s", box.id, error)
+        except Exception as error:  # foreign code may raise anything; the owner of the box starts it later
+            log.warning("cannot prepare box %s of the pool: %s", box.id, error)
 
     def _labels(self, shelf: _Shelf) -> dict[str, str]:
         hash = shelf.spec.hash
@@ -310,7 +310,7 @@ class Pool:
                 self._shelves.pop(key, None)
 
     async def _refresh(self, shelf: _Shelf) -> None:
-        """Remove what is out of date. Of what cannot be made any more, nothing is wanted."""
+        """Remove boxes that are out of date, or whose spec cannot be created any more."""
         try:
             of = await _made_with(shelf.spec, self._providers.named(shelf.spec.provider))
         except BoxError:
@@ -342,14 +342,14 @@ class Pool:
                 async with turns:
                     await self._remove(provider, id, shelf.spec)
             except BoxError as error:
-                log.warning("box %s of the pool could not be removed, the sweep will: %s", id, error)
+                log.warning("cannot remove box %s of the pool, the next sweep will retry: %s", id, error)
             finally:
                 self._in_hand.discard(id)
 
         await asyncio.gather(*(drain(id) for id in ids))
 
     async def _remove(self, provider: Provider, id: str, spec: BoxSpec) -> bool:
-        """Take a box out of the pool, and remove it: where somebody else has it by now, it is left alone."""
+        """Take a box out of the pool and remove it. Returns False if another process already has it."""
         labels = {TENANT: self._registry.tenant, NODE: self._registry.node}
         try:
             box = await provider.hand_over(id, spec, labels=labels, created_at=self._registry.clock())
@@ -357,24 +357,24 @@ class Pool:
         except (BoxConflict, BoxGone, BoxNotFound):
             return False
         except (BoxStopped, BoxUnreachable):
-            pass  # ours, and dead
+            pass  # handed over to us, but dead
         await provider.remove(id)
         self._drained += 1
         return True
 
     async def drain(self) -> None:
-        """Remove all that is ready."""
+        """Remove all boxes that are ready."""
         for shelf in list(self._shelves.values()):
             await self._empty(shelf)
 
     async def drain_volume(self, provider: str, volume: str) -> None:
-        """Remove what mounts a volume: boxes that nobody has are no reason to keep it."""
+        """Remove pooled boxes that mount a volume, so that they do not keep it in use."""
         for shelf in list(self._shelves.values()):
             if shelf.spec.provider == provider and any(each.volume == volume for each in shelf.spec.volumes):
                 await self._empty(shelf)
 
     async def close(self) -> None:
-        """End the filling, and remove what nobody took. Closing twice does nothing."""
+        """Stop filling the pool, and remove its boxes. Closing twice has no effect."""
         self._closed = True
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -386,7 +386,7 @@ class Pool:
                 await self._drain_the_dead()
 
     async def _drain_the_dead(self) -> None:
-        """Remove what processes that were killed left, and no sweep has taken up: nobody else could stop it."""
+        """Remove boxes that killed processes left and no sweep has taken over: no other process would stop them."""
         registry = self._registry
         if not registry.joined:
             return
@@ -396,13 +396,13 @@ class Pool:
                 if ahead := [info for info in found if POOL in info.labels]:
                     rows = {row.id: row for row in await registry.all_live()}
                     await self.tend(provider, ahead, rows)
-            except Exception as error:  # the provider or the store fails: the next server's sweep sees to it
-                log.warning("what is left of a pool at %s stays for now: %s", name, error)
+            except Exception as error:  # the provider or the store fails: the next server's sweep removes them
+                log.warning("cannot remove the rest of the pool at %s now: %s", name, error)
 
     # --- what a sweep finds ---
 
     async def tend(self, provider: Provider, found: Sequence[BoxInfo], rows: Mapping[str, BoxRow]) -> list[str]:
-        """Take up, or remove, boxes of the pool whose process died. Says what was removed."""
+        """Take over or remove boxes of the pool whose process died. Returns the ids of those removed."""
         holders = await self._leases.holders() - {self._leases.holder}
         known = self._in_hand.union(*(shelf.ready for shelf in self._shelves.values()))
         removed = []
@@ -422,7 +422,7 @@ class Pool:
         return removed
 
     async def _finish(self, provider: Provider, row: BoxRow) -> None:
-        """The machine lost its power, and with it the record that this box was handed over. The row has it."""
+        """Hand over a box again: a power cut lost the provider's record of it, but the row is there."""
         with suppress(BoxConflict, BoxStopped, BoxUnreachable):
             await provider.hand_over(row.id, row.spec, labels=row.labels, created_at=row.created_at)
 
@@ -448,7 +448,7 @@ class Pool:
         finally:
             self._in_hand.discard(info.id)
         shelf.ready.append(info.id)
-        # Whoever died had a reason to make it. Nobody remembers how good a one: it lasts as if it were asked for once.
+        # The demand is lost with the dead process. The box stays as long as if it were requested once now.
         if self._score(shelf) < len(shelf.ready):
             shelf.demand = Demand(float(len(shelf.ready)), self._registry.clock())
         self._start()
@@ -456,7 +456,7 @@ class Pool:
 
 
 async def _made_with(spec: BoxSpec, provider: Provider) -> str:
-    """What a box of this spec would be made with now. Raises `ImageNotFound`."""
+    """Returns the version of what a box of this spec would be created with now. Raises `ImageNotFound`."""
     if spec.image is None or provider.images is None:
         return provider.edition
     return f"{provider.edition} {(await provider.images.get(spec.image)).digest}"

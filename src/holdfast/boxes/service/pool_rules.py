@@ -1,4 +1,4 @@
-"""How many boxes of which spec the pool keeps ready, and what a box is before it is handed over. Decisions only."""
+"""Decides how many boxes of each spec the pool keeps ready, and how they are created. Decisions only."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.spec import BoxSpec, Lifetime
 
 BEGIN: Final = 1.5
-"""The score from which on boxes of a spec are made ahead: it was asked for a second time, not long after the first."""
+"""The score from which boxes of a spec are created ahead: the spec was requested twice within a short time."""
 END: Final = 0.25
-"""The score below which none is kept: nobody has asked for several half-lives."""
+"""The score below which no box is kept: there was no request for several half-lives."""
 
 Furnish = Callable[[Box], Awaitable[None]]
-"""Starts something in a box that is made ahead, for whoever gets it. Where it fails, the box is handed out without."""
+"""Starts something in a box of the pool for its later owner. If it fails, the box is handed over without it."""
 
 
 def available_memory() -> float:
-    """The share of this machine's memory that is free to be used; 1 where nobody can tell."""
+    """Returns the share of this machine's memory that is available, or 1 if it is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
@@ -35,23 +35,23 @@ def available_memory() -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     boxes: int = 0
-    """That are kept ready at most, over all specs. 0: no pool."""
+    """The most boxes kept ready, over all specs. 0 means no pool."""
     per_spec: int | None = None
-    """Of one spec at most. None: all of them."""
+    """The most boxes of one spec. None means no limit per spec."""
     half_life: float = 60.0
     """Seconds after which past demand counts half."""
     quiet_seconds: float = 0.1
-    """How long nobody may have made a box before one is made ahead."""
+    """How long to wait after the last create before a box is created ahead."""
     least_memory: float = 0.1
-    """Share of the machine's memory that has to be available for one more. With less than half of that, all go."""
+    """Share of the machine's memory that one more box requires. Below half of that, the pool is emptied."""
     memory: Callable[[], float] = available_memory
     furnishings: Mapping[str, Furnish] = field(default_factory=dict)
-    """By the label of the specs that want it. Other boxes of the same kind are kept apart."""
+    """By the label of the specs that want it. Boxes with and without it are kept apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How much boxes of one spec were asked for lately."""
+    """Recent demand for boxes of one spec."""
 
     score: float = 0.0
     at: int = 0
@@ -65,17 +65,17 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is known of one spec when boxes are allotted."""
+    """What the allotment needs to know about one spec."""
 
     score: float
     kept: int = 0
-    """So many in any case."""
+    """The minimum to keep ready."""
     warm: bool = False
-    """Boxes of it are made ahead already: less is needed to go on than to begin."""
+    """Boxes are ready already. Continuing takes less demand than starting."""
 
 
 def allot(wishes: Mapping[str, Wish], settings: PoolSettings) -> dict[str, int]:
-    """How many boxes to have ready of each spec. The most wanted first, as far as the bounds go."""
+    """Returns how many boxes to keep ready of each spec, in order of demand, within the bounds."""
     left = settings.boxes
     allotted = {}
     for key, wish in sorted(wishes.items(), key=lambda item: (-item[1].kept, -item[1].score, item[0])):
@@ -87,21 +87,26 @@ def allot(wishes: Mapping[str, Wish], settings: PoolSettings) -> dict[str, int]:
 
 
 def can_be_pooled(spec: BoxSpec, capabilities: Collection[Capability]) -> bool:
-    """What is mounted is found when a box is made: a folder that can be another one by now would be the wrong one."""
+    """Returns whether boxes of this spec can be pooled.
+
+    Boxes with mounts or subpaths cannot: a mounted folder is resolved at creation and may be replaced later.
+    """
     moves = bool(spec.mounts) or any(volume.subpath for volume in spec.volumes)
     return Capability.POOL in capabilities and not moves
 
 
 def furnishing_of(spec: BoxSpec, capabilities: Collection[Capability], furnishings: Collection[str]) -> str | None:
-    """What is started ahead in boxes of this spec. Nothing where they are told of their network when they are handed
-    over: who was started before would not know."""
+    """Returns what to start ahead in boxes of this spec.
+
+    Returns None if boxes get their network only when they are handed over: a process started before would not know it.
+    """
     if network_ahead(spec, capabilities) != spec.network:
         return None
     return next((label for label in spec.labels if label in furnishings), None)
 
 
 def made_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> BoxSpec:
-    """The spec of a box before it is somebody's: without what it is told when it is handed over."""
+    """Returns the spec of a pooled box, without what it is given when it is handed over."""
     return replace(
         spec,
         labels={},
@@ -113,12 +118,12 @@ def made_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> BoxSpec:
 
 
 def network_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> NetworkPolicy:
-    """Closed, where it can be opened for whom the box is handed over to."""
+    """Returns the network of a pooled box: closed if it can be opened when the box is handed over."""
     can_be_opened = Capability.NETWORK_LIVE in capabilities and Capability.NETWORK_NONE in capabilities
     return NetworkPolicy() if can_be_opened else spec.network
 
 
 def shelf_key(spec: BoxSpec, capabilities: Collection[Capability]) -> str:
-    """Equal for specs that are made ahead as the same box."""
+    """Returns a key that is equal for specs whose pooled boxes are interchangeable."""
     network = network_ahead(spec, capabilities)
     return f"{spec.hash} {network.mode} {network.allow} {network.bandwidth} {network.connections}"

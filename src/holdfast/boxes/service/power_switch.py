@@ -1,4 +1,4 @@
-"""Boxes stopped, started, paused and hibernated because a caller asks for it."""
+"""Stops, starts, pauses and hibernates boxes on request."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from holdfast.boxes.spec import BoxSpec
 
 
 class Providers(Mapping[str, Provider]):
-    """Does not own them: whoever opened them closes them."""
+    """Does not own the providers. The caller that opened them closes them."""
 
     def __init__(self, providers: Mapping[str, Provider]) -> None:
         self._providers = dict(providers)
@@ -27,15 +27,15 @@ class Providers(Mapping[str, Provider]):
         return len(self._providers)
 
     def named(self, name: str) -> Provider:
-        """Raises `Unsupported` if there is none of that name."""
+        """Raises `Unsupported` if there is no provider of that name."""
         try:
             return self._providers[name]
         except KeyError:
             known = ", ".join(sorted(self._providers)) or "none"
-            raise Unsupported(f"there is no provider {name}", hint=f"use one of those there are: {known}") from None
+            raise Unsupported(f"there is no provider {name}", hint=f"use one of: {known}") from None
 
     def for_spec(self, spec: BoxSpec, *more: Capability) -> Provider:
-        """The provider of a spec. Raises before anything is made if it cannot make such a box."""
+        """Returns the provider of a spec. Raises `Unsupported` if it cannot create such a box."""
         refuse_reserved(spec.labels)
         provider = self.named(spec.provider)
         provider.check_usable()

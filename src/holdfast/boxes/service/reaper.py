@@ -1,4 +1,4 @@
-"""Which boxes have to go, and why. Decisions only: `sweep` carries them out."""
+"""Decides which boxes to remove, and why. Decisions only: `sweep` carries them out."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from holdfast.boxes.service.idleness import Doing, follows, idle_time, is_due
 from holdfast.boxes.spec import Lifetime, OnIdle
 
 GRACE: Final = 60_000
-"""Milliseconds: what is younger may be somebody's work that we have not heard of yet."""
+"""Milliseconds. A younger box may belong to a process that has not written its row yet."""
 STUCK: Final = 20_000
-"""Milliseconds in a state that passes before anybody is suspected to have died at it."""
+"""Milliseconds in a transitional state after which the process that is changing the box may be dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What we know of the use of a box."""
+    """What is known about the use of a box."""
 
     power: Power
     doing: Doing
-    """What goes on in it, where it runs."""
+    """Whether it does work, if it runs."""
     working: bool = False
-    """Somebody in this process holds a stream, a channel or a port of it open."""
+    """A caller in this process has a stream, channel or port of the box open."""
     worked: bool = False
-    """Work in it has ended."""
+    """Work in the box has ended."""
     metrics: Metrics | None = None
-    """None where nobody could tell, or the box is stopped."""
+    """None if they could not be read, or the box is stopped."""
     last_work: int = 0
-    """When there was work last, by what the box itself says."""
+    """When the box last did work, as the box reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What has to happen to a box that did nothing for long enough."""
+    """What has to happen to an idle box."""
 
     what: OnIdle
     why: str
 
 
 def quiet(use: Use) -> bool:
-    """Whether there is no work in the box and nobody holds on to it."""
+    """Returns whether the box does no work and no caller uses it."""
     if use.working:
         return False
     return use.power is not Power.RUNNING or use.doing is Doing.NOTHING
 
 
 def empty(use: Use) -> bool:
-    """Whether nothing runs in the box at all, not even something that sleeps."""
+    """Returns whether no process runs in the box, not even a sleeping one."""
     if use.power is Power.STOPPED:
         return not use.working
     return quiet(use) and use.metrics is not None and use.metrics.processes == 0
 
 
 def to_reap(row: BoxRow, use: Use, now: int) -> Fate | None:
-    """What has to happen to a box now, or None where it stays as it is."""
+    """Returns what has to happen to a box now, or None if nothing does."""
     if row.state not in SETTLED:
         return None
     if row.lifetime is Lifetime.ONE_SHOT and use.worked:
@@ -71,7 +71,7 @@ def to_reap(row: BoxRow, use: Use, now: int) -> Fate | None:
 
 
 def to_prune(row: BoxRow, use: Use, now: int) -> Fate | None:
-    """What happens to a box when somebody asks for room: an ephemeral one that does nothing now goes."""
+    """Returns what happens to a box on `prune`, which also deletes ephemeral boxes that are idle now."""
     if row.lifetime is not Lifetime.EPHEMERAL or row.state not in SETTLED:
         return to_reap(row, use, now)
     if row.spec.when_idle is not OnIdle.DELETE or not empty(use):
@@ -80,7 +80,7 @@ def to_prune(row: BoxRow, use: Use, now: int) -> Fate | None:
 
 
 def is_abandoned(row: BoxRow, holders: Collection[str], myself: str, busy: Collection[str]) -> bool:
-    """Whether nobody is at work any more on a box whose state passes."""
+    """Returns whether the box is in a transitional state and no live process is changing it."""
     if row.state not in PASSING:
         return False
     if row.holder == myself:
@@ -89,35 +89,35 @@ def is_abandoned(row: BoxRow, holders: Collection[str], myself: str, busy: Colle
 
 
 def is_stuck(row: BoxRow, holders: Collection[str], myself: str, busy: Collection[str], now: int) -> bool:
-    """Abandoned, and for so long that it cannot be a holder whose lease we have not seen yet."""
+    """Returns whether the box is abandoned for so long that its holder cannot be a process that has just started."""
     if not is_abandoned(row, holders, myself, busy):
         return False
     return row.holder == myself or now - row.changed_at >= STUCK
 
 
 def drifted(row: BoxRow, power: Power) -> BoxState | None:
-    """The state that the row should be in, where the box went its own way."""
+    """Returns the state that the row should have, if the box changed without a request."""
     real = state_of(power, row.state)
     return real if row.state in SETTLED and row.state is not real else None
 
 
 @dataclass(frozen=True, slots=True)
 class Strangers:
-    """Boxes that a provider has and the store does not know as live."""
+    """Boxes that a provider has but that are not live in the store."""
 
     orphans: tuple[tuple[BoxInfo, str], ...]
-    """To be removed, with why."""
+    """Boxes to remove, with the reason."""
     adopted: tuple[BoxInfo, ...]
-    """To be written into the store: whose rows were lost."""
+    """Boxes to write into the store, because their rows were lost."""
 
 
 def judge_strangers(
     found: Iterable[BoxInfo], known: Mapping[str, BoxRow], keys: Collection[str], *, node: str, since: int, now: int
 ) -> Strangers:
-    """What to do with boxes that are not live in the store.
+    """Decides what to do with boxes that are not live in the store.
 
-    `known` has the tombstones among them, `keys` the keys that have a live box, and `since` is when this store first
-    knew of boxes of this node: it cannot have known of older ones, so they were another store's, and are kept.
+    `known` has their tombstones, and `keys` the keys that have a live box. `since` is when this store first knew of
+    this node. Older boxes belonged to another store and are kept.
     """
     orphans: list[tuple[BoxInfo, str]] = []
     adopted: list[BoxInfo] = []
@@ -129,7 +129,7 @@ def judge_strangers(
         key = info.labels.get(KEY)
         shared = info.spec.lifetime is not Lifetime.ONE_SHOT
         if row is not None:
-            # One that was said to be gone may be somebody's only copy, on a disk that came back: it is left alone.
+            # A box that was recorded as gone may be the only copy, on a disk that came back. It is left alone.
             if row.state is BoxState.DELETED:
                 orphans.append((info, "still there after it was deleted"))
         elif key is not None and key in taken and shared:
@@ -139,5 +139,5 @@ def judge_strangers(
             if key is not None:
                 taken.add(key)
         else:
-            orphans.append((info, "nobody knows of it"))
+            orphans.append((info, "no store knows it"))
     return Strangers(tuple(orphans), tuple(adopted))

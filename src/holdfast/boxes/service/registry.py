@@ -1,7 +1,7 @@
-"""The rows of boxes, read and changed in the name of one node and one process.
+"""Reads and changes the rows of boxes on behalf of one node and one process.
 
-Every change of state is written down before it is begun, and again when it is done: whatever dies in between leaves a
-row that the next sweep, of any process on the store, can finish.
+Every change of state is written before it starts and again when it is done. If the process dies in between, the next
+sweep of any process on the store can finish the change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Registry:
-    """Owns nothing: the rows and leases that it is given are closed by their owners."""
+    """Does not own the rows and leases that it is given."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Registry:
         self._since: int | None = None
 
     async def join(self) -> int:
-        """Show other processes that this one is alive. Returns since when this store knows boxes of this node."""
+        """Show other processes that this one is alive. Returns when this store first knew of this node."""
         await self._leases.join()
         if self._since is None:
             self._since = await self.rows.join(self.tenant, self.node, self.clock())
@@ -64,7 +64,7 @@ class Registry:
 
     @property
     def joined(self) -> bool:
-        """Whether this process ever joined."""
+        """Whether `join` was called."""
         return self._since is not None
 
     # --- reading ---
@@ -73,7 +73,7 @@ class Registry:
         return await self.rows.get(self.tenant, id)
 
     async def get(self, id: str) -> BoxRow:
-        """A box, dead or alive. Raises `BoxNotFound`."""
+        """Returns a box, dead or alive. Raises `BoxNotFound`."""
         row = await self.find(id)
         if row is None:
             raise BoxNotFound(f"there is no box {id}")
@@ -88,33 +88,36 @@ class Registry:
         return row
 
     async def get_live(self, id: str) -> BoxRow:
-        """A box that can be used. Raises `BoxNotFound`, `BoxGone`, or `BoxConflict` while it is being made."""
+        """Returns a usable box. Raises `BoxNotFound`, `BoxGone`, or `BoxConflict` while it is being created."""
         row = await self.get(id)
         if row.tombstone:
             raise BoxGone(f"box {id} is {row.state}" + (f": {row.ended_why}" if row.ended_why else ""))
         if row.state is BoxState.DELETING:
             raise BoxGone(f"box {id} is being deleted")
         if row.state is BoxState.CREATING:
-            raise BoxConflict(f"box {id} is being made", hint="try again in a moment")
+            raise BoxConflict(f"box {id} is being created", hint="try again in a moment")
         return row
 
     async def of_key(self, key: str) -> BoxRow | None:
-        """The live box of a key. One-shot boxes do not count."""
+        """Returns the live box of a key. Ignores one-shot boxes."""
         return await self.rows.of_key(self.tenant, key)
 
     async def all_live(self) -> list[BoxRow]:
-        """All live boxes of this node, the oldest first."""
+        """Returns all live boxes of this node, oldest first."""
         return await self.rows.live(self.tenant, self.node)
 
     def check_here(self, row: BoxRow) -> None:
-        """Raise `BoxUnreachable` if the box is another node's: our providers could not tell whether it lives."""
+        """Raises `BoxUnreachable` if the box is on another node, where our providers cannot see it."""
         if row.node != self.node:
-            raise BoxUnreachable(f"box {row.id} is on node {row.node}, this is {self.node}", hint="ask that node")
+            raise BoxUnreachable(
+                f"box {row.id} is on node {row.node}, but this is node {self.node}",
+                hint="send the request to that node",
+            )
 
     def remember(self, row: BoxRow) -> BoxRow:
-        """Take note of a row that was written here: boxes are looked at as often as its idle time asks for.
+        """Track a row that this process wrote, and sample boxes as often as its idle time requires.
 
-        Rows that others write are taken note of by the next sweep.
+        The next sweep tracks rows that other processes wrote.
         """
         self._activity.remember(row)
         self._interval.heed(row)
@@ -125,7 +128,7 @@ class Registry:
     def new_row(
         self, spec: BoxSpec, owner: Owner, *, id: str | None = None, key: str | None = None, snapshot: str | None = None
     ) -> BoxRow:
-        """The row of a box that is about to be made."""
+        """Returns the row of a box that is about to be created."""
         ours = {**owner_labels(replace(owner, tenant=self.tenant)), SPEC: spec.hash, NODE: self.node}
         if key is not None:
             ours[KEY] = key
@@ -148,7 +151,7 @@ class Registry:
         )
 
     def row_of(self, info: BoxInfo, state: BoxState, *, key: str | None = None, ended_why: str | None = None) -> BoxRow:
-        """The row of a box that only its provider knew."""
+        """Returns a row for a box that only its provider knew."""
         now = self.clock()
         return BoxRow(
             id=info.id,
@@ -168,7 +171,7 @@ class Registry:
         )
 
     async def adopt(self, info: BoxInfo) -> BoxRow:
-        """Write a box into the store that only its provider knew."""
+        """Write a box that only its provider knew into the store."""
         row = self.row_of(info, state_of(info.power), key=info.labels.get(KEY))
         await self.rows.insert(row)
         log.info("box %s was found at %s and written into the store", info.id, info.provider)
@@ -181,13 +184,13 @@ class Registry:
         return await self.swap(row, lambda current: self._moved(current, to, **changes))
 
     async def move_unused(self, row: BoxRow, to: BoxState, **changes: Any) -> BoxRow:
-        """The same for a box that was judged by its row. Raises `BoxConflict` also if it was used since then."""
+        """Like `move`, but also raises `BoxConflict` if the box was used since its row was read."""
         after = self._moved(row, to, **changes)
         await self.rows.swap(row, after)
         return after
 
     async def take_over(self, row: BoxRow, **changes: Any) -> BoxRow:
-        """Go on with what a dead process began. Raises `BoxConflict` if the row has changed since it was read."""
+        """Continue what a dead process began. Raises `BoxConflict` if the row has changed since it was read."""
         after = replace(row, changed_at=self.clock(), holder=self._leases.holder, **changes)
         await self.rows.swap(row, after)
         return after
@@ -200,7 +203,7 @@ class Registry:
         return self._leases.holder if state in PASSING else None
 
     async def end(self, row: BoxRow, to: BoxState, why: str, freed: int | None = None) -> BoxRow:
-        """Make the row a tombstone. One that is one already stays as it is."""
+        """Make the row a tombstone. Does nothing if it is one already."""
         try:
             ended = await self.move(row, to, ended_at=self.clock(), ended_why=why, freed=freed)
         except BoxConflict:
@@ -211,7 +214,7 @@ class Registry:
         return self.remember(ended)
 
     async def swap(self, row: BoxRow, change: Callable[[BoxRow], BoxRow]) -> BoxRow:
-        """Change a row that is in the state we think it is. Activity noted meanwhile is no reason to give up."""
+        """Change a row if its state is unchanged. Retries if only its activity has changed."""
         for _ in range(_TRIES):
             after = change(row)
             try:
@@ -224,11 +227,11 @@ class Registry:
                 row = current
         raise keeps_changing(f"box {row.id}")
 
-    # --- who is at work on a box ---
+    # --- which process is changing a box ---
 
     @contextmanager
     def at_work(self, id: str) -> Iterator[None]:
-        """While this lasts, the box's passing state is ours; after it, what is left of one is the sweep's."""
+        """Mark the box as being changed by this process. Afterwards, the sweep corrects a state that is left over."""
         self.busy[id] += 1
         try:
             yield
@@ -238,21 +241,21 @@ class Registry:
                 del self.busy[id]
 
     async def is_being_changed(self, row: BoxRow) -> bool:
-        """Whether the row is in a state that passes, and a process that is alive will bring it out of that."""
+        """Returns whether the row is in a transitional state and a live process is changing it."""
         if row.state not in PASSING:
             return False
         return not is_abandoned(row, await self._leases.holders(), self._leases.holder, self.busy)
 
     async def is_made_by_another(self, row: BoxRow) -> bool:
-        """Whether another process that is alive, or another task of this one, is making the box."""
+        """Returns whether another live process, or another task of this one, is creating the box."""
         others = await self._leases.holders() - {self._leases.holder}
         return row.holder in others or self.busy[row.id] > 1
 
 
 def keeps_changing(what: str) -> BoxConflict:
-    return BoxConflict(f"{what} keeps changing under our hands", hint="try again in a moment")
+    return BoxConflict(f"{what} keeps changing", hint="try again in a moment")
 
 
 def _state_of(row: BoxRow) -> tuple[BoxState, int, str | None]:
-    """What changes when a box is moved to another state, even if it comes back to the same one."""
+    """Returns what changes with every change of state, even if the box returns to the same state."""
     return row.state, row.changed_at, row.holder

@@ -1,4 +1,4 @@
-"""Boxes deleted: because a caller asks for it, or because they were judged by their rows."""
+"""Deletes boxes, at the request of a caller or by a decision of the sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIES: Final = 20
 
 
 class Removal:
-    """The deletions of one service's boxes."""
+    """Deletes the boxes of one service."""
 
     def __init__(
         self, registry: Registry, providers: Providers, leases: Leases, sleep_snapshots: SleepSnapshots
@@ -41,17 +41,17 @@ class Removal:
         limit = time_limit(TURN_SECONDS)
         try:
             async with limit, self._leases.turn(f"key/{row.key}", frees_space=True):
-                limit.reschedule(None)  # the wait is bounded, the deletion is the provider's to bound
+                limit.reschedule(None)  # only the wait is bounded here; the provider bounds the deletion
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise BoxConflict(f"somebody else has been at key {row.key} for {TURN_SECONDS:g} s") from None
+            raise BoxConflict(f"another caller has been using key {row.key} for {TURN_SECONDS:g} s") from None
 
     async def remove(self, row: BoxRow, why: str) -> BoxRow:
-        """Delete a box in whatever state it is, unless a live process is making it. Returns its tombstone.
+        """Delete a box in any state, unless a live process is creating it. Returns its tombstone.
 
-        For a caller that wants this box gone. What was judged by its row is deleted by `remove_judged`.
+        Use `remove_judged` for a box that was chosen by its row.
         """
         with self._registry.at_work(row.id):
             for _ in range(_TRIES):
@@ -61,7 +61,7 @@ class Removal:
                         freed += await self._sleep_snapshots.remove_of(row)
                     return await self._registry.end(row, BoxState.DELETED, row.ended_why or why, freed)
                 if row.state is BoxState.CREATING and await self._registry.is_made_by_another(row):
-                    raise BoxConflict(f"box {row.id} is being made", hint="try again in a moment")
+                    raise BoxConflict(f"box {row.id} is being created", hint="try again in a moment")
                 try:
                     row = await self._registry.move(row, BoxState.DELETING, ended_why=why)
                 except BoxConflict:
@@ -71,20 +71,20 @@ class Removal:
         raise keeps_changing(f"box {row.id}")
 
     async def remove_judged(self, row: BoxRow, why: str) -> BoxRow:
-        """Delete a box that was judged by its row. Raises `BoxConflict` if the row has changed since it was read."""
+        """Delete a box that was chosen by its row. Raises `BoxConflict` if the row has changed since it was read."""
         with self._registry.at_work(row.id):
-            told = row.ended_why or why
-            if row.state is BoxState.DELETING:  # its process died while deleting it: the deletion is ours now
-                row = await self._registry.take_over(row, ended_why=told)
+            ended_why = row.ended_why or why
+            if row.state is BoxState.DELETING:  # a process died while deleting it
+                row = await self._registry.take_over(row, ended_why=ended_why)
             else:
-                row = await self._registry.move_unused(row, BoxState.DELETING, ended_why=told)
+                row = await self._registry.move_unused(row, BoxState.DELETING, ended_why=ended_why)
             return await self.remove(row, why)
 
     async def remove_stranger(self, info: BoxInfo, why: str) -> BoxRow:
-        """Delete a box that only its provider knows. Raises `BoxConflict` if a row of it was written meanwhile.
+        """Delete a box that only its provider knows. Raises `BoxConflict` if it got a row meanwhile.
 
-        Its row comes first, as one that is being deleted: whoever would adopt or hand out the box finds it taken. It
-        has no key: the key's box is another one.
+        Writes a row in state `deleting` first, so that no other caller adopts the box. The row has no key, because the
+        key has another box.
         """
         with self._registry.at_work(info.id):
             row = self._registry.row_of(info, BoxState.DELETING, ended_why=why)

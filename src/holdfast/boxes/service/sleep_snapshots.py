@@ -1,4 +1,4 @@
-"""The snapshot that a box leaves when it hibernates: its files come back from it if its provider loses the box."""
+"""The snapshots that boxes hibernate with. If the provider loses the box, it is restored from its snapshot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from holdfast.boxes.snapshots import Snapshot
 
 
 class SleepSnapshots:
-    """Of boxes of all providers that have snapshots."""
+    """The hibernation snapshots of all providers that support snapshots."""
 
     def __init__(self, providers: Providers) -> None:
         self._providers = providers
 
     async def take(self, box: Box, row: BoxRow) -> None:
-        """Take one, and remove that of the sleep before."""
+        """Take a snapshot, and remove the one of the previous hibernation."""
         provider = self._providers.named(row.provider)
         if Capability.SNAPSHOTS not in provider.capabilities:
             return
@@ -31,7 +31,7 @@ class SleepSnapshots:
         await _remove(row.id, provider, but=taken.id)
 
     async def of(self, row: BoxRow) -> Snapshot | None:
-        """The latest of a box."""
+        """Returns the latest snapshot of a box."""
         provider = self._providers.named(row.provider)
         if Capability.SNAPSHOTS not in provider.capabilities:
             return None
@@ -39,11 +39,11 @@ class SleepSnapshots:
         return max(found, key=lambda each: (each.created_at, each.id), default=None)
 
     async def remove_of(self, row: BoxRow) -> int:
-        """Remove those of a box that is deleted. Returns the bytes freed."""
+        """Remove the snapshots of a deleted box. Returns the bytes freed."""
         return await _remove(row.id, self._providers.named(row.provider))
 
     async def remove(self, snapshots: Iterable[Snapshot]) -> int:
-        """Remove some of them. Returns the bytes freed."""
+        """Remove these snapshots. Returns the bytes freed."""
         freed = 0
         for each in snapshots:
             with suppress(SnapshotNotFound):

@@ -1,4 +1,4 @@
-"""Brings the rows of boxes and what their providers say into agreement."""
+"""Keeps the rows of boxes in agreement with what their providers report."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class BoxStates:
         self._providers = providers
         self._sleep_snapshots = sleep_snapshots
 
-    # --- what a provider says ---
+    # --- what a provider reports ---
 
     async def look(self, row: BoxRow) -> tuple[Liveness, Power | None]:
-        """What the provider says of a box, and whether it runs. What cannot be told is unknown."""
+        """Returns whether the box exists and runs, as its provider reports it."""
         provider = self._providers.named(row.provider)
         liveness = await provider.probe(row.id)
         if liveness is not Liveness.LIVE:
@@ -42,11 +42,11 @@ class BoxStates:
             return await provider.probe(row.id), None
 
     async def peek(self, id: str) -> Box:
-        """A handle to look at a box with, which wakes nothing. The caller closes it."""
+        """Returns a handle that does not wake the box. The caller closes it."""
         return await self.attach(await self._registry.get_live(id))
 
     async def attach(self, row: BoxRow, wake: Wake | None = None) -> Box:
-        """A handle on a box, which the caller closes. Raises `BoxGone` if its provider has the box no more."""
+        """Returns a handle, which the caller closes. Raises `BoxGone` if the provider no longer has the box."""
         self._registry.check_here(row)
         provider = self._providers.named(row.provider)
         try:
@@ -57,18 +57,18 @@ class BoxStates:
             await self.lose(row)
             raise gone(row) from None
 
-    # --- rows that follow ---
+    # --- correcting rows ---
 
     async def lose(self, row: BoxRow) -> BoxRow:
-        """The provider has the box no more: it is a tombstone, unless it sleeps and its snapshot can bring it back."""
+        """Record that the provider no longer has the box, unless it sleeps and can be restored from its snapshot."""
         if row.state in DORMANT and await self._sleep_snapshots.of(row) is not None:
             if row.state is BoxState.HIBERNATED:
                 return row
             return await self._registry.move(row, BoxState.HIBERNATED)
-        return await self._registry.end(row, BoxState.GONE, f"{row.provider} has it no more")
+        return await self._registry.end(row, BoxState.GONE, f"{row.provider} no longer has it")
 
     async def settle(self, row: BoxRow) -> BoxRow:
-        """Make the row say what is: running, stopped or gone. Where nobody can tell, it stays as it was."""
+        """Set the row to the actual state of the box. Leaves the row unchanged if that state is unknown."""
         liveness, power = await self.look(row)
         if liveness is Liveness.GONE:
             return await self.lose(row)
@@ -77,7 +77,7 @@ class BoxStates:
         return await self._registry.move(row, state_of(power, row.state))
 
     async def settle_for_use(self, row: BoxRow) -> BoxRow:
-        """Settle a row that no process is changing. Raises `BoxGone`, or `BoxUnreachable` if nobody can tell."""
+        """Settle a row that no process is changing. Raises `BoxGone`, or `BoxUnreachable` if the state is unknown."""
         row = await self.settle(row)
         if row.tombstone:
             raise gone(row)
@@ -86,16 +86,16 @@ class BoxStates:
         return row
 
     async def settled(self, id: str, capability: Capability) -> BoxRow:
-        """The row of a box that no process is changing, with the state that the box is in.
+        """Returns the row of a box, with its actual state.
 
-        Raises `Unsupported` if its provider has no such capability, and `BoxConflict` if a process is changing it.
+        Raises `Unsupported` if its provider lacks the capability, and `BoxConflict` if a process is changing the box.
         """
         row = await self._registry.get_live(id)
         self._registry.check_here(row)
         require(row.provider, self._providers.named(row.provider).capabilities, capability)
         await self._registry.join()
         if await self._registry.is_being_changed(row):
-            raise BoxConflict(f"box {id} is {row.state}", hint="somebody else is at it: try again in a moment")
+            raise BoxConflict(f"box {id} is {row.state}", hint="another caller is changing it: try again in a moment")
         return await self.settle_for_use(row)
 
     # --- from one state to another ---
@@ -103,7 +103,7 @@ class BoxStates:
     async def switch(
         self, row: BoxRow, passing: BoxState, to: BoxState, work: Callable[[Box], Awaitable[None]]
     ) -> BoxRow:
-        """Bring a box from one settled state to another."""
+        """Move a box from one settled state to another."""
         with self._registry.at_work(row.id):
             row = await self._registry.move(row, passing)
             async with self.settling(row):
@@ -112,7 +112,7 @@ class BoxStates:
                 return await self._registry.move(row, to, last_active_at=self._registry.clock())
 
     async def start(self, row: BoxRow) -> BoxRow:
-        """Start a box that is stopped. One that runs goes on."""
+        """Start a stopped box. Does nothing if it runs."""
         row = await self.settle(row)
         if row.state is BoxState.RUNNING:
             return row
@@ -120,8 +120,7 @@ class BoxStates:
 
     @asynccontextmanager
     async def settling(self, row: BoxRow) -> AsyncIterator[None]:
-        """However far the work inside comes before it fails: the row says what is. Where that fails too, the sweep
-        will find out."""
+        """If the body fails, set the row to the actual state of the box. If that fails too, the sweep corrects it."""
         try:
             yield
         except BaseException:
@@ -130,4 +129,4 @@ class BoxStates:
 
 
 def gone(row: BoxRow) -> BoxGone:
-    return BoxGone(f"box {row.id} is gone: {row.provider} has it no more")
+    return BoxGone(f"box {row.id} is gone: {row.provider} no longer has it")

@@ -1,4 +1,4 @@
-"""The sweep: carries out what `reaper` decides. A box that fails never stops the others."""
+"""Carries out what `reaper` decides. A failure at one box does not affect the others."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from holdfast.time_limit import time_limit
 
 AT_ONCE: Final = 8
 ONE_BOX_SECONDS: Final = 60.0
-"""How long one box, or one question to a provider, may take before the sweep goes on without it."""
+"""How long one box, or one call to a provider, may take before the sweep continues without it."""
 TOMBSTONE_MS: Final = 30 * 24 * 3600 * 1000
-"""How long the dead are remembered."""
+"""How long tombstones are kept."""
 _POWER: Final = {
     BoxState.RUNNING: Power.RUNNING,
     BoxState.PAUSED: Power.PAUSED,
@@ -63,17 +63,17 @@ class Pruned:
 
     removed: tuple[Removed, ...] = ()
     gone: tuple[str, ...] = ()
-    """Boxes that their providers have no more."""
+    """Boxes that their providers no longer have."""
     adopted: tuple[str, ...] = ()
     """Boxes that only their providers knew."""
     asleep: tuple[str, ...] = ()
-    """Boxes that were paused or hibernated, for they were idle."""
+    """Idle boxes that were paused or hibernated."""
     leftovers: tuple[str, ...] = ()
-    """What providers removed of things that died halfway, one line each."""
+    """Leftovers of interrupted operations that providers removed, one line each."""
     failed: tuple[str, ...] = ()
-    """What could not be done, one line each; the next sweep tries again."""
+    """Failures, one line each. The next sweep tries again."""
     freed: int = 0
-    """Bytes, all in all."""
+    """Total bytes freed."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Report:
 
 
 class Sweep:
-    """The sweeps of one service, one at a time. Owns the task that sweeps by itself, from `start` to `close`."""
+    """Sweeps the boxes of one service, one sweep at a time. Owns the periodic task from `start` to `close`."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class Sweep:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Clean up after processes that died, then keep doing so."""
+        """Clean up after processes that died, now and periodically."""
         await self.run()
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._keep_sweeping(), name="box sweep")
 
     async def close(self) -> None:
-        """Closing twice does nothing."""
+        """Closing twice has no effect."""
         sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             sweeper.cancel()
@@ -153,7 +153,7 @@ class Sweep:
             await self._interval.wait(self._seconds, self._watch)
             try:
                 await self.run()
-            except Exception as error:  # the store is full or locked: the next sweep may do better
+            except Exception as error:  # the store is full or locked: the next sweep may succeed
                 self._complaints.make("sweep", error)
 
     async def run(self) -> Pruned:
@@ -164,7 +164,7 @@ class Sweep:
         return await self._run(to_prune)
 
     async def _watch(self) -> None:
-        """Have what is idle fall asleep, or go. For all else there is the sweep."""
+        """Pause, hibernate or delete idle boxes. The sweep does everything else."""
         try:
             async with self._leases.alone("sweep"):
                 report = _Report()
@@ -174,7 +174,7 @@ class Sweep:
                     [row for row in rows if row.state in SETTLED and is_watched(row)], report, self._mind
                 )
                 self._interval.reset(rows)
-        except Exception as error:  # the store is full or locked: the next look may do better
+        except Exception as error:  # the store is full or locked: the next pass may succeed
             self._complaints.make("idle boxes", error)
 
     async def _mind(self, row: BoxRow, report: _Report) -> None:
@@ -192,7 +192,7 @@ class Sweep:
         await asyncio.gather(*(one(row) for row in rows if row.provider in self._providers))
 
     async def end_one_shot(self, id: str) -> None:
-        """Delete a one-shot whose work has ended, unless something still runs in it."""
+        """Delete a one-shot box whose work has ended, unless a process still runs in it."""
         try:
             async with time_limit(ONE_BOX_SECONDS):
                 row = await self._registry.get(id)
@@ -235,7 +235,7 @@ class Sweep:
         return _Trying(self._complaints, about, report)
 
     async def _found(self, report: _Report) -> dict[str, dict[str, BoxInfo]]:
-        """All boxes of our tenant, by provider. One that does not answer is left out: nothing is concluded of it."""
+        """Returns all boxes of our tenant, by provider. Leaves out providers that do not answer."""
         found: dict[str, dict[str, BoxInfo]] = {}
 
         async def ask(name: str, provider: Provider) -> None:
@@ -256,7 +256,7 @@ class Sweep:
             if not is_stuck(row, holders, self._leases.holder, registry.busy, registry.clock()):
                 return
             if row.state in (BoxState.CREATING, BoxState.DELETING):
-                self._note(await self._removal.remove_judged(row, f"whoever was {row.state} it died"), report)
+                self._note(await self._removal.remove_judged(row, f"the process that was {row.state} it died"), report)
             elif (await self._states.settle(row)).tombstone:
                 report.gone.append(row.id)
             return
@@ -268,11 +268,11 @@ class Sweep:
                 if row.state is BoxState.GONE:
                     report.gone.append(row.id)
                 elif is_watched(row):
-                    await self._reap(row, Power.STOPPED, judge, report)  # it sleeps, and has only its snapshot
+                    await self._reap(row, Power.STOPPED, judge, report)  # it sleeps, and only its snapshot is left
             return
         power = found[row.id].power
         if drifted(row, power) is not None:
-            # The provider was asked before the row was read: it may have been started or stopped in between.
+            # The provider was asked before the row was read. The box may have been started or stopped in between.
             liveness, now = await self._states.look(row)
             if liveness is not Liveness.LIVE or now is None:
                 return
@@ -283,7 +283,7 @@ class Sweep:
             await self._reap(row, power, judge, report)
 
     async def _reap(self, row: BoxRow, power: Power, judge: Judge, report: _Report) -> None:
-        """Do with a box what the judge says, unless somebody took it up since its row was read."""
+        """Do what `judge` decides, unless the box was used since its row was read."""
         row, use = await self._use(row, power)
         fate = judge(row, use, self._registry.clock())
         try:
@@ -299,10 +299,10 @@ class Sweep:
                     report.asleep.append(row.id)
                     log.info("box %s was paused: %s", row.id, why)
         except BoxConflict:
-            log.debug("box %s was taken up again", row.id)
+            log.debug("box %s is in use again", row.id)
 
     async def _use(self, row: BoxRow, power: Power) -> tuple[BoxRow, Use]:
-        """What goes on in a box, and its row, in which is written down when there was work last."""
+        """Returns how a box is used, and its row, updated with the time of its last work."""
         registry, activity = self._registry, self._activity
         metrics = await self._metrics(row) if power is Power.RUNNING else None
         now = Sample(registry.clock(), metrics, activity.is_working(row.id))
@@ -311,11 +311,11 @@ class Sweep:
         if comparable(before, now):
             self._samples[row.id] = now
         when = last_work(row, now, what)
-        # Activity on the row of a one-shot says that its work has ended: of that, only who works in it can tell.
+        # Activity on the row of a one-shot box means that its work has ended. Only its caller knows that.
         if when > row.last_active_at and row.lifetime is not Lifetime.ONE_SHOT:
             await registry.rows.touch(registry.tenant, row.id, BoxState.RUNNING, when)
             current = await registry.find(row.id)
-            # What else changed is somebody else's doing: the row stays as it was read, and so nothing is done to it.
+            # If another process changed the row, keep the one that was read: later writes then raise `BoxConflict`.
             if current is not None and current.state is row.state and current.last_active_at == when:
                 row = current
         return row, Use(power, what, activity.is_working(row.id), activity.has_worked(row), metrics, when)
@@ -325,7 +325,7 @@ class Sweep:
             async with await self._providers.named(row.provider).attach(row.id) as box:
                 return await box.activity()
         except (BoxStopped, BoxGone, BoxNotFound):
-            return None  # it changed under our hands: the next sweep sees what it is
+            return None  # the box changed meanwhile: the next sweep sees its new state
 
     async def _strangers(self, provider: Provider, strangers: list[BoxInfo], since: int, report: _Report) -> None:
         if not strangers:
@@ -345,7 +345,7 @@ class Sweep:
         for info, why in judged.orphans:
             async with self._trying(info.id, report):
                 if await provider.probe(info.id) is Liveness.GONE or info.id in registry.busy:
-                    continue  # deleted while we looked around, or being handed out
+                    continue  # deleted meanwhile, or being handed over
                 if info.id not in known:
                     self._note(await self._removal.remove_stranger(info, why), report)
                     continue
@@ -357,7 +357,7 @@ class Sweep:
                 report.adopted.append(info.id)
 
     async def _forget(self, report: _Report) -> None:
-        """Forget the long dead, but not those that a snapshot was taken of: it is restored by their spec."""
+        """Remove old tombstones, except those of boxes that have snapshots: restoring one needs the spec."""
         registry = self._registry
         taken = await self._snapshots.all()
         left = await self._left_asleep(taken)
@@ -366,12 +366,12 @@ class Sweep:
         await registry.rows.prune(registry.tenant, registry.clock() - TOMBSTONE_MS, needed)
 
     async def _left_asleep(self, taken: list[Snapshot]) -> list[Snapshot]:
-        """Snapshots of the sleep of boxes whose deletion was not finished."""
+        """Returns the hibernation snapshots of deleted boxes, which an interrupted deletion left."""
         left = []
         for snapshot in taken:
             if (id := snapshot.labels.get(HIBERNATION)) is not None:
                 row = await self._registry.find(id)
-                # A box that its provider lost may have left its only copy here.
+                # For a box that its provider lost, the snapshot may be the only copy.
                 if row is not None and row.state is BoxState.DELETED:
                     left.append(snapshot)
         return left
@@ -382,7 +382,7 @@ class Sweep:
 
 
 class _Complaints:
-    """Failures that were logged: each once, until it changes or is over."""
+    """Logs each failure once, until it changes or is over."""
 
     def __init__(self) -> None:
         self._made: dict[str, str] = {}
@@ -399,7 +399,7 @@ class _Complaints:
 
 
 class _Trying:
-    """Lets one thing fail, or take too long, without stopping the sweep."""
+    """Lets one step fail or time out without stopping the sweep."""
 
     def __init__(self, complaints: _Complaints, about: str, report: _Report) -> None:
         self._complaints = complaints
@@ -415,8 +415,8 @@ class _Trying:
         try:
             await self._limit.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
         except TimeoutError:
-            problem = TimeoutError(f"no end after {ONE_BOX_SECONDS:g} s")
-        if problem is None or isinstance(problem, BoxConflict):  # somebody else is at it: no failure
+            problem = TimeoutError(f"timed out after {ONE_BOX_SECONDS:g} s")
+        if problem is None or isinstance(problem, BoxConflict):  # another process is changing it: not a failure
             self._complaints.withdraw(self._about)
             return problem is not None
         if not isinstance(problem, Exception):

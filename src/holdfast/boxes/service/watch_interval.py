@@ -1,4 +1,4 @@
-"""How often idle boxes are looked at: as often as the shortest idle time among them asks for."""
+"""How often boxes are sampled for idleness. The shortest idle time determines the interval."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.time_limit import time_limit
 
 
 class WatchInterval:
-    """Shortened by every box that asks for it; set anew by each look at all of them."""
+    """A box with a short idle time shortens the interval. Each pass over all boxes resets it."""
 
     def __init__(self) -> None:
         self._seconds = float("inf")
         self._shortened = asyncio.Event()
 
     def heed(self, row: BoxRow) -> None:
-        """Shorten the interval if this box has a shorter idle time than those that are known."""
+        """Shorten the interval if this box has a shorter idle time than all others."""
         if (wanted := pause([row], self._seconds)) < self._seconds:
             self._seconds = wanted
             self._shortened.set()
@@ -27,7 +27,7 @@ class WatchInterval:
         self._seconds = pause(rows, float("inf"))
 
     async def wait(self, seconds: float, watch: Callable[[], Awaitable[None]]) -> None:
-        """Wait so long, and call `watch` each time that the interval is over."""
+        """Wait for `seconds`, and call `watch` after each interval."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while (left := until - loop.time()) > 0:

@@ -128,7 +128,7 @@ def prune(
     for each in pruned.removed:
         write_field("deleted", each.id)
     for id in pruned.gone:
-        write_field("gone", id, Cell("  its provider has it no more", "dim"))
+        write_field("gone", id, Cell("  its provider no longer has it", "dim"))
     for line in pruned.leftovers:
         write_field("removed", line)
     for line in pruned.failed:

@@ -62,7 +62,7 @@ class Puller:
         called = local_name(save_as) if save_as else reference.local_name
         if not store.takes_pulled:
             raise Unsupported(
-                "this provider pulls images by itself when a box is created with them",
+                "this provider pulls images itself when a box is created with them",
                 hint=f"holdfast box create --image {called}, with the same --provider",
             )
         known = await _known(store, called)
