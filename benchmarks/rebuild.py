@@ -19,7 +19,7 @@ from report import Goal, Result, Row
 
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.registry import find
-from holdfast.runs.launch import rebuild
+from holdfast.runs.launch.steps import rebuild
 from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows

@@ -13,7 +13,7 @@ from tests.runs.world import PATIENCE, SPEC, World
 from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import ProcessState
 from holdfast.runs.errors import NoFiles, NothingToResume, RunOver
-from holdfast.runs.request import Options, Prompt, spec_of
+from holdfast.runs.launch.request import Options, Prompt, spec_of
 from holdfast.threads import run_events
 from holdfast.threads.entries import Entry, keyed
 from holdfast.threads.run_events import CancelKind, RunStatus

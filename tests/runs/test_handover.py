@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runs.handover import MAX_FILE, Transcript, room_for_transcript
+from holdfast.runs.launch.handover import MAX_FILE, Transcript, room_for_transcript
 
 PATH = "/home/agent/transcript.txt"
 

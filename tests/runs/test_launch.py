@@ -14,8 +14,8 @@ from holdfast.boxes.box import Liveness
 from holdfast.boxes.errors import BoxStopped, CreateFailed
 from holdfast.harnesses.errors import CannotInstall, UnknownAgent
 from holdfast.runs.errors import InvalidRun, ThreadBusy, WorkspaceNotFound
-from holdfast.runs.reconcile_rules import Thresholds
-from holdfast.runs.request import Options, Prompt
+from holdfast.runs.launch.request import Options, Prompt
+from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.threads.access.credentials import RunScope
 from holdfast.threads.errors import StaleEpoch
 from holdfast.threads.rows import ThreadRow

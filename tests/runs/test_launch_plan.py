@@ -7,7 +7,7 @@ import pytest
 from holdfast.api.model_apis import Api
 from holdfast.egress.models import PROVIDERS, Model
 from holdfast.harnesses import registry
-from holdfast.runs.launch_plan import offers
+from holdfast.runs.launch.plan import offers
 
 URL = "http://127.0.0.1:8000"
 CHAT = Model("chat", {Api.OPENAI_CHAT: URL})

@@ -15,13 +15,13 @@ from tests.runs.world import SPEC
 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.errors import RunOver, ThreadBusy
-from holdfast.runs.launch import Launch, Launcher
-from holdfast.runs.launch_plan import LaunchPlanner
-from holdfast.runs.reconcile_rules import End
-from holdfast.runs.request import Options, Prompt
+from holdfast.runs.launch.plan import LaunchPlanner
+from holdfast.runs.launch.request import Options, Prompt
+from holdfast.runs.launch.steps import Launch, Launcher
+from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
-from holdfast.runs.workspace_store import Workspaces
+from holdfast.runs.workspace.store import Workspaces
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.access.seals import Seals

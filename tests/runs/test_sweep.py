@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from holdfast.runs.sweep import DueThreads, News, news_in
+from holdfast.runs.reconcile.sweep import DueThreads, News, news_in
 from holdfast.threads.protocol.framing import frame
 
 END = {"type": "signal.run.finished", "run": "r-1", "status": "completed"}

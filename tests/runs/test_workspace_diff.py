@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.runs import Changes
 from holdfast.runs.errors import NoFiles
-from holdfast.runs.workspace_diff import compare
+from holdfast.runs.workspace.diff import compare
 
 pytestmark = pytest.mark.anyio
 

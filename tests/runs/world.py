@@ -22,14 +22,14 @@ from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
 from holdfast.harnesses.placement import Placed
-from holdfast.runs.agents import ReportStep
-from holdfast.runs.launch import Launcher
-from holdfast.runs.launch_plan import LaunchPlanner
-from holdfast.runs.reconcile_rules import Thresholds
-from holdfast.runs.request import Options, Prompt, with_life
+from holdfast.runs.launch.agents import ReportStep
+from holdfast.runs.launch.plan import LaunchPlanner
+from holdfast.runs.launch.request import Options, Prompt, with_life
+from holdfast.runs.launch.steps import Launcher
+from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
-from holdfast.runs.workspace_store import Workspaces
+from holdfast.runs.workspace.store import Workspaces
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams

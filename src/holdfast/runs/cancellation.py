@@ -7,14 +7,14 @@ import logging
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.launch import key_of
-from holdfast.runs.launches import Launches
-from holdfast.runs.probe import TERMINATE, RunnerProbe
-from holdfast.runs.reconcile_rules import End
-from holdfast.runs.reconciler import Reconciler
-from holdfast.runs.run_end import RunEnds
+from holdfast.runs.launch.launches import Launches
+from holdfast.runs.launch.steps import key_of
+from holdfast.runs.reconcile.probe import TERMINATE, RunnerProbe
+from holdfast.runs.reconcile.reconciler import Reconciler
+from holdfast.runs.reconcile.rules import End
+from holdfast.runs.reconcile.run_end import RunEnds
+from holdfast.runs.reconcile.sweep import RunSweep
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.sweep import RunSweep
 from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, cancel_requested
 
 log = logging.getLogger(__name__)

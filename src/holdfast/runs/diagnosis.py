@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.api.runs import Diagnosis, Finding
 from holdfast.boxes.box import LimitHit, Liveness
-from holdfast.runs.reconcile_rules import Look, RunnerState, Thresholds, limit_hint
+from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds, limit_hint
 from holdfast.threads.run_events import Run, RunStatus, Stage, ThreadRuns
 
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")

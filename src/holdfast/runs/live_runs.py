@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.runs.errors import RunNotFound, RunOver
 from holdfast.runs.model_errors import ModelErrors
-from holdfast.runs.probe import RunnerProbe
-from holdfast.runs.reconcile_rules import limit_error
+from holdfast.runs.reconcile.probe import RunnerProbe
+from holdfast.runs.reconcile.rules import limit_error
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import Run, heartbeat

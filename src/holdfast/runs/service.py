@@ -18,19 +18,19 @@ from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.cancellation import Cancellation
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting, thread_busy
-from holdfast.runs.launch import Launcher
-from holdfast.runs.launch_plan import LaunchPlan, LaunchPlanner
-from holdfast.runs.launches import GO_ON, Launches
+from holdfast.runs.launch.launches import GO_ON, Launches
+from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner
+from holdfast.runs.launch.request import Options, Prompt, check_prompt, check_workspace, next_options, spec_of
+from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.live_runs import LiveRuns
-from holdfast.runs.probe import RunnerProbe
-from holdfast.runs.reconcile_rules import Thresholds
-from holdfast.runs.reconciler import Reconciler
-from holdfast.runs.request import Options, Prompt, check_prompt, check_workspace, next_options, spec_of
-from holdfast.runs.run_end import RunEnds
+from holdfast.runs.reconcile.probe import RunnerProbe
+from holdfast.runs.reconcile.reconciler import Reconciler
+from holdfast.runs.reconcile.rules import Thresholds
+from holdfast.runs.reconcile.run_end import RunEnds
+from holdfast.runs.reconcile.sweep import SWEEP_SECONDS, DueThreads, RunSweep
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.sweep import SWEEP_SECONDS, DueThreads, RunSweep
-from holdfast.runs.workspace_diff import Compared, compare
-from holdfast.runs.workspace_store import Workspaces
+from holdfast.runs.workspace.diff import Compared, compare
+from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.errors import StreamConflict
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS

@@ -184,13 +184,13 @@ async def open_runs(
     opened = await boxes.get()
     await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
     from holdfast.harnesses.installation import Tools
-    from holdfast.runs.agents import InstalledAgents
-    from holdfast.runs.launch import Launcher
-    from holdfast.runs.launch_plan import LaunchPlanner
-    from holdfast.runs.reconcile_rules import Thresholds
+    from holdfast.runs.launch.agents import InstalledAgents
+    from holdfast.runs.launch.plan import LaunchPlanner
+    from holdfast.runs.launch.steps import Launcher
+    from holdfast.runs.reconcile.rules import Thresholds
     from holdfast.runs.run_log import RunLog
     from holdfast.runs.service import Runs
-    from holdfast.runs.workspace_store import Workspaces
+    from holdfast.runs.workspace.store import Workspaces
 
     workspaces = Workspaces(home / "workspaces")
     await asyncio.to_thread(workspaces.sweep)

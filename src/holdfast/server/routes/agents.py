@@ -9,7 +9,7 @@ from holdfast.api.limits import AgentName
 from holdfast.egress.models import Models
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness
-from holdfast.runs.launch_plan import Offer, offers
+from holdfast.runs.launch.plan import Offer, offers
 from holdfast.server.routes.box_requests import BOX_ERRORS
 from holdfast.server.routes.services import Use, UseModels
 

@@ -13,8 +13,8 @@ from holdfast.boxes.spec import OnIdle
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.errors import ModelNotSpoken
 from holdfast.harnesses.harness import Harness
-from holdfast.runs.agents import Agents
-from holdfast.runs.request import Options
+from holdfast.runs.launch.agents import Agents
+from holdfast.runs.launch.request import Options
 
 
 class ModelNames(Protocol):

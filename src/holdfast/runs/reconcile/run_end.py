@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.runs.dangling import Dangling
 from holdfast.runs.errors import RunOver
 from holdfast.runs.live_runs import LiveRuns
-from holdfast.runs.reconcile_rules import End
+from holdfast.runs.reconcile.dangling import Dangling
+from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StaleEpoch

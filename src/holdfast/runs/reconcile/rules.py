@@ -1,4 +1,4 @@
-"""What to do about a thread's run, by what is known of it. Decisions only: `holdfast.runs.reconciler` carries them out.
+"""Decides what to do about a thread's run, by what is known of it. `reconciler` carries the decisions out.
 
 Dead is told from still thinking by signs of life alone, and signs are counted, not dated: their times are written by
 clocks that jump, and by boxes that lie. What is measured is how long this server has heard nothing new, from when it

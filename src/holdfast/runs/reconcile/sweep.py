@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.boxes.errors import BoxError
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.live_runs import LiveRuns
-from holdfast.runs.reconciler import Reconciler
+from holdfast.runs.reconcile.reconciler import Reconciler
 from holdfast.threads.errors import StreamError, StreamNotFound
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.framing import parse_json, split_messages

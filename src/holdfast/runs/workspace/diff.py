@@ -11,7 +11,7 @@ from typing import IO, Final, TypeVar
 
 from holdfast.api.runs import Changes, FileChange
 from holdfast.runs.errors import NoFiles
-from holdfast.runs.git_trees import MAX_ARCHIVE, GitTrees
+from holdfast.runs.workspace.git_trees import MAX_ARCHIVE, GitTrees
 from holdfast.time_limit import time_limit
 
 MAX_SHOWN: Final = 2 * 1024 * 1024

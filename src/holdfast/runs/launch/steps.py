@@ -29,15 +29,15 @@ from holdfast.boxes.spec import BoxSpec
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.placement import Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
-from holdfast.runs.agents import Agents
 from holdfast.runs.errors import LaunchFailed, RunOver
-from holdfast.runs.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.launch_plan import LaunchPlan
-from holdfast.runs.request import Options
+from holdfast.runs.launch.agents import Agents
+from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
+from holdfast.runs.launch.plan import LaunchPlan
+from holdfast.runs.launch.request import Options
+from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
 from holdfast.runs.transcript import SessionTranscript
-from holdfast.runs.workspace_store import MAX_BYTES, Workspaces
+from holdfast.runs.workspace.store import MAX_BYTES, Workspaces
 from holdfast.threads.access.credentials import Access, RunScope
 from holdfast.threads.entries import Entry
 from holdfast.threads.run_events import (

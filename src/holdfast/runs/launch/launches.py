@@ -16,12 +16,12 @@ from holdfast.api.runs import Launched
 from holdfast.boxes.errors import BoxError
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import InvalidRun, RunOver, ThreadBusy, thread_busy
-from holdfast.runs.launch import Launch, Launcher
-from holdfast.runs.launch_plan import LaunchPlan, LaunchPlanner
+from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner
+from holdfast.runs.launch.request import Options, Prompt, next_options
+from holdfast.runs.launch.steps import Launch, Launcher
 from holdfast.runs.live_runs import LiveRuns
-from holdfast.runs.reconcile_rules import End, timed_out
-from holdfast.runs.request import Options, Prompt, next_options
-from holdfast.runs.run_end import RunEnds
+from holdfast.runs.reconcile.rules import End, timed_out
+from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.entries import Entry
 from holdfast.threads.errors import StreamError

@@ -1,6 +1,6 @@
 """The reconciler: settles the run of a thread by what is on the thread and what its box says.
 
-`reconcile_rules` decides, and this carries it out: ask the box, post an end, launch what waits.
+`rules` decides, and this carries it out: ask the box, post an end, launch what waits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from weakref import WeakValueDictionary
 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.launches import Launches
-from holdfast.runs.probe import KILL, RunnerProbe
-from holdfast.runs.reconcile_rules import (
+from holdfast.runs.launch.launches import Launches
+from holdfast.runs.launch.request import timeout_in
+from holdfast.runs.reconcile.probe import KILL, RunnerProbe
+from holdfast.runs.reconcile.rules import (
     End,
     Known,
     LaunchWaiting,
@@ -27,8 +28,7 @@ from holdfast.runs.reconcile_rules import (
     decide,
     is_due,
 )
-from holdfast.runs.request import timeout_in
-from holdfast.runs.run_end import RunEnds
+from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import Run, ThreadRuns

@@ -10,7 +10,7 @@ from holdfast.boxes.box import LimitHit, Liveness, Power
 from holdfast.boxes.errors import BoxError, BoxNotFound, ProcessNotFound
 from holdfast.boxes.process import ProcessState
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.runs.reconcile_rules import Look, RunnerState
+from holdfast.runs.reconcile.rules import Look, RunnerState
 from holdfast.threads.run_events import Run
 from holdfast.time_limit import time_limit
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.boxes.box import LimitHit, Liveness
-from holdfast.runs.reconcile_rules import (
+from holdfast.runs.reconcile.rules import (
     End,
     Known,
     LaunchWaiting,

@@ -1,0 +1,1 @@
+"""Launching a run: the request, the plan, and the steps from the claim to a live runner."""

@@ -1,0 +1,1 @@
+"""Reconciling runs: finding those that have died, and ending each exactly once."""

@@ -1,0 +1,1 @@
+"""Workspaces: the files that runs begin with, and what changed in them."""
