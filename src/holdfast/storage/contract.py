@@ -1,7 +1,7 @@
 """The contract of a storage: it opens the database of a server and hands out the stores.
 
 Every store has a contract of its own, in the package that uses it. That of streams has a test-suite in
-`holdfast.testing.stores`.
+`holdfast.testing.store_suites`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The contract of a stream store. SQLite keeps it embedded; other stores keep it at scale.
 
-`holdfast.testing.stores` is the contract as a test-suite: a store is right when it passes.
+`holdfast.testing.store_suites.streams` is the contract as a test-suite: a store is right when it passes.
 """
 
 from __future__ import annotations

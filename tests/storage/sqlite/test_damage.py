@@ -12,7 +12,7 @@ from holdfast.storage.sqlite.maintenance import compact
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.journal import decode
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
-from holdfast.testing.stores import read_all
+from holdfast.testing.store_suites.streams import read_all
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.errors import StreamDamaged
 from holdfast.threads.projection import Projection

@@ -10,7 +10,7 @@ import pytest
 from holdfast.storage import DatabaseDamaged, UnknownSchema
 from holdfast.storage.sqlite import schema
 from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.testing.stores import read_all
+from holdfast.testing.store_suites.streams import read_all
 from holdfast.threads.streams import AppendRequest, Keyed, Producer
 
 FILES = Path(__file__).parent / "files"

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.writer import Operation
-from holdfast.testing.stores import Reopen, StoreContract, append_many, read_all
+from holdfast.testing.store_suites.streams import Reopen, StreamSuite, append_many, read_all
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.entries import keyed_entries
 from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
@@ -23,7 +23,7 @@ from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, 
 TEXT = StreamConfig(content_type="text/plain")
 
 
-class TestSqliteStore(StoreContract):
+class TestSqliteStreams(StreamSuite):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Reopen:
         def reopen(clock: Callable[[], int]) -> object:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
-from holdfast.private_file import write_private
+from holdfast.private_file import create_private
 
 
 class SecretFile:
-    """`SecretStore` in a file. A home has one server at a time, so no two create it at once."""
+    """`SecretStore` in a file. Of several processes that create it at once, one does, and the others read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -19,9 +20,7 @@ class SecretFile:
         return await asyncio.to_thread(self._read_or_create)
 
     def _read_or_create(self) -> bytes:
-        try:
-            return bytes.fromhex(self._path.read_text())
-        except FileNotFoundError:
-            secret = secrets.token_bytes(32)
-            write_private(self._path, secret.hex())
-            return secret
+        if not self._path.exists():
+            with suppress(FileExistsError):
+                create_private(self._path, secrets.token_bytes(32).hex())
+        return bytes.fromhex(self._path.read_text())

@@ -1,10 +1,11 @@
-"""The contract of a stream store, as a test-suite. A store is right when a subclass of `StoreContract` passes.
+"""The contract of a stream store as tests. Its fixture `reopen` takes a clock, and returns the store opened again:
 
-class TestMyStore(StoreContract):
-    @pytest.fixture
-    async def reopen(self, tmp_path):
-        # open the same store again each time it is called; the suite closes what it opens
-        return lambda clock: MyStore.open(tmp_path / "data", clock=clock)
+    class TestMyStreams(StreamSuite):
+        @pytest.fixture
+        def reopen(self, tmp_path):
+            return lambda clock: MyStreams.open(tmp_path / "data", clock=clock)
+
+The suite closes what it opens.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def append_many(store: StreamStore, path: str, request: AppendRequest) -> 
 
 
 @pytest.mark.anyio
-class StoreContract:
+class StreamSuite:
     """Subclass it, and give it a `reopen` fixture."""
 
     @pytest.fixture

@@ -1,0 +1,35 @@
+"""The contracts of the stores of a `Storage` as tests. An implementation runs each with one fixture (pytest and anyio):
+
+    class TestMyApiKeys(ApiKeySuite):
+        @pytest.fixture
+        def open_store(self, tmp_path):
+            @asynccontextmanager
+            async def open_store(tenant):
+                async with MyStorage.open(tmp_path, tenant=tenant) as storage:
+                    yield storage.api_keys
+            return open_store
+
+`open_store` opens the same data each time it is called. The data is empty when a test begins. The suites of boxes,
+models, policies and secrets open it several times at once, as several servers do. `StreamSuite` and `ThreadRowSuite`
+need other fixtures: their modules tell which.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_PARTS = (
+    "api_keys", "egress_policies", "models", "secrets", "streams", "subscriptions",
+)  # fmt: skip
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+
+from holdfast.testing.store_suites.api_keys import ApiKeySuite  # noqa: E402 - after the rewrite is asked for
+from holdfast.testing.store_suites.egress_policies import PolicySuite  # noqa: E402
+from holdfast.testing.store_suites.models import ModelSuite  # noqa: E402
+from holdfast.testing.store_suites.secrets import SecretSuite  # noqa: E402
+from holdfast.testing.store_suites.streams import StreamSuite  # noqa: E402
+from holdfast.testing.store_suites.subscriptions import SubscriptionSuite  # noqa: E402
+
+__all__ = [
+    "ApiKeySuite", "ModelSuite", "PolicySuite", "SecretSuite", "StreamSuite", "SubscriptionSuite",
+]  # fmt: skip
