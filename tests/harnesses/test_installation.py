@@ -127,7 +127,7 @@ async def test_an_agent_is_installed_for_the_processor_of_the_box(
     mirror: Registry, tools: Tools, tmp_path: Path
 ) -> None:
     agent = native_agent(tmp_path / "tiny", mirror, _OTHER_CPU)
-    with pytest.raises(CannotInstall, match="no program for this kind of processor"):
+    with pytest.raises(CannotInstall, match="not available for this processor"):
         await tools.install(agent)
     assert tools.find(agent) is None
     installed = await tools.install(agent, cpu=_OTHER_CPU)
@@ -242,13 +242,13 @@ async def test_a_home_that_cannot_be_written_says_so(mirror: Registry, tmp_path:
          "npm ping"),
         ("npm ERR! code EINTEGRITY\nnpm ERR! sha512-x integrity checksum failed\n",
          "EINTEGRITY: sha512-x integrity checksum failed", "lock file"),
-        ("npm error code ENOSPC\nnpm error nospc no space left\n", "ENOSPC: nospc no space left", "make room"),
+        ("npm error code ENOSPC\nnpm error nospc no space left\n", "ENOSPC: nospc no space left", "disk space"),
         ("npm error code SELF_SIGNED_CERT_IN_CHAIN\nnpm error errno x\n", "SELF_SIGNED_CERT_IN_CHAIN: errno x",
          "certificates"),
         ("npm error code E500\nnpm error 500 - GET http://user:pass@mirror/x\n",
          "E500: 500 - GET http://…@mirror/x", "try again"),
         ("Killed\n", "Killed", "try again"),
-        ("", "npm said nothing", "try again"),
+        ("", "npm printed nothing", "try again"),
     ],
 )  # fmt: skip
 def test_what_npm_complains_of_is_told_with_what_to_do(output: str, message: str, hint: str) -> None:

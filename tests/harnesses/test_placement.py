@@ -331,7 +331,7 @@ async def test_a_box_without_room_or_place_for_it_says_so(
 ) -> None:
     box = await pipes.create(_OPEN, id=new_id("b"))
     await box.exec(["sh", "-c", "echo x > $HOME/.holdfast"])
-    with pytest.raises(CannotInstall, match="cannot be copied"):
+    with pytest.raises(CannotInstall, match="cannot copy the agent"):
         await ensure(box, script_agent(tmp_path / "tiny", mirror), Tools(home))
 
 

@@ -1,1 +1,1 @@
-"""The coding agents that Holdfast runs. One folder each, one line each in the registry."""
+"""The coding agents that Holdfast runs. Each is one folder and one line in the registry."""

@@ -1,4 +1,4 @@
-"""Runs a command of this machine to its end. Whatever happens to who waits for it, nothing of it stays behind."""
+"""Runs a command on this machine. If the caller is cancelled, the command and its children are killed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _PIECE: Final = 1 << 16
 class Done:
     code: int
     output: str
-    """The end of what it printed, errors too."""
+    """The end of its stdout and stderr."""
 
 
 async def run(argv: Sequence[str], *, seconds: float, cwd: Path | None = None) -> Done:
-    """With the environment of this process: the user's settings of npm, mirrors and proxies are there.
+    """Run with the environment of this process, which has the user's settings for npm, mirrors and proxies.
 
-    What it makes can be read by everybody. Raises `CannotInstall` where it cannot be started or takes too long.
+    Created files are readable by all users. Raises `CannotInstall` if the command cannot start or times out.
     """
     try:
         process = await asyncio.create_subprocess_exec(
-            # Not by `umask=`: the server's event loop does not know that.
+            # Not with `umask=`, which the server's event loop does not support.
             *("/bin/sh", "-c", 'umask 022 && exec "$@"', "sh", *argv),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -41,7 +41,7 @@ async def run(argv: Sequence[str], *, seconds: float, cwd: Path | None = None) -
             start_new_session=True,
         )
     except OSError as error:
-        raise CannotInstall(f"{argv[0]} cannot be started: {error.strerror}") from None
+        raise CannotInstall(f"cannot start {argv[0]}: {error.strerror}") from None
     assert process.stdout is not None
     kept = b""
     try:

@@ -1,3 +1,3 @@
-"""The errors of agents. They are defined where server and client share them."""
+"""The errors of agents. They are defined in `holdfast.api`, which server and client share."""
 
 from holdfast.api.errors.agents import *  # noqa: F403

@@ -1,7 +1,7 @@
-"""The contract of a harness: how one coding agent is installed, configured, started, read, judged and resumed.
+"""The contract of a harness: how to install, configure, start, read, judge and resume one coding agent.
 
-A harness decides and does nothing: it gives files and commands for a box, and the runs that use it carry them out. Its
-reader, which turns what the agent prints into entries, runs inside the box (`holdfast.guest.agent_reader`).
+A harness only decides. It returns files and commands for a box, and the run carries them out. Its reader turns the
+agent's output into entries and runs inside the box (`holdfast.guest.agent_reader`).
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from holdfast.harnesses.runner_archive import pack
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """A model as an agent in a box reaches it: through the guest API, by a token that is good for this run alone."""
+    """How an agent in a box reaches a model: through the guest API, with a token for this run only."""
 
     api: Api
     url: str
-    """Of the model gateway as the box sees it, without a version: `http://127.0.0.1:3128/model`."""
+    """The model gateway as seen from the box, without an API version: `http://127.0.0.1:3128/model`."""
     token: str = field(repr=False)
     model: str
-    """As its provider names it."""
+    """The provider's name for the model."""
     context_window: int = 128_000
     max_tokens: int = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run finds things in its box. All paths are absolute there."""
+    """The paths of a run in its box. All are absolute."""
 
     workspace: str
     state: str
-    """A folder of this agent on this thread: configuration and session files. It stays from run to run."""
+    """The folder for configuration and session files of this agent on this thread. It persists between runs."""
     program: str
-    """The folder that the agent was installed in: `node_modules` and `bin` are there. Read-only."""
+    """The folder that the agent is installed in, with `node_modules` and `bin`. Read-only."""
     node: str
     """The node program."""
     python: tuple[str, ...] = ("python3",)
-    """What runs the guest's code, and so a driver."""
+    """The command that starts Python for the guest's code, including drivers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Task:
     place: Place
     model: ModelAccess
     session: str | None = None
-    """To be gone on with: the agent's own id of it, on disk already or rebuilt there."""
+    """The agent's id of the session to continue. Its files are in the box, or were rebuilt there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +74,31 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: str | None = None
-    """Text for its standard input. None: it reads the end of a file at once, unless it is aborted by a line."""
+    """Text for its standard input. If None, standard input is empty, unless the agent is aborted by a line."""
     abort: AbortByLine | AbortBySignal = AbortBySignal(2)
     driver: bool = False
-    """`argv` is what follows the module name of the harness's own driver, which the runner starts."""
+    """The runner starts the harness's own driver. `argv` then holds the driver's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A session made again from a thread's entries."""
+    """A session rebuilt from the entries of a thread."""
 
     session: str
     files: Mapping[str, bytes]
-    """By absolute path in the box."""
+    """File contents by absolute path in the box."""
     commands: tuple[tuple[str, ...], ...] = ()
-    """To be run in the box after the files are there, with the environment of the run's command: an import, say."""
+    """Commands to run in the box after the files are written, in the environment of the run. For example, an import."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Where an agent comes from: an npm package, pinned by a lock file beside its module."""
+    """The npm package of an agent, pinned by a lock file next to its module."""
 
     name: str
     version: str
     command: str
-    """Its program, in `node_modules/.bin`."""
+    """The program in `node_modules/.bin`."""
 
 
 class Harness(ABC):
@@ -108,34 +108,34 @@ class Harness(ABC):
     title: ClassVar[str]
     """For people: `Claude Code`."""
     package: ClassVar[Package | None]
-    """None: it is in the box already, or comes by a command of the user's."""
+    """None if the agent is already in the box, or the user names its command."""
     apis: ClassVar[tuple[Api, ...]]
-    """That it speaks, the best first."""
+    """The APIs that it supports, best first."""
 
     @property
     def agent(self) -> str:
-        """What it is asked for by: its name; of one that is made by a command, `<name>:<command>`."""
+        """The name that callers use for it: `<name>`, or `<name>:<command>` for an agent with a command."""
         return self.name
 
     @abstractmethod
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Its configuration, by absolute path in the box; written anew before each run."""
+        """Returns its configuration files by absolute path in the box. They are written before each run."""
 
     @abstractmethod
     def command(self, task: Task) -> Command:
-        """How it is started: for a new session, or to go on with `task.session`."""
+        """Returns the command that starts a new session, or continues `task.session`."""
 
     @abstractmethod
     def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
-        """The session of these entries (of this agent, oldest first), to be loaded by the agent.
+        """Rebuilds a session that the agent can load from its entries, oldest first.
 
-        A call left open by a crash is closed as the agent would. None where there is nothing to go on with.
+        A tool call that a crash left open is closed as the agent would. Returns None if there is nothing to continue.
         """
 
     def archive(self) -> bytes:
-        """The runner, with what reads this agent."""
+        """Returns the runner with the reader of this agent."""
         return pack((self.name,))
 
     def prompt(self, task: Task, context: str | None) -> str:
-        """The prompt with what the agent has to be told first: a handed-over transcript, files that were lost."""
+        """Returns the prompt, after context such as a handed-over transcript or a note about lost files."""
         return task.prompt if context is None else f"{context}\n\n{task.prompt}"

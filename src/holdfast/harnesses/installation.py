@@ -1,11 +1,11 @@
-"""The agents of this machine: each installed once, by npm, at the versions that its lock file pins; then read-only.
+"""Installs agents on this machine, once each, with npm and the versions of their lock files. They are then read-only.
 
-    <home>/tools/pi-0.87.1-5c1f0a9b42/   node_modules, and installed.json, which was written last
+    <home>/tools/pi-0.87.1-5c1f0a9b42/   node_modules, and installed.json, which is written last
     <home>/tools/node-24.19.0/bin/node
-    <home>/installing/                   what is being made, out of the sight of boxes, and the locks of who makes it
-    <home>/npm-cache/                    what npm fetched, unless the user's environment names another place for it
+    <home>/installing/                   unfinished installations and locks, which boxes cannot see
+    <home>/npm-cache/                    npm's cache, unless the user's environment sets another
 
-Boxes see the folder `tools`, or get a copy of what they need of it: `holdfast.harnesses.placement`.
+Boxes see the folder `tools`, or get a copy of what they need (`holdfast.harnesses.placement`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """For people who wait. Told when something begins, every moment of it, and when it has ended."""
+    """Progress to show to a waiting user. Reported at the start, regularly, and at the end."""
 
     what: str
     """`node`, or an agent with its version."""
@@ -68,22 +68,22 @@ OnProgress = Callable[[Progress], None]
 
 
 def processor(machine: str) -> str:
-    """As npm names what the kernel calls `machine`. Raises `CannotInstall`."""
+    """Returns npm's name for the processor that the kernel calls `machine`. Raises `CannotInstall`."""
     try:
         return _PROCESSORS[machine.lower()]
     except KeyError:
-        raise CannotInstall(f"there are no agents for processors of kind {machine!r}") from None
+        raise CannotInstall(f"agents are not available for the processor {machine!r}") from None
 
 
 class Tools:
-    """The folder of them. Any number of processes may install into it at once; only one of them does."""
+    """The folder of installed agents. If several processes install the same agent, one does and the others wait."""
 
     def __init__(self, home: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = home.absolute() / "tools"
         self._clock = clock
 
     def find(self, harness: Harness, cpu: str | None = None) -> Installed | None:
-        """An agent that is here already. Quick: a look at two files."""
+        """Returns an installed agent, or None. Reads only two files."""
         if harness.package is None:
             return None
         folder = self.folder / self._name(harness, harness.package, cpu)
@@ -97,13 +97,13 @@ class Tools:
     async def install(
         self, harness: Harness, *, cpu: str | None = None, on_progress: OnProgress | None = None
     ) -> Installed:
-        """Bring an agent here, where it is not. `cpu` is that of the box, as npm names it. Raises `CannotInstall`.
+        """Install an agent if needed. `cpu` is npm's name for the processor of the box. Raises `CannotInstall`.
 
-        Whoever else installs the same is waited for. One that is killed halfway leaves nothing that counts.
+        Waits for another process that installs the same agent. An interrupted installation is not used.
         """
         package = harness.package
         if package is None:
-            raise CannotInstall(f"agent {harness.name} is not installed by us: it has to be in the box")
+            raise CannotInstall(f"Holdfast does not install agent {harness.name}: it has to be in the box")
         found = await asyncio.to_thread(self.find, harness, cpu)
         if found is not None:
             return found
@@ -114,7 +114,7 @@ class Tools:
                 return found or await self._install(harness, package, name, work, cpu, on_progress)
         except OSError as error:
             raise CannotInstall(
-                f"{harness.title} cannot be installed in {self.folder}: {error}", hint=_hint_for(error)
+                f"cannot install {harness.title} in {self.folder}: {error}", hint=_hint_for(error)
             ) from None
 
     # --- one at a time ---
@@ -126,9 +126,9 @@ class Tools:
 
     @contextlib.asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[Path]:
-        """The lock of one tool, and a folder to make it in."""
+        """Locks one tool. Yields a folder to build it in."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Beside where the tools really are, to be renamed into there; and not in there: a box could take the lock.
+        # Next to the resolved folder, so that it can be renamed into it. Not inside it: a box could take the lock.
         place = self.folder.resolve().with_name("installing")
         place.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(place / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -158,7 +158,7 @@ class Tools:
             else:
                 return
 
-    # --- making ---
+    # --- installing ---
 
     async def _install(
         self,
@@ -183,7 +183,7 @@ class Tools:
         return Installed(self.folder / name, self.folder / kept / "bin" / "node", package.version)
 
     async def _npm(self, node: Node, harness: Harness, work: Path, cpu: str) -> None:
-        """No script of a package runs: what is not in the lock file stays out, and what is does nothing here."""
+        """Runs npm, without the scripts of packages. Only packages of the lock file are installed."""
         done = await run(
             [
                 str(node.program), "--use-system-ca", str(node.npm), "ci", "--ignore-scripts", "--omit=dev",
@@ -196,16 +196,16 @@ class Tools:
         )  # fmt: skip
         if done.code != 0:
             message, hint = explain(done.output)
-            raise CannotInstall(f"{harness.title} could not be installed: {message}", hint=hint)
+            raise CannotInstall(f"cannot install {harness.title}: {message}", hint=hint)
 
     def _cache(self) -> list[str]:
-        """In the home, and not in the user's: what removes the one should leave nothing in the other."""
+        """Uses a cache in Holdfast's home, not the user's, so that removing the home removes everything."""
         if any(name.lower() == _CACHE_SETTING for name in os.environ):
             return []
         return [f"--cache={self.folder.resolve().with_name('npm-cache')}"]
 
     async def _keep_node(self, node: Node) -> str:
-        """The program alone, where boxes see it; says the name of its folder."""
+        """Puts the node program where boxes see it. Returns the name of its folder."""
         name = f"node-{node.version}"
         target = self.folder.resolve() / name
         if not await asyncio.to_thread((target / "bin" / "node").exists):
@@ -241,16 +241,16 @@ def _beside(harness: Harness) -> Path:
 
 
 def _check_whole(work: Path, harness: Harness, cpu: str) -> None:
-    """npm says nothing of a package that it could not fetch, where others would do on other machines."""
+    """Raises if a package is missing. npm does not report a failed download of an optional package."""
     for path, package in json.loads((work / LOCK).read_bytes())["packages"].items():
         fits = cpu in package.get("cpu", [cpu]) and "linux" in package.get("os", ["linux"])
         if fits and "glibc" in package.get("libc", ["glibc"]) and not (work / path).exists():
             name = path.rpartition("node_modules/")[2]
-            raise CannotInstall(f"{harness.title} could not be installed: npm did not fetch {name}", hint=UNREACHED)
+            raise CannotInstall(f"cannot install {harness.title}: npm did not fetch {name}", hint=UNREACHED)
 
 
 def _link_program(work: Path, command: str, harness: Harness) -> None:
-    """Have the agent's program in `node_modules/.bin`, as npm does where a package says that it has one."""
+    """Links the agent's program into `node_modules/.bin`, as npm does for a package that declares it."""
     modules = work / "node_modules"
     link = modules / ".bin" / command
     if not link.exists():
@@ -258,7 +258,7 @@ def _link_program(work: Path, command: str, harness: Harness) -> None:
         found = [path for each in packages for path in (each / command, each / "bin" / command) if path.is_file()]
         if len(found) != 1:
             raise CannotInstall(
-                f"{harness.title} has no program for this kind of processor",
+                f"{harness.title} is not available for this processor",
                 hint="use another agent, or another machine",
             )
         link.parent.mkdir(exist_ok=True)
@@ -268,7 +268,7 @@ def _link_program(work: Path, command: str, harness: Harness) -> None:
 
 
 def _seal(work: Path, note: dict[str, str]) -> None:
-    """Everybody may read it, and nobody needs to change it. On disk before it counts."""
+    """Makes everything readable by all users, and writes it to disk before it is used."""
     for folder, _, names in os.walk(work):
         Path(folder).chmod(0o755)
         for name in names:
@@ -281,10 +281,10 @@ def _seal(work: Path, note: dict[str, str]) -> None:
 
 
 def _move(work: Path, target: Path) -> None:
-    if target.exists():  # without its note: not ours to keep
+    if target.exists():  # an incomplete installation, without its note
         shutil.rmtree(target)
     work.rename(target)
-    work.mkdir()  # its owner removes it
+    work.mkdir()  # the caller removes it
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
@@ -296,7 +296,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, target)
         target.chmod(0o755)
-    if target.stat().st_mode & 0o555 != 0o555:  # a link to what others may not read
+    if target.stat().st_mode & 0o555 != 0o555:  # a link to a file that others cannot read
         target.unlink()
         shutil.copyfile(source, target)
         target.chmod(0o755)
@@ -304,5 +304,5 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 def _hint_for(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "make room on the disk, and try again"
-    return "let the server's user write there, or give another --home"
+        return "free some disk space and try again"
+    return "make the folder writable for the server's user, or choose another --home"

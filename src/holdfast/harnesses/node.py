@@ -1,6 +1,6 @@
-"""Node, which runs npm and some of the agents. It comes with the extra `agents`; the machine's own is left alone.
+"""Finds node, which runs npm and some of the agents. It comes with the extra `agents`; the machine's own is not used.
 
-Boxes get the program alone, from beside the agents (`holdfast.harnesses.installation`).
+Boxes get only the program, from the folder of agents (`holdfast.harnesses.installation`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.harnesses.command import run
 from holdfast.harnesses.errors import CannotInstall
 
 OLDEST: Final = (22, 19)
-"""That every agent runs on."""
+"""The oldest version that every agent supports."""
 NODE_FETCHER: Final = "holdfast-node"
-"""Beside the Python that runs this, where the extra is fetched only once it is needed: says where node is then."""
+"""A program next to this Python that fetches the extra when it is first needed, and prints node's folder."""
 _FETCH_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 30.0
 _VERSION: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
@@ -29,18 +29,18 @@ _VERSION: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 class Node:
     program: Path
     npm: Path
-    """A script for it."""
+    """The script of npm, which node runs."""
     version: str
 
 
 def fits(version: str) -> bool:
-    """Whether agents run on a node that says this of itself."""
+    """Returns whether agents run on this version of node."""
     found = _VERSION.fullmatch(version.strip())
     return found is not None and tuple(int(part) for part in found.groups()) >= OLDEST
 
 
 async def find_node(prefix: Path | None = None) -> Node:
-    """The node of this Python environment, fetched where it can be. Raises `CannotInstall`."""
+    """Returns the node of this Python environment. Fetches it if possible. Raises `CannotInstall`."""
     folder = _wheel() if prefix is None else None
     if folder is None:
         folder = await _fetch((prefix or Path(sys.prefix)) / "bin" / NODE_FETCHER)
@@ -62,13 +62,13 @@ def _wheel() -> Path | None:
 async def _fetch(fetcher: Path) -> Path:
     if not await asyncio.to_thread(fetcher.is_file):
         raise CannotInstall(
-            "the agents are installed by node, which is not here", hint="pip install 'holdfast[agents]'"
+            "installing agents needs node, which is not installed", hint="pip install 'holdfast[agents]'"
         )
     done = await run([str(fetcher)], seconds=_FETCH_SECONDS)
-    told = done.output.strip().splitlines()
-    if done.code != 0 or not told:
+    lines = done.output.strip().splitlines()
+    if done.code != 0 or not lines:
         raise CannotInstall(
-            f"node could not be fetched: {' '.join(done.output.split())[-500:] or f'it ended with {done.code}'}",
-            hint="see whether this machine reaches its Python package index, and try again",
+            f"cannot fetch node: {' '.join(done.output.split())[-500:] or f'it ended with {done.code}'}",
+            hint="check that this machine reaches its Python package index, and try again",
         )
-    return Path(told[-1])
+    return Path(lines[-1])

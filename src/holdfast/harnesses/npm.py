@@ -1,4 +1,4 @@
-"""What npm's complaints mean, for people who did not ask for npm. Pure."""
+"""Explains errors of npm to users who did not call npm. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _OF_THE_NETWORK: Final = frozenset(
         "ERR_SOCKET_TIMEOUT", "FETCH_ERROR", "EPIPE",
     }
 )  # fmt: skip
-UNREACHED: Final = "see whether this machine reaches npm's registry (`npm ping`; proxies are set in ~/.npmrc)"
+UNREACHED: Final = "check that this machine reaches npm's registry (`npm ping`; proxies are set in ~/.npmrc)"
 _CERTIFICATES: Final = ("CERT", "SELF_SIGNED", "UNABLE_TO_")
 _HINTS: Final = {
-    "E401": "npm's registry wants a login: see `npm config get registry` and ~/.npmrc",
-    "E403": "npm's registry refuses it: see `npm config get registry` and ~/.npmrc",
-    "E404": "npm's registry does not have it: see `npm config get registry`",
+    "E401": "npm's registry requires a login: see `npm config get registry` and ~/.npmrc",
+    "E403": "npm's registry refused the request: see `npm config get registry` and ~/.npmrc",
+    "E404": "npm's registry does not have the package: see `npm config get registry`",
     "ETARGET": "npm's registry does not have that version: see `npm config get registry`",
-    "EINTEGRITY": "what npm's registry sent is not what the lock file pins: see `npm config get registry`",
-    "ENOSPC": "make room on the disk, and try again",
-    "EACCES": "let the server's user write to npm's cache: see `npm config get cache`",
-    "EROFS": "let the server's user write to npm's cache: see `npm config get cache`",
+    "EINTEGRITY": "npm's registry sent a package that does not match the lock file: see `npm config get registry`",
+    "ENOSPC": "free some disk space and try again",
+    "EACCES": "make npm's cache writable for the server's user: see `npm config get cache`",
+    "EROFS": "make npm's cache writable for the server's user: see `npm config get cache`",
 }
 
 
 def explain(output: str) -> tuple[str, str]:
-    """What went wrong, and what to do next."""
+    """Returns a message and a hint."""
     code = _CODE.search(output)
     name = "" if code is None else code.group(1)
-    lines = _LINE.findall(output) or output.strip().splitlines()[-1:] or ["npm said nothing"]
+    lines = _LINE.findall(output) or output.strip().splitlines()[-1:] or ["npm printed nothing"]
     message = _SECRET.sub(r"\1…@", lines[0].strip())[:_MOST]
     if name and name not in message:
         message = f"{name}: {message}"
@@ -41,4 +41,4 @@ def explain(output: str) -> tuple[str, str]:
         return message, UNREACHED
     if name.startswith(_CERTIFICATES) or any(part in name for part in _CERTIFICATES):
         return message, "let npm trust your certificates: npm config set cafile FILE"
-    return message, _HINTS.get(name, "read npm's words above, and try again")
+    return message, _HINTS.get(name, "read npm's message above, and try again")

@@ -1,6 +1,6 @@
-"""What harnesses share to judge how a run ended: by the status of a model's answer, or by an exit code.
+"""Shared by harnesses: derives the outcome of a run from the status of a model's answer or from an exit code.
 
-Readers use it inside boxes: standard library only, in the syntax of Python 3.9.
+Readers use it inside boxes, so it needs only the standard library and the syntax of Python 3.9.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OVER_CONTEXT = (
     "request_too_large",
 )
 _OURS = "Holdfast: "
-"""What the model gateway's own refusals begin with: no provider said that."""
+"""The prefix of the model gateway's own refusals, as opposed to a provider's."""
 _BY_STATUS = {
     401: "model_unauthorized",
     402: "model_unpaid",
@@ -39,12 +39,12 @@ _BY_STATUS = {
 
 
 def completed(usage: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What `Reader.outcome` returns for a run that did what it was asked."""
+    """Returns the outcome of a successful run, as `Reader.outcome` returns it."""
     return _ended(COMPLETED, None, usage)
 
 
 def failed(error: Mapping[str, Any], usage: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What `Reader.outcome` returns for a run that failed. `error` is `{code, message, hint}`."""
+    """Returns the outcome of a failed run, as `Reader.outcome` returns it. `error` is `{code, message, hint}`."""
     return _ended(FAILED, error, usage)
 
 
@@ -58,7 +58,7 @@ def _ended(status: str, error: Mapping[str, Any] | None, usage: Mapping[str, flo
 
 
 def model_error(status: int | None, message: str) -> dict[str, str]:
-    """The error of a run that its model's provider ended, by the HTTP status that it answered with."""
+    """Returns the error for a run that failed with this HTTP status of the model's provider."""
     return outcome_error(_model_code(status, message), shorten(message, _MAX_MESSAGE))
 
 
@@ -73,29 +73,29 @@ def _model_code(status: int | None, message: str) -> str:
 
 
 def is_over_context(message: str) -> bool:
-    """Whether a provider, or an agent in its place, says that a request is longer than the model's context."""
-    said = message.lower()
-    return any(words in said for words in _OVER_CONTEXT)
+    """Returns whether a message of a provider or agent means that a request exceeds the model's context."""
+    lower = message.lower()
+    return any(words in lower for words in _OVER_CONTEXT)
 
 
 def exit_error(exit_code: int | None) -> dict[str, str]:
-    """The error of a run whose agent went away without its last word."""
+    """Returns the error for a run whose agent ended without a final event."""
     if exit_code is None:
         return outcome_error("agent_lost")
     number = -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
     if number == _KILL:
-        hint = "was its box out of memory? holdfast thread diagnose THREAD; go on with: holdfast resume THREAD"
+        hint = "the box may be out of memory: holdfast thread diagnose THREAD; to continue: holdfast resume THREAD"
         return outcome_error("agent_killed", "the agent was killed (signal 9)", hint)
     if number:
-        return outcome_error("agent_killed", f"the agent was ended by signal {number}")
+        return outcome_error("agent_killed", f"signal {number} ended the agent")
     if exit_code == 0:
         return outcome_error("agent_stopped")
-    hint = "see what it said: holdfast thread show THREAD"
+    hint = "see its output: holdfast thread show THREAD"
     return outcome_error("agent_failed", f"the agent ended with exit code {exit_code}", hint)
 
 
 def status_in(message: str) -> int | None:
-    """The HTTP status that an error message begins with or names, where an agent gives it in words only."""
+    """Returns the HTTP status in an error message, for agents that report it only as text."""
     words = message[:200].replace(":", " ").replace("(", " ").replace(")", " ").replace(",", " ").split()
     for word in words:
         if len(word) == 3 and word.isdigit() and 400 <= int(word) <= 599:

@@ -1,6 +1,6 @@
-"""Has an agent where a box can run it: seen from its machine, or copied into it once.
+"""Makes an agent available in a box: the box sees it on its machine, or gets a copy.
 
-A copy is made aside and renamed: one that was cut short is made again, and two at once do no harm.
+A copy is made under another name and then renamed, so an interrupted or concurrent copy does no harm.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _PROBE: Final = 'printf "%s\\n" "$HOME"; uname -m; node --version 2>/dev/null ||
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a box has an agent: what a `Place` needs of it."""
+    """Where an agent is in a box."""
 
     program: str
-    """The folder. Empty for an agent that is not ours to install."""
+    """The folder. Empty for an agent that Holdfast does not install."""
     node: str
     version: str | None
 
 
 async def ensure(box: Box, harness: Harness, tools: Tools, *, on_progress: OnProgress | None = None) -> Placed:
-    """Install the agent on this machine where it is not, and have it in the box. Raises `CannotInstall`."""
+    """Install the agent on this machine if needed, and make it available in the box. Raises `CannotInstall`."""
     if harness.package is None:
         return Placed("", "node", None)
     if box.tools is not None:
         installed = await tools.install(harness, on_progress=on_progress)
-        # Not seen by a box that was started before there were tools, or that has something else in their place.
+        # A box does not see it if it was started before the folder existed, or has another folder in its place.
         if await box.files.exists(f"{box.tools}/{installed.folder.name}/installed.json"):
             node = await _seen_node(box, f"{box.tools}/{_node_in(installed)}", installed, harness)
             return Placed(f"{box.tools}/{installed.folder.name}", node, installed.version)
@@ -54,7 +54,7 @@ async def ensure(box: Box, harness: Harness, tools: Tools, *, on_progress: OnPro
 
 
 async def _seen_node(box: Box, ours: str, installed: Installed, harness: Harness) -> str:
-    """Ours runs with the machine's own libraries; an image may lack those, and have a node of its own."""
+    """Returns our node, or that of the image if the image lacks the libraries that ours needs."""
     if box.spec.image is None or not await asyncio.to_thread(_is_script, installed, harness) or await _runs(box, ours):
         return ours
     if await _runs(box, "node"):
@@ -68,7 +68,7 @@ def _node_in(installed: Installed) -> str:
 
 def _no_node(harness: Harness) -> CannotInstall:
     return CannotInstall(
-        f"{harness.title} needs node, and ours does not run in this box",
+        f"{harness.title} needs node, but Holdfast's node does not run in this box",
         hint="use an image with glibc and libstdc++, or one that has node 22.19 or newer",
     )
 
@@ -88,18 +88,18 @@ async def _copied(box: Box, harness: Harness, tools: Tools, on_progress: OnProgr
     try:
         done = await box.exec(["/bin/sh", "-c", _PROBE], timeout=_PROBE_SECONDS, max_output=_MOST)
     except (CannotExecute, ExecTimeout) as error:
-        raise CannotInstall(f"nothing can be copied into the box: {error.message}", hint=error.hint) from None
-    told = done.stdout.decode(errors="replace").splitlines()
-    if len(told) < 3 or not told[0].startswith("/"):
-        raise CannotInstall("the box does not say where its home is", hint="use an image with a shell and a home")
-    home, machine, own_node = told[:3]
+        raise CannotInstall(f"cannot copy files into the box: {error.message}", hint=error.hint) from None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    if len(lines) < 3 or not lines[0].startswith("/"):
+        raise CannotInstall("the box has no home folder", hint="use an image with a shell and a home")
+    home, machine, own_node = lines[:3]
     installed = await tools.install(harness, cpu=processor(machine), on_progress=on_progress)
     folder = f"{home.rstrip('/')}/.holdfast/tools"
     node = "node"
     if not fits(own_node) and await asyncio.to_thread(_is_script, installed, harness):
         if processor(machine) != processor(platform.machine()) or platform.system() != "Linux":
             raise CannotInstall(
-                f"{harness.title} needs node, of which there is none for {machine} here",
+                f"{harness.title} needs node, but there is none for {machine} on this machine",
                 hint="use an image that has node 22.19 or newer",
             )
         await _copy(box, installed.node.parent.parent, f"{folder}/{installed.node.parent.parent.name}")
@@ -111,7 +111,7 @@ async def _copied(box: Box, harness: Harness, tools: Tools, on_progress: OnProgr
 
 
 def _is_script(installed: Installed, harness: Harness) -> bool:
-    """Whether node runs the agent's program; else it is one of its own."""
+    """Returns whether the agent's program is a script for node, rather than a binary."""
     assert harness.package is not None
     with (installed.folder / "node_modules" / ".bin" / harness.package.command).open("rb") as program:
         first = program.readline(256)
@@ -128,14 +128,14 @@ async def _copy(box: Box, source: Path, target: str) -> None:
     except FileProblem as error:
         await _forget(box, made)
         if isinstance(error, FileExists | WrongFileKind) and await box.files.exists(target):
-            return  # another was quicker
-        raise CannotInstall(f"the agent cannot be copied into the box: {error.message}", hint=error.hint) from None
+            return  # another caller has copied it
+        raise CannotInstall(f"cannot copy the agent into the box: {error.message}", hint=error.hint) from None
     except asyncio.CancelledError:
         await asyncio.shield(_forget(box, made))
         raise
 
 
 async def _forget(box: Box, path: str) -> None:
-    with contextlib.suppress(BoxError, TimeoutError):  # it is in nobody's way
+    with contextlib.suppress(BoxError, TimeoutError):  # a leftover does no harm
         async with time_limit(_FORGET_SECONDS):
             await box.files.delete(path, recursive=True)

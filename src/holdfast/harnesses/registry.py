@@ -1,4 +1,4 @@
-"""All harnesses by name. A new one is one folder and one line here; it is loaded when somebody asks for it."""
+"""All harnesses by name. A new one is one folder and one line here. Each is imported on first use."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _HARNESSES: Final = {
     "opencode": "holdfast.harnesses.opencode:OpenCode",
 }
 _BY_COMMAND: Final = {"acp": "holdfast.harnesses.acp:Acp"}
-"""Named by a kind and the command of an agent of that kind: `acp:opencode acp`."""
+"""Harnesses that are named by a kind and a command: `acp:opencode acp`."""
 _MOST: Final = 256
 
 
 def names() -> tuple[str, ...]:
-    """Of those that are agents by themselves."""
+    """Returns the names of agents that need no command."""
     return tuple(_HARNESSES)
 
 
 def kinds() -> tuple[str, ...]:
-    """How agents are named that a command makes."""
+    """Returns the form of names with a command."""
     return tuple(f"{kind}:COMMAND" for kind in _BY_COMMAND)
 
 
 def entry_prefixes() -> tuple[str, ...]:
-    """What the types of entries begin with that agents write: `pi` of `pi.assistant`. Loads none of them."""
+    """Returns the prefixes of the types of agents' entries: `pi` of `pi.assistant`. Imports no harness."""
     return (*_HARNESSES, *_BY_COMMAND)
 
 

@@ -1,4 +1,4 @@
-"""The runner as bytes: its code and a harness's reader, and what it takes to start that in a box."""
+"""Packs the runner with a harness's reader into an archive, and starts it in a box."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ _RUNNER: Final = "holdfast.guest.runner.main"
 _CLOSE: Final = (
     "import _ctypes; _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'), (4, 0, 0, 0, 0))"
 )
-"""PR_SET_DUMPABLE: nobody of the same user looks into it, or opens its descriptors, which a token will come through."""
+"""PR_SET_DUMPABLE: processes of the same user cannot read its memory or open its descriptors, which carry a token."""
 _EARLY: Final = (
     "_blake2", "_ctypes", "_socket", "binascii", "collections", "errno", "importlib", "json", "signal", "time"
 )  # fmt: skip
 
 
 def boot_argv(python: Sequence[str]) -> list[str]:
-    """Starts the runner that comes over its standard input. `python` is what runs guest code in the box."""
+    """Returns the command that reads the runner from stdin and starts it. `python` starts Python in the box."""
     return guest_archive.boot_argv(python, _RUNNER, _EARLY, _CLOSE)
 
 
 def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> bytes:
-    """The archive of a runner that knows these harnesses. `more` are modules to be added, by the name that they get: a
-    reader that is none of ours, say `holdfast.harnesses.mine.reader`."""
+    """Returns the archive of a runner for these harnesses.
+
+    `more` adds modules under the given names, for example a third-party reader as `holdfast.harnesses.mine.reader`.
+    """
     wanted = [_RUNNER]
     for name in harnesses:
         wanted.append(reader_module(name))

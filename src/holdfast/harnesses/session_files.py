@@ -1,8 +1,8 @@
-"""How the session files of agents are written: values, and times.
+"""Encodes values and times for the session files of agents.
 
-A session may have a hundred thousand messages. What makes one again takes a message and keeps it as it will be written:
-then nothing that was parsed outlives its turn, neither in memory nor in the sight of the garbage collector. What is
-kept is cut or added to first, and so copied: what orjson gives leaves a hole of several times its size behind it.
+A session may have a hundred thousand messages. Rebuilding encodes each message at once and keeps only the bytes, so
+that no parsed object stays in memory or under the garbage collector. The bytes are sliced or extended first, which
+copies them: the buffers that orjson returns are several times larger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def written(value: Any) -> bytes:
 
 
 def iso(ts: int) -> str:
-    """A time in UTC milliseconds, as agents write it."""
+    """Formats a time in UTC milliseconds as agents do."""
     seconds, milliseconds = divmod(ts, 1000)
     return f"{_second(seconds)}.{milliseconds:03d}Z"
 

@@ -1,4 +1,4 @@
-"""Commands for a guest: checked before it is asked, and what its refusal means."""
+"""Checks commands before they are sent to a guest, and turns the guest's refusals into errors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MAX_SIZE: Final = 10_000
 def start_request(
     operation: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, **more: object
 ) -> dict[str, Any]:
-    """Checked here, since what the guest is asked must make sense."""
+    """Returns the request for a command. Raises `InvalidSpec` if the command is malformed."""
     if isinstance(argv, (str, bytes)) or not argv or not all(isinstance(each, str) for each in argv) or not argv[0]:
-        raise InvalidSpec("a command is a list of strings that begins with a program, say ['ls', '-l']")
+        raise InvalidSpec("a command is a list of strings that starts with a program, for example ['ls', '-l']")
     for each in (*argv, *env, *env.values(), cwd):
         if "\0" in each:
             raise InvalidSpec("a command, its environment and its folder cannot hold a NUL character")
@@ -29,7 +29,7 @@ def start_request(
 
 def check_terminal(rows: int, columns: int) -> None:
     if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
-        raise InvalidSpec(f"a terminal of {rows} rows and {columns} columns makes no sense")
+        raise InvalidSpec(f"a terminal cannot have {rows} rows and {columns} columns: 1 to {_MAX_SIZE} of each")
 
 
 def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exception:
@@ -37,18 +37,18 @@ def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exce
     if refused.number in (errno.EPROTO, errno.EEXIST):
         return BoxUnreachable(f"the guest did not understand a request: {refused}")
     if refused.about == cwd != argv[0]:
-        return CannotExecute(f"the command cannot start in {cwd}: {reason}", hint="give another folder")
+        return CannotExecute(f"the command cannot start in {cwd}: {reason}", hint="choose another folder")
     if refused.number in (errno.EAGAIN, errno.ENOMEM):
-        return CannotExecute(f"{argv[0]} cannot be started: the box is at its limit of processes or memory")
-    return CannotExecute(f"{argv[0]} cannot be started: {reason}")
+        return CannotExecute(f"cannot start {argv[0]}: the box has reached its limit of processes or memory")
+    return CannotExecute(f"cannot start {argv[0]}: {reason}")
 
 
 def cannot_tell(refused: GuestRefused, process: str) -> Exception:
-    """Why a spawned process did not take what it was told."""
+    """Returns the error for input, a signal or a resize that a spawned process did not accept."""
     if refused.number == errno.ESRCH:
         return BoxConflict(f"process {process} has ended")
     if refused.number == errno.EPIPE:
-        return BoxConflict(f"process {process} does not read its stdin, or it is closed")
+        return BoxConflict(f"process {process} does not read its stdin, or its stdin is closed")
     if refused.number == errno.ENOTTY:
         return Unsupported(f"process {process} has no terminal: spawn it with pty=True")
     return BoxUnreachable(f"process {process}: {refused}")

@@ -1,7 +1,7 @@
-"""What a provider declares about itself: its name, its settings, its checks of this machine, and how it is made.
+"""Describes a provider: its name, its settings, its checks of this machine, and how to create it.
 
-The settings of a server, the options of `holdfast up` and the findings of `holdfast doctor` follow from this. A module
-with a descriptor imports nothing of its provider until that is made: the command line reads all of them.
+The settings of a server, the options of `holdfast up` and the findings of `holdfast doctor` are derived from this. The
+command line reads all descriptors, so a descriptor's module imports its provider only when it creates one.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class SettingKind(StrEnum):
     SIZE = "size"
     """Bytes, as an int; on the command line as `512M` or `8G`."""
     SWITCH = "switch"
-    """A bool that is off unless it is given."""
+    """A bool that is off by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a provider. What nobody gives is None, or False for a switch."""
+    """One setting of a provider. It defaults to None, or to False for a switch."""
 
     name: str
-    """Unique among the settings of all providers: `docker_host`, which is the option `--docker-host`."""
+    """Unique among all providers. `docker_host` becomes the option `--docker-host`."""
     help: str
     kind: SettingKind = SettingKind.TEXT
     metavar: str | None = None
     variable: str | None = None
-    """The environment variable that has it, where the option is not given."""
+    """The environment variable to use if the option is not given."""
 
     @property
     def option(self) -> str:
@@ -50,7 +50,7 @@ class Setting:
 
 
 Make: TypeAlias = "Callable[[Path, Egress | None, Mapping[str, Any]], Provider]"
-"""Makes the provider of a home, by its settings; what leaves its boxes goes through the egress. Raises `BoxError` if it
+"""Creates the provider from the home, the egress of its boxes, and its settings. Raises `BoxError` if the provider
 cannot work on this machine. May block."""
 
 
@@ -62,13 +62,13 @@ class ProviderDescriptor:
     examine: Callable[[Path], Iterable[Finding]] = lambda home: ()
     """Checks whether this machine has what the provider needs. Blocks."""
     opt_in: str | None = None
-    """The switch without which the provider is not offered."""
+    """The switch that enables the provider. None if it is always enabled."""
     warning: str | None = None
-    """Shown to whoever starts a server with a provider that has to be opted in to."""
+    """Shown when a server starts with a provider that had to be enabled."""
 
     def is_offered(self, given: Mapping[str, Any]) -> bool:
         return self.opt_in is None or bool(given.get(self.opt_in))
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Its own among the settings that were given, and the defaults of the others."""
+        """Returns the value of each of its settings, given or default."""
         return {each.name: given.get(each.name, each.default) for each in self.settings}

@@ -1,4 +1,4 @@
-"""What the guest of a box says, read with distrust: it may be anybody's by now. Shared by all that ask a guest."""
+"""Parses answers of a guest. They are untrusted: a process in the box may have taken the guest over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_ERRNO: Final = 4096
 
 
 class GuestRefused(Exception):
-    """The guest said no: an errno, and what it is about."""
+    """The guest refused a request, with an errno and its subject."""
 
     def __init__(self, number: int, about: str) -> None:
         super().__init__(f"{about}: {os.strerror(number)}")
@@ -25,7 +25,7 @@ class GuestRefused(Exception):
 
 
 class ArchiveRefused(GuestRefused):
-    """The guest's child did not like what it was given. Where nothing was given, a refusal like any other."""
+    """A child of the guest rejected its input. If it had no input, this is a refusal like any other."""
 
     def __init__(self, about: str) -> None:
         super().__init__(errno.EPROTO, about)
@@ -35,13 +35,13 @@ class ArchiveRefused(GuestRefused):
 
 
 def read_answer(data: bytes, box: str) -> dict[str, Any]:
-    """One message of a guest. Raises `GuestRefused` where it says no, `BoxUnreachable` where it makes no sense."""
+    """Parses one message. Raises `GuestRefused` for a refusal and `BoxUnreachable` for an invalid message."""
     try:
         message = codec.decode(data)
     except (codec.BadMessage, RecursionError) as error:
-        raise BoxUnreachable(f"box {box} sends garbage ({error})") from None
+        raise BoxUnreachable(f"box {box} sent an invalid message: {error}") from None
     if not isinstance(message, dict):
-        raise BoxUnreachable(f"box {box} sends garbage")
+        raise BoxUnreachable(f"box {box} sent an invalid message")
     if "error" in message:
         number, about = message["error"], message.get("about")
         raise GuestRefused(
@@ -52,7 +52,7 @@ def read_answer(data: bytes, box: str) -> dict[str, Any]:
 
 
 def check_refused(message: Mapping[str, Any]) -> None:
-    """Raises `ArchiveRefused` where a child of the guest did not like what it was given."""
+    """Raises `ArchiveRefused` if a child of the guest rejected its input."""
     if "refused" in message:
         raise ArchiveRefused(str(message.get("about"))[:500])
 
@@ -65,7 +65,7 @@ def number_in(answer: Mapping[str, Any], name: str) -> int:
 
 
 def optional_number_in(answer: Mapping[str, Any], name: str) -> int | None:
-    """What a guest of an older box may not tell."""
+    """Returns a number that the guest of an older box may not send."""
     return number_in(answer, name) if name in answer else None
 
 
@@ -76,7 +76,7 @@ def many(answer: dict[str, Any], name: str, read: Callable[[Any], T]) -> list[T]
     try:
         return [read(each) for each in values]
     except (IndexError, TypeError, KeyError):
-        raise BoxUnreachable(f"the guest's answer has {name} that make no sense") from None
+        raise BoxUnreachable(f"the guest's answer has invalid {name}") from None
 
 
 def infos(answer: dict[str, Any]) -> Sequence[FileInfo]:
@@ -95,7 +95,7 @@ def info(value: Any) -> FileInfo:
             None if target is None else text_of(target),
         )
     except (TypeError, ValueError):
-        raise BoxUnreachable("the guest describes a file in a way that makes no sense") from None
+        raise BoxUnreachable("the guest sent an invalid description of a file") from None
 
 
 def text_of(value: object) -> str:

@@ -1,6 +1,6 @@
-"""A box whose guest answers requests: all of the contract that does not depend on how the guest is reached.
+"""A box with a guest: the part of the contract that does not depend on how the guest is reached.
 
-What is about the box's life is passed on to its provider. How bytes get in and out is not known here.
+Calls about the lifecycle go to the provider. Subclasses transfer the bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PING_SECONDS: Final = 10.0
 
 
 class Keeper(Protocol):
-    """What a provider does with one of its boxes."""
+    """The operations of a provider on one of its boxes."""
 
     async def stop_box(self, id: str) -> None: ...
 
@@ -44,7 +44,7 @@ class Keeper(Protocol):
 
 
 class Asked(Protocol):
-    """A guest that is asked for what needs nothing but an answer."""
+    """Sends requests to a guest and returns its answers."""
 
     async def ask(self, message: dict[str, Any], *, seconds: float | None = ...) -> dict[str, Any]: ...
 
@@ -67,7 +67,7 @@ class Processes(Protocol):
         max_output: int = MAX_OUTPUT,
         looks: bool = False,
     ) -> Completed:
-        """`looks`: only to see that the box works, which is no work."""
+        """With `looks`, the command only tests the box and does not count as work."""
 
     async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Channel:
         """Returns once the command runs."""
@@ -82,23 +82,23 @@ class Processes(Protocol):
         size: tuple[int, int] | None,
         tree: bool = False,
     ) -> Process:
-        """`size` is that of its terminal, rows and columns; None for none. `tree`: all that it started ends with it."""
+        """`size` is the rows and columns of its terminal, or None. With `tree`, its descendants end with it."""
 
     async def get(self, id: str) -> Process:
         """Raises `ProcessNotFound`."""
 
     async def all(self) -> list[ProcessInfo]:
-        """All that were spawned, the oldest first."""
+        """Returns all spawned processes, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a provider knows of a box without asking it. None where it cannot tell."""
+    """What a provider knows about a box without asking its guest. A field is None if unknown."""
 
     memory: int | None = None
     cpu_seconds: float | None = None
     disk: int | None = None
-    """Where that is quickly found out; `GuestBox.disk` is for where it is not."""
+    """Only if it is cheap to read. Otherwise, `GuestBox.disk` returns it."""
     out_of_memory: int | None = None
     sent: int | None = None
     received: int | None = None
@@ -106,11 +106,13 @@ class ResourceUsage:
 
 
 class GuestBox(Box):
-    """Subclasses say how the guest is reached, and fill in `connect`, `power` and `_way_in`. They own no connection
-    that outlives a call: closing a handle closes nothing."""
+    """Subclasses define how the guest is reached, and implement `connect`, `power` and `_way_in`.
+
+    They own no connection that outlives a call, so closing a handle closes nothing.
+    """
 
     def __init__(self, info: BoxInfo, keeper: Keeper, guest: Asked, processes: Processes, looking: Processes) -> None:
-        """What goes through `guest` and `looking` wakes nobody; `processes` are for who works with the box."""
+        """`guest` and `looking` do not wake the box. `processes` does: it serves callers that work in the box."""
         self.id = info.id
         self.info = info
         self._keeper = keeper
@@ -120,15 +122,15 @@ class GuestBox(Box):
 
     @abstractmethod
     def own_environment(self) -> Mapping[str, str]:
-        """What every command of the box gets, before that of its spec."""
+        """Returns the environment of every command. The spec's variables override it."""
 
     @abstractmethod
     def own_workdir(self) -> str:
-        """Where commands start that do not say where."""
+        """Returns the default folder of commands."""
 
     @abstractmethod
     def _way_in(self) -> Sequence[tuple[str, Check]]:
-        """What a ping looks at before it asks the guest: each with its name."""
+        """Returns the named checks that `ping` runs before it asks the guest."""
 
     # --- processes ---
 
@@ -232,10 +234,10 @@ class GuestBox(Box):
     async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
         return await self._keeper.fork_box(self.id, id, labels or {})
 
-    # --- looking at it ---
+    # --- inspecting ---
 
     async def usage(self) -> ResourceUsage:
-        """What the provider knows of it, quickly found out."""
+        """Returns what the provider knows about the box. Cheap."""
         return ResourceUsage()
 
     async def limits_hit(self) -> list[LimitHit]:
@@ -247,7 +249,7 @@ class GuestBox(Box):
         return [LimitHit("memory", f"the box ran out of memory {how_often}{limit}")]
 
     async def disk(self) -> int | None:
-        """Bytes on disk, which may take long to find out."""
+        """Returns the bytes on disk. May take long."""
         return None
 
     async def metrics(self) -> Metrics:
@@ -258,7 +260,7 @@ class GuestBox(Box):
         try:
             answer = await self._ask_activity()
         except GuestRefused as refused:
-            raise BoxUnreachable(f"the guest of box {self.id} cannot say what it does: {refused}") from None
+            raise BoxUnreachable(f"the guest of box {self.id} cannot report its activity: {refused}") from None
         usage = await self.usage()
         worked = optional_number_in(answer, "cpu")
         return Metrics(
@@ -293,8 +295,8 @@ class GuestBox(Box):
         return steps
 
     async def _ping_guest(self) -> str:
-        told = await self._guest.ask({"op": "ping"})
-        return f"python {str(told.get('python'))[:20]}"
+        answer = await self._guest.ask({"op": "ping"})
+        return f"python {str(answer.get('python'))[:20]}"
 
     async def _ping_command(self) -> str:
         done = await self._looking.exec(["true"], self._environment(None), "/", timeout=_PING_SECONDS, looks=True)
@@ -311,10 +313,10 @@ class GuestBox(Box):
 
 
 def python_of(answer: Mapping[str, Any], box: str) -> tuple[str, ...]:
-    """What runs our own code in a box, as its guest says."""
+    """Returns the command that starts Python for Holdfast's code in a box, as its guest reports it."""
     command = answer.get("command")
     if not isinstance(command, list) or not command or not all(isinstance(each, str) for each in command):
-        raise BoxUnreachable(f"the guest of box {box} does not say how it was started")
+        raise BoxUnreachable(f"the guest of box {box} does not report how it was started")
     return tuple(command)
 
 

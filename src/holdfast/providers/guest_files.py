@@ -1,6 +1,6 @@
-"""Files of a box with a guest, as far as they are asked for: names, folders, searches, and trees of this machine.
+"""The files of a box with a guest: names, folders, searches, and copies of whole trees.
 
-How the bytes of a file get in and out differs between guests that pass descriptors and those at the end of a stream.
+Subclasses transfer the bytes of a file, by passing descriptors or over a stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.providers.pipes import Pipe, on_own_thread
 _PIECE: Final = 1 << 18
 _MAX_RESULTS: Final = 100_000
 QUICK: Final = frozenset({"stat", "list", "mkdir", "chmod"})
-"""What a guest does at once, or not at all. The others may take as long as there are files."""
+"""Operations that a guest answers at once. The time of others depends on the number of files."""
 
 
 class AskedFiles(Files):
@@ -33,12 +33,12 @@ class AskedFiles(Files):
 
     def _request(self, operation: str, path: str, **more: object) -> dict[str, Any]:
         if not isinstance(path, str) or not path or "\0" in path:
-            raise InvalidSpec(f"{path!r} is no path")
+            raise InvalidSpec(f"{path!r} is not a valid path")
         return {"op": operation, "path": path, "cwd": self._workdir, **more}
 
     @abstractmethod
     async def _ask(self, operation: str, path: str, **more: object) -> dict[str, Any]:
-        """Have the guest do something about a path. Raises a `FileProblem`, or `InvalidSpec`."""
+        """Send a request about a path to the guest. Raises `FileProblem` or `InvalidSpec`."""
 
     @abstractmethod
     def stream(self, path: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]: ...
@@ -66,7 +66,7 @@ class AskedFiles(Files):
 
     async def chmod(self, path: str, mode: int) -> None:
         if not 0 <= mode <= 0o7777:
-            raise InvalidSpec(f"{mode:o} are no permissions")
+            raise InvalidSpec(f"{mode:o} is not a valid file mode")
         await self._ask("chmod", path, mode=mode)
 
     async def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10_000) -> Sequence[FileInfo]:
@@ -82,7 +82,7 @@ class AskedFiles(Files):
         self, pattern: str, replacement: str, paths: Sequence[str], *, regex: bool = False
     ) -> Sequence[Replaced]:
         if not pattern:
-            raise InvalidSpec("there is nothing to look for: the pattern is empty")
+            raise InvalidSpec("the pattern is empty")
         for each in paths:
             self._request("replace", each)
         more = {"paths": list(paths), "pattern": pattern, "replacement": replacement, "regex": regex}
@@ -103,7 +103,7 @@ class AskedFiles(Files):
 
     async def download(self, path: str, target: Path) -> None:
         if os.path.lexists(target):
-            raise FileExists(f"{target}: is there already on this machine")
+            raise FileExists(f"{target}: already exists on this machine")
         if not target.parent.is_dir():
             raise FileMissing(f"{target.parent}: there is no such folder on this machine")
         info = await self.stat(path)
@@ -143,7 +143,7 @@ async def _save(pieces: AsyncGenerator[bytes, None], target: Path, mode: int) ->
 
 
 async def _packed(folder: Path) -> AsyncGenerator[bytes, None]:
-    """A folder of this machine as an archive, packed on a thread as fast as it is taken."""
+    """Yields a folder of this machine as a tar archive, packed on a thread."""
     read, write = os.pipe2(os.O_CLOEXEC)
     pipe = Pipe(read)
     pipe.widen()
@@ -162,7 +162,7 @@ async def _packed(folder: Path) -> AsyncGenerator[bytes, None]:
 
 
 async def _unpacked(archive: AsyncGenerator[bytes, None], target: Path) -> None:
-    """An archive that nobody vouches for, unpacked on a thread."""
+    """Unpacks an untrusted archive on a thread."""
     read, write = os.pipe2(os.O_CLOEXEC)
     pipe = Pipe(write)
     pipe.widen()
@@ -179,12 +179,12 @@ async def _unpacked(archive: AsyncGenerator[bytes, None], target: Path) -> None:
                 async for piece in archive:
                     await pipe.write(piece)
         except BrokenPipeError:
-            pass  # it refused: it says why
+            pass  # `unpack` refused the archive and raises the reason
         finally:
             pipe.close()
         await unpacking
     except ValueError as error:
-        raise HostileArchive(f"the box sent an archive that was not unpacked: {error}") from None
+        raise HostileArchive(f"the archive that the box sent was refused: {error}") from None
     except OSError as error:
         raise file_problem(error.errno or errno.EIO, str(error.filename or target)) from None
     finally:
@@ -200,5 +200,5 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def _limit(limit: int) -> int:
     if not 0 < limit <= _MAX_RESULTS:
-        raise InvalidSpec(f"a limit of {limit} makes no sense: 1 to {_MAX_RESULTS}")
+        raise InvalidSpec(f"the limit is {limit}, but has to be between 1 and {_MAX_RESULTS}")
     return limit

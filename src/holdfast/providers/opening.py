@@ -1,4 +1,4 @@
-"""Opens the providers of a home. Each is loaded only here."""
+"""Opens the providers of a home. Providers are imported only here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 async def open_providers(
     home: Path, *, egress: Egress | None = None, settings: Mapping[str, Any] | None = None
 ) -> Mapping[str, Provider]:
-    """Open all providers of a home, by the settings that they declare. The caller closes them.
+    """Open all providers of a home with their settings. The caller closes them.
 
-    One that cannot work on this machine is there all the same: it answers everything with the reason. Without an
-    `egress` no box has a network. Raises `ValueError` for a setting that no provider declares.
+    A provider that cannot work on this machine is replaced by one that refuses every call with the reason. Without an
+    `egress`, boxes have no network. Raises `ValueError` for a setting that no provider declares.
     """
     given = settings or {}
     known = await asyncio.to_thread(descriptors)
@@ -46,7 +46,7 @@ async def _open(
     descriptor: ProviderDescriptor, home: Path, egress: Egress | None, values: Mapping[str, Any]
 ) -> Provider:
     try:
-        # On a thread: to load a provider takes so long that nobody else should wait for it.
+        # On a thread, because importing a provider takes long and would block the event loop.
         provider = await asyncio.to_thread(_make, descriptor, home, egress, values)
         await provider.open()
     except BoxError as error:
@@ -60,6 +60,6 @@ def _make(descriptor: ProviderDescriptor, home: Path, egress: Egress | None, val
         return descriptor.make(home, egress, values)
     except ImportError as error:
         raise CannotIsolate(
-            f"boxes of the provider {descriptor.name} need what is not installed here: {error}",
+            f"provider {descriptor.name} needs a package that is not installed: {error}",
             hint=f"pip install 'holdfast[{descriptor.name}]'",
         ) from None

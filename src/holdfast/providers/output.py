@@ -1,4 +1,4 @@
-"""What a command prints, as far as it is kept in memory: all of it up to a bound, or its end alone."""
+"""Keeps the output of a command in memory: all of it up to a limit, or only its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TAIL: Final = 64 * 1024
 
 
 class Collected:
-    """All of it, up to `limit` bytes."""
+    """Keeps all output, up to `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -24,7 +24,7 @@ class Collected:
         if self._size > self._limit:
             raise OutputTooLarge(
                 f"the command printed more than {self._limit} bytes",
-                hint="give a sink (on_stdout, on_stderr) that takes them as they come, or spawn it",
+                hint="pass a sink (on_stdout, on_stderr) that receives the output as it arrives, or use spawn",
             )
         self._pieces.append(data)
 
@@ -33,7 +33,7 @@ class Collected:
 
 
 class Tail:
-    """The end of it: what came before is forgotten."""
+    """Keeps only the end of the output."""
 
     def __init__(self, limit: int = _TAIL) -> None:
         self.limit = limit

@@ -1,4 +1,4 @@
-"""Waiting for descriptors, and bytes through them without buffers: for providers that have any on this machine."""
+"""Unbuffered, asynchronous reads and writes on file descriptors of this machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 _TERMINALS: Final = BoundedSemaphore(64)
-"""Threads that write to terminals. Those that somebody keeps waiting for good are lost, and so must be few."""
+"""Limits the threads that write to terminals. A terminal that blocks forever keeps its thread."""
 _PIECE: Final = 4096
 _POLL_MS: Final = 200
 
 
 def on_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """For what waits for the other end of a stream, which may take its time: no thread that others wait for."""
+    """Run blocking work on a thread of its own, so that a slow peer does not occupy a shared thread."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-stream")
     try:
         return asyncio.get_running_loop().run_in_executor(executor, work)
@@ -30,7 +30,7 @@ def on_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def readable(descriptor: int) -> None:
-    """Wait until a descriptor has something (or its end) to read."""
+    """Wait until a descriptor has data or has reached its end."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -61,22 +61,22 @@ async def writable(descriptor: int) -> None:
 
 
 class Pipe:
-    """One end of a pipe, socket or terminal, without buffers of its own: what is not read waits where it is."""
+    """One end of a pipe, socket or terminal. It has no buffers of its own."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor: int | None = descriptor
         os.set_blocking(descriptor, False)
 
     def widen(self) -> None:
-        """As much room as the kernel gives an ordinary user: fewer turns for the same bytes."""
+        """Enlarge the pipe to the kernel's limit for ordinary users, for fewer system calls."""
         if self.descriptor is not None:
             try:
                 fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
             except OSError:
-                return  # the user's share of pipe memory is taken: slower, not wrong
+                return  # the user's limit on pipe memory is reached: the pipe is only slower
 
     async def read(self, limit: int = 1 << 20) -> bytes:
-        """Some bytes; empty at the end."""
+        """Returns some bytes, or none at the end of the stream."""
         while self.descriptor is not None:
             try:
                 return os.read(self.descriptor, limit)
@@ -85,13 +85,13 @@ class Pipe:
             except ConnectionResetError:
                 return b""
             except OSError as error:
-                if error.errno == errno.EIO:  # a terminal whose last process has gone
+                if error.errno == errno.EIO:  # a terminal whose last process has ended
                     return b""
                 raise
         return b""
 
     async def write(self, data: bytes) -> None:
-        """All of it. Raises `BrokenPipeError` where nobody reads any more."""
+        """Write all data. Raises `BrokenPipeError` if the other end is closed."""
         view = memoryview(data)
         while view:
             if self.descriptor is None:
@@ -108,20 +108,20 @@ class Pipe:
 
 
 class Terminal:
-    """A terminal that somebody else has too, who may let it block: written to by a thread that has nothing else to do.
+    """A terminal shared with a box, which can make writes block. Each write runs on a thread of its own.
 
-    Owns its descriptor until `close`; a thread that is at it has a copy of its own.
+    Owns its descriptor until `close`. A thread that writes has its own copy.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor: int | None = descriptor
 
     async def write(self, data: bytes) -> None:
-        """All of it. Raises `OSError` where nobody reads any more, or where too many terminals keep us waiting."""
+        """Write all data. Raises `OSError` if the other end is closed or too many terminals block."""
         if self.descriptor is None:
             raise BrokenPipeError(errno.EPIPE, "closed")
         if not _TERMINALS.acquire(blocking=False):
-            raise OSError(errno.EAGAIN, "too many terminals do not take what is written to them")
+            raise OSError(errno.EAGAIN, "too many terminals do not read their input")
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
         given_up = Event()
@@ -139,7 +139,7 @@ class Terminal:
             finally:
                 os.close(descriptor)
                 _TERMINALS.release()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, error)
 
         Thread(target=work, args=(os.dup(self.descriptor),), name="holdfast-terminal", daemon=True).start()

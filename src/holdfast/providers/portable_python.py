@@ -1,8 +1,8 @@
-"""An interpreter for the guest that runs in any image: another libc, or none, an old Python, or none.
+"""A Python for the guest that runs in any image, even one with another libc, an old Python or none.
 
-It is a copy of this machine's, with its standard library, its libraries and its loader, which is told where these are.
-A box's own root can write to its /etc, and a loader reads files there before anything else: names of those are taken
-out of the copy, so that process 1 loads nothing that a box put there.
+It is a copy of this machine's Python with its standard library, shared libraries and loader. A loader reads files in
+/etc first, which root of a box can write. Their names are removed from the copied loader, so that process 1 loads
+nothing from the box.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.providers.host.data_dir import DataDir
 from holdfast.threads.ids import new_id
 
 PYTHON: Final = "/.python"
-"""Where boxes find it."""
+"""Where it is mounted in boxes."""
 _VERSION: Final = 1
 _SECONDS: Final = 60.0
 _LEFT_OUT: Final = (
@@ -28,7 +28,7 @@ _LEFT_OUT: Final = (
     "site-packages", "dist-packages", "config-*", "_tkinter*", "_crypt*", "nis.*", "_test*", "_dbm*", "_gdbm*",
     "readline*", "_curses*", "EXTERNALLY-MANAGED",
 )  # fmt: skip
-"""Of the standard library: what no guest needs."""
+"""Parts of the standard library that no guest needs."""
 _READ_BY_LOADERS: Final = (b"/etc/ld.so.preload\0", b"/etc/ld.so.cache\0")
 _PROBE: Final = r"""
 import json, os, sys, sysconfig
@@ -56,13 +56,13 @@ print(json.dumps({"executable": os.path.realpath("/proc/self/exe"), "stdlib": st
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     folder: Path
-    """To be mounted at `/.python`."""
+    """Mounted at `/.python`."""
     command: tuple[str, ...]
-    """How it is started in a box."""
+    """The command that starts it in a box."""
 
 
 def prepare(data_dir: DataDir, python: str) -> Interpreter:
-    """A copy of an interpreter, made where it is missing: a second, once for each version. Blocks."""
+    """Returns a copy of an interpreter. Copies it if needed, which takes a second for each version. Blocks."""
     with data_dir.making_in(data_dir.runtime):
         about = Path(python).resolve().stat()
         known = [_VERSION, python, about.st_ino, about.st_mtime_ns, about.st_size]
@@ -74,8 +74,8 @@ def prepare(data_dir: DataDir, python: str) -> Interpreter:
                 made.rename(folder)
             except (OSError, shutil.Error) as error:
                 shutil.rmtree(made, ignore_errors=True)
-                if not folder.exists():  # else another process was quicker
-                    raise CannotIsolate(f"the guest's interpreter cannot be copied: {error}") from None
+                if not folder.exists():  # otherwise another process has made the copy
+                    raise CannotIsolate(f"cannot copy Python for the guest: {error}") from None
     program = f"{PYTHON}/bin/{json.loads((folder / 'about.json').read_bytes())['name']}"
     loader = (f"{PYTHON}/lib/ld.so", "--inhibit-cache", "--library-path", f"{PYTHON}/lib", "--argv0", program)
     return Interpreter(folder, (*loader, program))
@@ -86,38 +86,38 @@ def _look(python: str) -> dict[str, Any]:
         [python, "-I", "-S", "-c", _PROBE], capture_output=True, timeout=_SECONDS, check=False, text=True
     )
     if done.returncode != 0:
-        raise CannotIsolate(f"{python} cannot say what it consists of: {done.stderr.strip()[-300:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+        raise CannotIsolate(f"cannot list the files of {python}: {done.stderr.strip()[-300:]}")
+    parts: dict[str, Any] = json.loads(done.stdout)
+    return parts
 
 
-def _copy(told: dict[str, Any], target: Path) -> None:
-    name = told["name"]
+def _copy(parts: dict[str, Any], target: Path) -> None:
+    name = parts["name"]
     (target / "bin").mkdir(parents=True)
-    shutil.copyfile(told["executable"], target / "bin" / name)
+    shutil.copyfile(parts["executable"], target / "bin" / name)
     library = target / "lib" / name
-    shutil.copytree(told["stdlib"], library, ignore=shutil.ignore_patterns(*_LEFT_OUT), symlinks=False)
-    if not (library / "lib-dynload").exists() and Path(told["dynload"]).is_dir():
-        shutil.copytree(told["dynload"], library / "lib-dynload", ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    for path in map(Path, told["libraries"]):
+    shutil.copytree(parts["stdlib"], library, ignore=shutil.ignore_patterns(*_LEFT_OUT), symlinks=False)
+    if not (library / "lib-dynload").exists() and Path(parts["dynload"]).is_dir():
+        shutil.copytree(parts["dynload"], library / "lib-dynload", ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    for path in map(Path, parts["libraries"]):
         if path.name.startswith("ld-"):
             (target / "lib" / "ld.so").write_bytes(deafened(path.read_bytes(), path))
         else:
-            # Under the name that it is asked for by: what is mapped is the file behind a link.
+            # Copied under its link names, which programs ask for. The mapped file is the target of the links.
             first, *others = sorted(names_of(path))
             shutil.copyfile(path, target / "lib" / first)
             for other in others:
                 (target / "lib" / other).hardlink_to(target / "lib" / first)
     if not (target / "lib" / "ld.so").exists():
-        raise CannotIsolate("this machine's Python has no loader of its own: images need one that is linked to glibc")
-    (target / "about.json").write_text(json.dumps({"name": name, "version": told["version"]}))
+        raise CannotIsolate("this machine's Python has no loader: images need a Python that is linked to glibc")
+    (target / "about.json").write_text(json.dumps({"name": name, "version": parts["version"]}))
     for path in (target, *target.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.parent.name in ("bin", "lib") else 0o644)
 
 
 def names_of(library: Path) -> set[str]:
-    """All names in its folder by which a library goes: `libz.so.1` for `libz.so.1.2.13`."""
+    """Returns all names of a library in its folder, such as `libz.so.1` for `libz.so.1.2.13`."""
     stem = library.name.split(".so", 1)[0]
     names = {library.name}
     for other in library.parent.glob(f"{stem}.so*"):
@@ -127,10 +127,10 @@ def names_of(library: Path) -> set[str]:
 
 
 def deafened(loader: bytes, path: Path) -> bytes:
-    """A loader that asks no file of a box what to load."""
+    """Returns a loader that reads no configuration from the box."""
     for name in _READ_BY_LOADERS:
         if loader.count(name) != 1:
-            raise CannotIsolate(f"the loader {path} is not of a kind that we know: images need one of glibc")
+            raise CannotIsolate(f"the loader {path} is of an unknown kind: images need the loader of glibc")
         nowhere = PYTHON.encode() + b"/"
         loader = loader.replace(name, nowhere + b"-" * (len(name) - 1 - len(nowhere)) + b"\0")
     return loader

@@ -1,4 +1,4 @@
-"""What the checks of providers ask this machine. Each probe reports only what it saw."""
+"""Probes of this machine, for the checks of providers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMMAND_SECONDS: Final = 5.0
 
 
 def nearest_folder(home: Path) -> Path:
-    """The folder itself, or where it will be made."""
+    """Returns the folder, or its nearest existing parent."""
     return next(folder for folder in (home, *home.parents) if folder.is_dir())
 
 
@@ -21,7 +21,7 @@ def version_of(*command: str) -> str | None:
 
 
 def output_of(command: list[str]) -> str | None:
-    """What a command prints; None where it is missing, fails or hangs."""
+    """Returns the output of a command, or None if the command is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,7 @@
-"""Which providers there are: ours, and those of installed packages that name one. Read by
-the command line: no provider is loaded here, `opening` does that.
+"""Lists the providers: our own, and those of installed packages.
 
-A provider of ours is one folder and one line here. Another package names the descriptor of its own as an entry point
-of the group `holdfast.providers`.
+The command line reads this, so no provider is imported here; `opening` does that. A provider of ours is one folder and
+one line here. Another package names its descriptor as an entry point of the group `holdfast.providers`.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ _OURS: Final = (LOCAL, DOCKER, PROCESS)
 
 @functools.cache
 def descriptors() -> tuple[ProviderDescriptor, ...]:
-    """All providers of this installation, ours first. Reads the disk once."""
+    """Returns all providers of this installation, ours first. Reads the disk once."""
     found = {each.name: each for each in _OURS}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         try:
             descriptor = entry_point.load()
-        except Exception as error:  # whatever the code of another package may raise: the others can be used
-            log.warning("provider %s cannot be loaded: %s", entry_point.value, error)
+        except Exception as error:  # foreign code may raise anything; the other providers still work
+            log.warning("cannot load provider %s: %s", entry_point.value, error)
             continue
         if not isinstance(descriptor, ProviderDescriptor) or descriptor.name in found:
-            log.warning("%s is no descriptor of a provider, or one whose name is taken", entry_point.value)
+            log.warning("%s is not a ProviderDescriptor, or its name is taken", entry_point.value)
             continue
         found[descriptor.name] = descriptor
     return tuple(found.values())

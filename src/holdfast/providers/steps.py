@@ -1,4 +1,4 @@
-"""One step of a ping or a diagnosis: done, timed, and told."""
+"""Runs and times one step of a ping or a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.boxes.errors import BoxError
 from holdfast.providers.guest_answers import GuestRefused
 
 Check = Callable[[], Awaitable[str]]
-"""Says what it found, or raises `BoxError` or `GuestRefused`."""
+"""Returns what it found, or raises `BoxError` or `GuestRefused`."""
 
 
 async def take_step(name: str, check: Check, otherwise: str) -> Step:
-    """`otherwise` is what to do next where it fails and the error does not say."""
+    """`otherwise` is the hint if the check fails with an error that has none."""
     begin = time.perf_counter()
     try:
         detail = await check()

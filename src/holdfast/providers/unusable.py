@@ -1,4 +1,4 @@
-"""Stands in for a provider that cannot work on this machine: whatever is asked of it is answered with the reason."""
+"""Replaces a provider that cannot work on this machine, and refuses every call with the reason."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.boxes.spec import BoxSpec
 
 
 class UnusableProvider(Provider):
-    """Finds nothing, knows of no box whether it lives, and refuses the rest with the error that opening gave."""
+    """Finds no snapshots, reports every box as `unknown`, and refuses all else with the error from opening it."""
 
     def __init__(self, name: str, error: BoxError) -> None:
         self.name = name
-        # All of them: or a request would be refused for what it asks, and not for the true reason.
+        # All of them, so that a request is refused for the true reason and not for a missing capability.
         self.capabilities = frozenset(Capability)
         self.snapshot_kind = ""
         self._error = error
@@ -42,7 +42,7 @@ class UnusableProvider(Provider):
         self._refuse()
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        self._refuse()  # an empty answer would say that its boxes are gone
+        self._refuse()  # an empty list would mean that its boxes are gone
 
     async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
         self._refuse()
@@ -57,9 +57,7 @@ class UnusableProvider(Provider):
         return []
 
     async def snapshot(self, id: str) -> Snapshot:
-        raise SnapshotNotFound(
-            f"there is no snapshot {id} that could be used: {self._error.message}", hint=self._error.hint
-        )
+        raise SnapshotNotFound(f"snapshot {id} cannot be used: {self._error.message}", hint=self._error.hint)
 
     async def delete_snapshot(self, id: str) -> int:
         self._refuse()
@@ -88,7 +86,7 @@ class UnusableProvider(Provider):
 
 
 class AbsentProvider(UnusableProvider):
-    """For what nobody asked for, and this machine does not have: no failure, and nobody needs to hear of it again."""
+    """Replaces an optional provider that this machine does not have. That is not a failure."""
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
-        return []  # of a box that was there before, `probe` says that nobody knows
+        return []  # `probe` reports `unknown` for boxes that existed before

@@ -1,7 +1,7 @@
-"""Any agent that speaks the Agent Client Protocol, by the command that starts it: `acp:opencode acp`.
+"""Any agent with the Agent Client Protocol, named by the command that starts it: `acp:opencode acp`.
 
-The command, and all that it needs, is in the box. How the agent reaches its model is told by its environment; an agent
-that wants it in a file of its own names these variables there.
+The command and everything it needs have to be in the box. Environment variables tell the agent how to reach its model;
+an agent that reads a configuration file refers to these variables there.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ class Acp(Harness):
     apis: ClassVar[tuple[Api, ...]] = (Api.OPENAI_CHAT, Api.OPENAI_RESPONSES, Api.ANTHROPIC)
 
     def __init__(self, command: str) -> None:
-        """Raises `UnknownAgent` for what is no command line."""
+        """Raises `UnknownAgent` if the command is not a valid command line."""
         self._command = command.strip()
         try:
             self.argv = tuple(shlex.split(command))
         except ValueError as error:
-            raise UnknownAgent(f"{command!r} is no command: {error}", hint="use say acp:'opencode acp'") from None
+            hint = "for example: acp:'opencode acp'"
+            raise UnknownAgent(f"{command!r} is not a valid command: {error}", hint=hint) from None
         if not self.argv:
-            raise UnknownAgent("an ACP agent is named by its command", hint="use say acp:'opencode acp'")
+            raise UnknownAgent("an ACP agent needs a command", hint="for example: acp:'opencode acp'")
 
     @property
     def agent(self) -> str:
@@ -60,14 +61,14 @@ class Acp(Harness):
 
 
 def _environment(model: ModelAccess) -> dict[str, str]:
-    told = {
+    variables = {
         "HOLDFAST_MODEL": model.model,
         "HOLDFAST_MODEL_API": model.api.value,
         "HOLDFAST_MODEL_TOKEN": model.token,
         "HOLDFAST_MODEL_URL": model.url if model.api is Api.ANTHROPIC else f"{model.url}/v1",
     }
     if model.api is Api.ANTHROPIC:
-        told |= {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": model.token, "ANTHROPIC_MODEL": model.model}
+        variables |= {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": model.token, "ANTHROPIC_MODEL": model.model}
     else:
-        told |= {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": model.token, "OPENAI_MODEL": model.model}
-    return told
+        variables |= {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": model.token, "OPENAI_MODEL": model.model}
+    return variables

@@ -1,8 +1,8 @@
-"""Drives an agent that speaks the Agent Client Protocol, and prints what it does as lines of JSON.
+"""Drives an agent with the Agent Client Protocol, and prints its events as lines of JSON.
 
-The runner starts this in a box instead of the agent: standard library only. Takes lines of JSON on standard input:
-first `{"type":"prompt","text":...}`, then perhaps `{"type":"abort"}`. The box is what confines the agent, so whatever
-it asks permission for is allowed.
+The runner starts this in a box instead of the agent, so it needs only the standard library. It reads lines of JSON on
+standard input: first `{"type":"prompt","text":...}`, then optionally `{"type":"abort"}`. The box confines the agent, so
+every permission that the agent asks for is granted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROTOCOL = 1
 _INITIALIZE_SECONDS = 120.0
 _SESSION_SECONDS = 300.0
 _LAST_WORDS = 0.05
-"""Seconds after its answer in which an agent may still tell of it."""
+"""Seconds after the answer in which updates of the agent are still read."""
 _LEAVE_SECONDS = 2.0
 
 
@@ -42,7 +42,7 @@ class _Refused(Exception):
 
 
 class _Aborted(Exception):
-    """Before there was a turn to be cancelled."""
+    """The run was aborted before there was a turn to cancel."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own_input = rpc.Lines(0)
     prompt, early = _prompt(own_input)
     if prompt is None:
-        sys.stderr.write("there was no prompt on standard input\n")
+        sys.stderr.write("no prompt on standard input\n")
         return 2
     try:
         process = subprocess.Popen(
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prompt(lines: rpc.Lines) -> tuple[str | None, list[Message]]:
-    """And what came with it."""
+    """Returns the prompt, and the messages that were read with it."""
     while not lines.over:
         messages = lines.read()
         for number, message in enumerate(messages):
@@ -94,7 +94,7 @@ def _end_as(code: int) -> int:
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:
-    """It has nothing more to do: let it go, or have it go."""
+    """Waits for the agent to exit, and ends it if it does not."""
     assert process.stdin is not None
     process.stdin.close()
     for end in (process.terminate, process.kill):
@@ -112,7 +112,7 @@ def _say(record: Message) -> None:
 
 
 class _Turn:
-    """One prompt to the agent, from the first word to the last."""
+    """One prompt to the agent, and its complete answer."""
 
     def __init__(self, connection: rpc.RpcConnection, workspace: str, transcript: Transcript) -> None:
         self._connection = connection
@@ -163,8 +163,8 @@ class _Turn:
                     self._ask(method, {"sessionId": session, **place}, _SESSION_SECONDS)
                     self._session = session
                     return "continued"
-                except _Refused as refused:  # it may be in another box
-                    _say({"type": "notice", "text": f"the agent does not have session {session} any more",
+                except _Refused as refused:  # the session may be in another box
+                    _say({"type": "notice", "text": f"the agent no longer has session {session}",
                           "error": refused.error})  # fmt: skip
                 finally:
                     self._replays = False
@@ -172,7 +172,7 @@ class _Turn:
         self._session = str(made.get("sessionId", ""))
         return "new" if session is None else "handed-over"
 
-    # --- asking, and being asked ---
+    # --- requests in both directions ---
 
     def _ask(self, method: str, parameters: Message, seconds: float | None) -> Message:
         request = self._connection.request(method, parameters)
@@ -190,7 +190,7 @@ class _Turn:
                 return result if isinstance(result, dict) else {}
 
     def _take(self, seconds: float | None, request: int | None = None) -> Message | None:
-        """Take what comes; the answer to `request`, where that is among it."""
+        """Handles incoming messages. Returns the answer to `request`, if it is among them."""
         answer = None
         for by_agent, message in self._connection.receive(seconds):
             if not by_agent:
@@ -214,7 +214,7 @@ class _Turn:
 
     def _pass_on(self, parameters: Any) -> None:
         update = parameters.get("update") if isinstance(parameters, dict) else None
-        # What a session had before is on the thread already.
+        # Replayed updates are on the thread already.
         if isinstance(update, dict) and not self._replays:
             self._transcript.update(update)
             _say({"type": "update", "update": update})
@@ -235,7 +235,7 @@ class _Turn:
                 write_text(self._workspace, parameters.get("path"), parameters.get("content"))
                 self._connection.answer(request, {})
             else:
-                self._connection.refuse(request, rpc.NO_SUCH_METHOD, f"there is no {str(method)[:100]} here")
+                self._connection.refuse(request, rpc.NO_SUCH_METHOD, f"method {str(method)[:100]} is not supported")
         except FileRefused as refused:
             self._connection.refuse(request, rpc.WRONG_PARAMETERS, str(refused))
         except OSError as error:
@@ -250,7 +250,7 @@ class _Turn:
 
 
 def _way_back(capabilities: Any) -> str | None:
-    """How the agent takes up a session of earlier."""
+    """Returns the method with which the agent continues an earlier session, or None."""
     if not isinstance(capabilities, dict):
         return None
     if capabilities.get("loadSession") is True:
@@ -260,7 +260,7 @@ def _way_back(capabilities: Any) -> str | None:
 
 
 def _allowing(options: Any) -> str | None:
-    """The option that allows, for this once where there is a choice."""
+    """Returns the option that grants permission, preferably only once."""
     found: dict[str, str] = {}
     for option in options if isinstance(options, list) else ():
         if isinstance(option, dict) and isinstance(option.get("optionId"), str):

@@ -1,4 +1,4 @@
-"""How a run of an ACP agent ended: by what it answered the prompt with."""
+"""Decides the outcome of a run of an ACP agent from its answer to the prompt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STOPS = {
 
 
 class Seen:
-    """What a run said that tells how it ended."""
+    """The output of a run that determines its outcome."""
 
     __slots__ = ("error", "silent", "stage", "stop", "usage")
 
@@ -37,10 +37,10 @@ class Seen:
         self.stop = stop
         """Why its turn ended."""
         self.stage = stage
-        """What failed, where something did: `start`, or a method of the protocol."""
+        """What failed, if anything: `start`, or a method of the protocol."""
         self.error = error
         self.silent = silent
-        """It said and did nothing in its turn."""
+        """It produced no output in its turn."""
         self.usage = usage
 
 
@@ -50,7 +50,7 @@ def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
     if seen.stop is None:
         return failed(exit_error(exit_code), seen.usage)
     if seen.stop == "end_turn":
-        if seen.silent:  # so some agents end when their model cannot be reached
+        if seen.silent:  # some agents end like this if they cannot reach their model
             return failed(outcome_error("agent_silent"), seen.usage)
         return completed(seen.usage)
     return failed(_stopped(seen.stop), seen.usage)
@@ -58,8 +58,8 @@ def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
 
 def _stopped(stop: str) -> dict[str, str]:
     if stop == "refusal":
-        hint = "say it in other words, or use another model"
-        return outcome_error("model_refused", "the agent refused to go on", hint)
+        hint = "rephrase the prompt, or use another model"
+        return outcome_error("model_refused", "the agent refused to continue", hint)
     if stop in _STOPS:
         return outcome_error(_STOPS[stop])
     return outcome_error("agent_failed", f"the agent stopped: {stop[:100]}", "holdfast resume THREAD")
@@ -68,12 +68,12 @@ def _stopped(stop: str) -> dict[str, str]:
 def _failure(stage: str, error: Mapping[str, Any]) -> Mapping[str, Any]:
     data = error.get("data")
     details = data.get("message") or data.get("details") if isinstance(data, dict) else data
-    message = str(error.get("message") or "it gave no reason")
+    message = str(error.get("message") or "no reason given")
     if isinstance(details, str) and details not in message:
         message = f"{message}: {details}"
     message = shorten(message, _MAX_MESSAGE)
     if stage == "start":
-        return outcome_error("agent_not_found", f"the agent cannot be started: {message}")
+        return outcome_error("agent_not_found", f"cannot start the agent: {message}")
     if error.get("code") == _AUTHENTICATION:
         return outcome_error("agent_not_logged_in", message)
     status = status_in(message)

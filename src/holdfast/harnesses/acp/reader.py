@@ -1,4 +1,4 @@
-"""Reads what the driver of ACP agents prints."""
+"""Reads the output of the driver of ACP agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reader(agent_reader.Reader):
         self._seen = Seen(silent=True)
         self._message: str | None = None
         self._told: dict[str, Record] = {}
-        """All that was told of each call that goes on."""
+        """The merged updates of each open call."""
         self._cost: Any = 0
 
     def take(self, record: Record) -> list[Payload]:
@@ -54,7 +54,7 @@ class Reader(agent_reader.Reader):
         version = agent.get("version") if isinstance(agent, dict) else None
         told = self.begin_session(record["session"], record, version if isinstance(version, str) else None)
         if record.get("how") == "handed-over":
-            told += self.notice("info", "the agent could not take up its session: it was told what happened before")
+            told += self.notice("info", "the agent could not continue its session, and was told what happened before")
         return told
 
     def _stop(self, record: Record) -> list[Payload]:
@@ -95,7 +95,7 @@ class Reader(agent_reader.Reader):
         self._seen.silent = False
         ended: list[Payload] = []
         if kind == "agent_thought_chunk" and self._message is not None and self.streamed(self._message)[0]:
-            ended = self._end_message()  # it thinks anew
+            ended = self._end_message()  # it starts to think again
         if self._message is None:
             self._message = self.new_message()
         if kind == "agent_message_chunk":
@@ -119,7 +119,7 @@ class Reader(agent_reader.Reader):
         known.update((field, value) for field, value in update.items() if value is not None)
         known["sessionUpdate"] = "tool_call"
         name, arguments, status = known["name"], known.get("rawInput") or {}, known.get("status")
-        if status == "pending":  # many agents announce a call before they know all that it is given
+        if status == "pending":  # many agents announce a call before they know its arguments
             return []
         told = self.begin_call(call, name, arguments)
         if status in ("completed", "failed"):
@@ -130,7 +130,7 @@ class Reader(agent_reader.Reader):
 
 
 def _name(call: Record) -> str:
-    """A tool's own name where the agent begins with it, else what kind of tool it is; titles are for people."""
+    """Returns the name of the tool if the title is one, else the kind of tool. Other titles are for people."""
     title, kind = str(call.get("title") or ""), call.get("kind")
     if title and len(title) <= 64 and title.replace("-", "_").replace(".", "_").isidentifier():
         return title

@@ -1,6 +1,6 @@
 """JSON-RPC over the standard streams of an agent, and lines of JSON on our own standard input, in one thread.
 
-Runs inside a box: standard library only. What the agent says is not trusted: a line that makes no sense is left out.
+Runs inside a box, so it needs only the standard library. The agent is not trusted: malformed lines are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRONG_PARAMETERS = -32602
 FAILED = -32603
 _READ = 1 << 16
 _LONGEST = 64 << 20
-"""Bytes of a line; one that is longer is left out."""
+"""The most bytes of a line. Longer lines are skipped."""
 
 
 class Gone(Exception):
@@ -29,10 +29,10 @@ class Gone(Exception):
 
 
 class RpcConnection:
-    """Owns the streams of the process. Writing blocks for as long as the agent does not read; reading goes on then."""
+    """Owns the streams of the process. Writing blocks while the agent does not read, but keeps reading meanwhile."""
 
     def __init__(self, process: subprocess.Popen[bytes], own_input: Lines, early: list[Message]) -> None:
-        """`early` are messages of our own input that were read before."""
+        """`early` are messages of our own input that were already read."""
         assert process.stdin is not None
         assert process.stdout is not None
         self._to_agent = process.stdin.fileno()
@@ -57,7 +57,7 @@ class RpcConnection:
         self._send({"jsonrpc": "2.0", "id": request, "error": {"code": code, "message": message}})
 
     def receive(self, seconds: float | None) -> list[tuple[bool, Message]]:
-        """What came: each with whether it is the agent's. Empty where nothing did in time. Raises `Gone`."""
+        """Returns the messages, each with whether it is from the agent. Empty after a timeout. Raises `Gone`."""
         if not self._read:
             self._wait(seconds, b"")
         read, self._read = self._read, []
@@ -73,7 +73,7 @@ class RpcConnection:
             left = left[self._wait(None, left) :]
 
     def _wait(self, seconds: float | None, data: bytes | memoryview) -> int:
-        """Read what there is, and write what goes; says how much went."""
+        """Reads what is available, and writes what fits. Returns the number of bytes written."""
         sources = [each for each in (self._from_agent, self._own) if not each.over]
         targets = [self._to_agent] if data else []
         ready, writable, _ = select.select([each.descriptor for each in sources], targets, [], seconds)
@@ -91,7 +91,7 @@ class RpcConnection:
 
 
 class Lines:
-    """The objects that come over a pipe, one a line."""
+    """Reads JSON objects from a pipe, one per line."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -100,7 +100,7 @@ class Lines:
         self._size = 0
 
     def read(self) -> list[Message]:
-        """What one read gives."""
+        """Returns the complete messages of one read."""
         data = os.read(self.descriptor, _READ)
         if not data:
             self.over = True

@@ -1,7 +1,7 @@
 """Claude Code, driven by lines of JSON on its standard input.
 
-So no prompt is mistaken for an option, and it can be interrupted by a line: it then ends its tools and says so. All its
-models, the small one for side work too, are the one of the run, and it talks to nothing else.
+A prompt therefore cannot be mistaken for an option, and a line can interrupt the agent, which then ends its tools and
+reports that. All its models, including the small one for side tasks, are set to the model of the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Claude(Harness):
         settings = {
             # The token comes from a file, so that the environment of tools does not show it.
             "apiKeyHelper": f"cat {shlex.quote(f'{state}/{_TOKEN}')}",
-            # Again what the environment has: the settings of a repository come after that, and before these.
+            # Repeats the environment, because settings of a repository override that, but not these.
             "env": self._environment(task),
         }
         return {

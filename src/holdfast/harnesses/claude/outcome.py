@@ -1,4 +1,4 @@
-"""How a run of Claude Code ended: by its result, if it gave one. `subtype` says success of a provider's error too."""
+"""Decides the outcome of a run of Claude Code from its result. `subtype` is "success" even for a provider's error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_MESSAGE = 2000
 
 
 class Seen:
-    """What a run of Claude Code said that tells how it ended."""
+    """The output of a run that determines its outcome."""
 
     __slots__ = ("refused", "result", "usage")
 
@@ -24,7 +24,7 @@ class Seen:
         """Its last `result` event."""
         self.usage = usage
         self.refused: int | None = None
-        """The status by which the provider refused its key, again and again."""
+        """The status with which the provider repeatedly refused its key."""
 
 
 def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Reads what Claude Code prints as `stream-json` with partial messages.
+"""Reads the output of Claude Code: `stream-json` with partial messages.
 
-An answer comes as an `assistant` event for each of its blocks, its stop reason and usage in the stream around them: it
-is told as one message when its stream has ended, or when the conversation goes on without that.
+An answer arrives as one `assistant` event for each block, with stop reason and usage in the stream around them. The
+reader emits it as one message when the stream ends, or when the conversation continues without that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _UNTOLD = frozenset(("keep_alive", "tool_progress", "control_cancel_request"))
 _UNTOLD_SYSTEM = frozenset(("status", "thinking_tokens", "post_turn_summary", "task_progress", "task_updated"))
 _REFUSALS = (401, 403)
 _ENOUGH = 3
-"""Attempts after which a refused key is taken to be wrong."""
+"""Attempts after which a refused key counts as wrong."""
 _AWAITED = ("agent", "workflow")
-"""Kinds of background tasks that it goes on with when they have ended. Others may never end: a server, say."""
+"""Kinds of background tasks whose end it waits for. Others, such as a server, may never end."""
 _MAX_BLOCKS = 4096
 _NEEDED = {"text": ("text",), "thinking": ("thinking",), "tool_use": ("id", "name")}
 
@@ -36,7 +36,7 @@ class Reader(agent_reader.Reader):
         self._answer: _Answer | None = None
         self._boundary: Record | None = None
         self._awaits = False
-        """Agents of its own work in the background: after its result it will go on, and give another."""
+        """Background agents are working. After this result, Claude Code will continue and give another."""
         self._whole_usage: dict[str, float] = {}
 
     def glance(self, line: bytes) -> list[Payload] | None:
@@ -47,7 +47,7 @@ class Reader(agent_reader.Reader):
     def take(self, record: Record) -> list[Payload]:
         kind = record.get("type")
         if record.get("parent_tool_use_id") is not None:
-            # Of an agent that the agent started: not a part of this conversation.
+            # From a subagent: not part of this conversation.
             return [] if kind in ("stream_event", "tool_progress") else self.event(record)
         if kind == "stream_event":
             return self._stream(record["event"])
@@ -60,7 +60,7 @@ class Reader(agent_reader.Reader):
         if kind == "result":
             return [*self._flush(), *self._result(record)]
         if kind == "control_response":
-            # To the one request that is made: it gives up, which it may have nothing more to say about.
+            # The answer to our only request, the interrupt. Nothing more may follow.
             self.ended = True
             return []
         return [] if kind in _UNTOLD else self.event(record)
@@ -101,7 +101,7 @@ class Reader(agent_reader.Reader):
     def _assistant(self, record: Record) -> list[Payload]:
         message = record["message"]
         if record.get("error"):
-            # Not an answer of the model, but what Claude Code says in its place.
+            # Not an answer of the model, but an error of Claude Code in its place.
             return [*self._flush(), *self.notice("error", text_of(message.get("content")), record)]
         flushed = []
         if self._answer is None or self._answer.ident != str(message["id"]):
@@ -115,7 +115,7 @@ class Reader(agent_reader.Reader):
         return flushed
 
     def _flush(self) -> list[Payload]:
-        """Tell the answer that is being read, as far as it came."""
+        """Emits the current answer as far as it has arrived."""
         answer, self._answer = self._answer, None
         if answer is None:
             return []
@@ -124,7 +124,7 @@ class Reader(agent_reader.Reader):
         if answer.blocks:
             whole_text = "".join(block["text"] for block in answer.blocks if block.get("type") == "text")
             whole_thinking = "\n".join(block["thinking"] for block in answer.blocks if block.get("type") == "thinking")
-            # Of an answer that broke off, more was streamed than is in whole blocks.
+            # For an interrupted answer, more was streamed than is in complete blocks.
             if not partial or len(whole_text) >= len(text):
                 text = whole_text
             if not partial or len(whole_thinking) >= len(thinking):
@@ -175,18 +175,18 @@ class Reader(agent_reader.Reader):
     def _system(self, record: Record) -> list[Payload]:
         kind = record.get("subtype")
         if kind == "init":
-            if record["session_id"] == self.session:  # said again at each turn
+            if record["session_id"] == self.session:  # repeated at each turn
                 return []
             return self.begin_session(record["session_id"], record, record.get("claude_code_version"))
         if kind == "api_retry":
-            # What came of the answer is lost: it comes again from the beginning.
+            # The partial answer is lost: it starts again from the beginning.
             flushed = self._flush()
             status = record.get("error_status")
-            said = str(record.get("error") or "no reason given")
+            reason = str(record.get("error") or "no reason given")
             if status in _REFUSALS and record["attempt"] >= _ENOUGH:
                 self._seen.refused = status
-                self.ended = True  # it would go on for minutes, and a key does not become right by that
-            return [*flushed, *self.retry(record["attempt"], said, status if isinstance(status, int) else None)]
+                self.ended = True  # it would retry for minutes with the same key
+            return [*flushed, *self.retry(record["attempt"], reason, status if isinstance(status, int) else None)]
         if kind == "compact_boundary":
             self._boundary = record
             return []
@@ -201,7 +201,7 @@ class Reader(agent_reader.Reader):
         self.ended = self.ended or not self._awaits
         usages = record.get("model_usage_since_last_result")
         for usage in usages.values() if isinstance(usages, dict) else ():
-            # What it reckons for a model that it does not know is a guess.
+            # The cost of an unknown model is a guess.
             cost = 0 if usage.get("costBasis") == "unknown" else usage.get("costUSD")
             counts = usage_of(
                 usage.get("inputTokens"),
@@ -215,7 +215,7 @@ class Reader(agent_reader.Reader):
 
 
 class _Answer:
-    """An answer of the model that is being read."""
+    """The answer of the model that is being read."""
 
     __slots__ = ("_last", "_uuids", "blocks", "ident", "model", "stop", "usage")
 
@@ -233,14 +233,14 @@ class _Answer:
         blocks = [block for block in record["message"]["content"] if isinstance(block, dict)]
         for block in blocks:
             if not all(isinstance(block.get(name), str) for name in _NEEDED.get(str(block.get("type")), ())):
-                raise ValueError("a block lacks what it is made of")
+                raise ValueError("a block lacks a required field")
         if len(self.blocks) < _MAX_BLOCKS:
             self.blocks += blocks
             self._uuids.append(record.get("uuid"))
         self._last = record
 
     def count(self, usage: Any) -> None:
-        """Later counts stand for the whole answer, but may leave out what has not changed."""
+        """Later counts cover the whole answer, but may omit unchanged values."""
         if not isinstance(usage, dict):
             return
         before = self.usage or usage_of()
@@ -253,7 +253,7 @@ class _Answer:
         self.usage = given
 
     def record(self) -> Record | None:
-        """The events of all its blocks made one."""
+        """Returns the events of all blocks merged into one."""
         if self._last is None:
             return None
         message = {**self._last["message"], "content": self.blocks, "stop_reason": self.stop}

@@ -1,4 +1,4 @@
-"""Makes Claude Code's session file again from a thread's entries."""
+"""Rebuilds the session file of Claude Code from the entries of a thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import orjson
 from holdfast.harnesses.session_files import iso, written
 
 _Line = tuple[bytes, str | None, tuple[str, ...]]
-"""A line behind its first brace, but for what depends on the others; its id, and more ids that mean it."""
+"""A line without its first brace and the fields that depend on other lines; its id, and other ids for it."""
 
 
 def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, bytes] | None:
-    """The id and the file of a session with all that these entries tell, or None where they tell nothing."""
+    """Returns the id and the file of a session with these entries, or None if there is nothing in them."""
     lines: list[_Line] = []
     last = ""
     for entry in entries:
@@ -27,12 +27,12 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
         if kind == "compaction":
             lines = _compacted(payload, entry["ts"], lines)
             continue
-        told = _line(kind, payload, entry["ts"])
-        if told is not None:
-            lines.append(told)
+        line_of_entry = _line(kind, payload, entry["ts"])
+        if line_of_entry is not None:
+            lines.append(line_of_entry)
     if not lines:
         return None
-    # An id of its own for each history: an older file of the session may still be there.
+    # Each history gets its own id, because an older file of the session may still exist.
     digest = hashlib.blake2b(f"{workspace}\0{last}\0{len(lines)}".encode(), digest_size=16).digest()
     session = str(uuid.UUID(bytes=digest, version=4))
     common = {"isSidechain": False, "userType": "external", "cwd": workspace, "sessionId": session}
@@ -65,8 +65,8 @@ def _line(kind: str, payload: Mapping[str, Any], ts: int) -> _Line | None:
             "is_error": payload.get("status") != "ok",
         }
         return _made({"role": "user", "content": [block]}, ts)
-    # What is left: a call without a result and an answer without a whole block, of which Claude Code itself keeps
-    # nothing either. It closes an open call when it loads the session.
+    # The rest are calls without a result and answers without a complete block. Claude Code does not keep these either,
+    # and closes an open call when it loads the session.
     return None
 
 
@@ -90,7 +90,7 @@ def _of_record(record: Mapping[str, Any], role: str, ts: int) -> _Line:
 
 
 def _can_be_written(message: Mapping[str, Any]) -> bool:
-    """Entries come from boxes, and Claude Code fails on a session with a message of a strange shape."""
+    """Returns whether a message is well-formed. Entries come from boxes, and Claude Code fails on malformed ones."""
     content = message.get("content")
     return isinstance(content, str) or (
         isinstance(content, list)
@@ -103,7 +103,7 @@ def _made(message: Mapping[str, Any], ts: int, **more: Any) -> _Line:
 
 
 def _compacted(payload: Mapping[str, Any], ts: int, lines: list[_Line]) -> list[_Line]:
-    """The summary, and behind it those of the lines so far that were kept beside it."""
+    """Returns the summary, followed by the lines that the compaction kept."""
     record = payload.get("record")
     boundary = record.get("boundary") if isinstance(record, dict) else None
     metadata = boundary.get("compact_metadata") if isinstance(boundary, dict) else None

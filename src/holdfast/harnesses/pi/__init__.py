@@ -1,7 +1,7 @@
 """pi, driven in its RPC mode.
 
-That mode prints the same events as its JSON mode, takes the prompt as a field of a line (so that no prompt is mistaken
-for an option or a file), and can be aborted by a line: it then ends its tools and says what became of them.
+This mode prints the same events as the JSON mode, and takes the prompt as a field of a line, so that a prompt cannot be
+mistaken for an option or a file. A line can abort the agent, which then ends its tools and reports their results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Pi(Harness):
                             "id": model.model,
                             "contextWindow": model.context_window,
                             "maxTokens": model.max_tokens,
-                            # Behind the gateway may be any server that speaks the API, so only what all understand.
+                            # The gateway may lead to any server with this API, so use only what all of them support.
                             "compat": {"supportsStore": False, "supportsDeveloperRole": False},
                         }
                     ],
@@ -107,7 +107,7 @@ class Pi(Harness):
 
 
 def kept_tokens(context_window: int) -> int:
-    """How much of the end of a conversation a compaction leaves as it is."""
+    """Returns how many tokens at the end of a conversation a compaction keeps unchanged."""
     return min(20_000, context_window // 4)
 
 

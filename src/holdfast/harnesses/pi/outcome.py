@@ -1,4 +1,4 @@
-"""How a run of pi ended. Its exit code says nothing: it is 0 after a provider's error too."""
+"""Decides the outcome of a run of pi. Its exit code does not help: it is 0 even after a provider's error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Seen:
-    """What a run of pi said that tells how it ended."""
+    """The output of a run that determines its outcome."""
 
     __slots__ = ("error", "refused", "settled", "stop", "usage")
 
@@ -26,13 +26,13 @@ class Seen:
         usage: Mapping[str, float] | None = None,
     ) -> None:
         self.settled = settled
-        """Its last word is that nothing goes on by itself: no turn, no retry."""
+        """It reported that no turn or retry is pending."""
         self.stop = stop
         """Why its last message ended."""
         self.error = error
-        """Of that message."""
+        """The error of that message."""
         self.refused = refused
-        """Why it did not take the prompt."""
+        """Why it refused the prompt."""
         self.usage = usage
 
 
