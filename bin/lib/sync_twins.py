@@ -83,7 +83,7 @@ TARGETS: Final = (
             Twin("holdfast.client.thread.tail:Tail", closes="aclose"),
             Twin("holdfast.client.keys:Keys"),
             Twin("holdfast.client.box.boxes:Boxes", leave_out=frozenset({"near"})),
-            Twin("holdfast.client.box.boxes:Volumes"),
+            Twin("holdfast.client.box.volumes:Volumes"),
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),

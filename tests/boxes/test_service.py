@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
+from holdfast.api.boxes import OWNER_THREAD
 from holdfast.boxes.box import BoxInfo, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import (
@@ -23,7 +24,7 @@ from holdfast.boxes.errors import (
     Unsupported,
     WrongSnapshot,
 )
-from holdfast.boxes.labels import KEY, NODE, OWNER_THREAD, TENANT, Owner
+from holdfast.boxes.labels import KEY, NODE, TENANT, Owner
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxFilter, BoxRow

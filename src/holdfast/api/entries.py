@@ -31,3 +31,18 @@ class Entry(Document):
     def to_json(self) -> dict[str, Any]:
         author = {} if self.author_id is None else {"authorId": self.author_id}
         return {"id": self.id, "ts": self.ts, **author, "payload": self.payload}
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """These entries are on the server's disk."""
+
+    entries: tuple[Entry, ...]
+    next_offset: str | None
+    """The end of the thread right after them. None if nothing was appended."""
+
+    @property
+    def entry(self) -> Entry:
+        """The entry, if one was appended."""
+        (entry,) = self.entries
+        return entry

@@ -100,18 +100,3 @@ class NewChat(Document):
 class Chatted(Document):
     entry: Entry
     next_offset: str
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """These entries are on the server's disk."""
-
-    entries: tuple[Entry, ...]
-    next_offset: str | None
-    """The end of the thread right after them. None if nothing was appended."""
-
-    @property
-    def entry(self) -> Entry:
-        """The entry, if one was appended."""
-        (entry,) = self.entries
-        return entry

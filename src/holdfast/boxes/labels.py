@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED
 from holdfast.api.boxes import Owner as Owner
 from holdfast.boxes.errors import InvalidSpec
 
@@ -25,10 +26,6 @@ POOL_FURNISHED: Final = "holdfast.pool.furnished"
 """What was started in a box of the pool, as the label of the specs that want it."""
 HIBERNATION: Final = "holdfast.hibernation"
 """Id of the box that hibernated with this snapshot. Deleted with the box, or when it hibernates again."""
-OWNER_THREAD: Final = "holdfast.owner.thread"
-OWNER_ENVIRONMENT: Final = "holdfast.owner.environment"
-RESERVED: Final = "holdfast."
-"""The prefix of Holdfast's own labels. Callers cannot set them."""
 
 
 def owner_labels(owner: Owner) -> dict[str, str]:

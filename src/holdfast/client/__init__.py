@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord, OfferedModel
-    from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsage, BoxUsages, MadeBox, Pruned
+    from holdfast.api.box_usage import BoxUsage, BoxUsages
+    from holdfast.api.boxes import BoxRecord, BoxRecordPage, MadeBox, Pruned
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
-    from holdfast.api.entries import Entry
+    from holdfast.api.entries import Acknowledgement, Entry
     from holdfast.api.errors import (
         Conflict,
         DiskFull,
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
-    from holdfast.api.threads import Acknowledgement, EntryPage, LastEntry, ThreadInfo, ThreadPage
+    from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.agents import AgentStore
     from holdfast.client.backoff import RetryNotice
     from holdfast.client.box.box import RemoteBox
-    from holdfast.client.box.boxes import Boxes, Volumes
+    from holdfast.client.box.boxes import Boxes
     from holdfast.client.box.process import RemoteProcess, Terminal
+    from holdfast.client.box.volumes import Volumes
     from holdfast.client.client import Client
     from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
     from holdfast.client.models import ModelStore
@@ -120,9 +122,10 @@ __all__ = [
 
 _HOMES = {
     "holdfast.api.agents": "AgentRecord OfferedModel",
-    "holdfast.api.boxes": "BoxRecord BoxRecordPage BoxUsage BoxUsages MadeBox Pruned",
+    "holdfast.api.box_usage": "BoxUsage BoxUsages",
+    "holdfast.api.boxes": "BoxRecord BoxRecordPage MadeBox Pruned",
     "holdfast.api.egress": "DefaultList EgressDecision EgressDecisionPage EnvironmentPolicy",
-    "holdfast.api.entries": "Entry",
+    "holdfast.api.entries": "Acknowledgement Entry",
     "holdfast.api.errors": (
         "Conflict DiskFull Forbidden Gone HoldfastError InvalidRequest NotFound "
         "NotUnderstood Refused ServerFailed TooLarge TooManyRequests Unauthorized Unreachable"
@@ -132,11 +135,12 @@ _HOMES = {
     "holdfast.api.models": "ModelAnswer ModelRecord ModelTrial",
     "holdfast.api.run_info": "RunInfo",
     "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
-    "holdfast.api.threads": "Acknowledgement EntryPage LastEntry ThreadInfo ThreadPage",
+    "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.agents": "AgentStore",
     "holdfast.client.backoff": "RetryNotice",
     "holdfast.client.box.box": "RemoteBox",
-    "holdfast.client.box.boxes": "Boxes Volumes",
+    "holdfast.client.box.boxes": "Boxes",
+    "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.box.process": "RemoteProcess Terminal",
     "holdfast.client.client": "Client",
     "holdfast.client.interpreters": "InterpreterInfo InterpreterPage Interpreters RemoteExecution",

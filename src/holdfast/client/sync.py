@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box_spec import BoxSpec
-    from holdfast.api.boxes import BoxRecord, BoxRecordPage, BoxUsages, MadeBox, Pruned, Step
+    from holdfast.api.box_usage import BoxUsages
+    from holdfast.api.boxes import BoxRecord, BoxRecordPage, MadeBox, Owner, Pruned, Step
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
+    from holdfast.api.entries import Acknowledgement
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.model_apis import Api
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.snapshots import Snapshot, Volume
-    from holdfast.api.threads import Acknowledgement, EntryPage, ThreadInfo, ThreadPage
+    from holdfast.api.threads import EntryPage, ThreadInfo, ThreadPage
     from holdfast.boxes.box import Deleted
-    from holdfast.boxes.labels import Owner
     from holdfast.client.agents import AgentStore
     from holdfast.client.backoff import RetryNotice
-    from holdfast.client.box.boxes import Boxes, Volumes
+    from holdfast.client.box.boxes import Boxes
+    from holdfast.client.box.volumes import Volumes
     from holdfast.client.connection import FindAgain
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
@@ -471,7 +473,7 @@ class SyncVolumes(SyncHandle):
         return self._loop.run(self._async.create(name, provider=provider))
 
     def delete(self, name: str, *, provider: str = "local") -> int:
-        """Says how many bytes that freed."""
+        """Delete a volume. Returns the bytes freed."""
         return self._loop.run(self._async.delete(name, provider=provider))
 
     def list(self, *, provider: str = "local") -> list[Volume]:

@@ -8,9 +8,9 @@ import pytest
 from tests.providers.local.attacking import PRELUDE
 from tests.providers.local.networking import Net, attack, curl, networked, run, works
 
+from holdfast.api.boxes import OWNER_ENVIRONMENT
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import BoxConflict, InvalidSpec, Unsupported
-from holdfast.boxes.labels import OWNER_ENVIRONMENT
 from holdfast.boxes.network_policy import PROXY_PORT, Network, NetworkPolicy
 from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy

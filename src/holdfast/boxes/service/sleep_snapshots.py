@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+from holdfast.api.boxes import RESERVED
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.errors import SnapshotNotFound
-from holdfast.boxes.labels import HIBERNATION, RESERVED
+from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.providers import Providers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from holdfast.api.boxes import RESERVED
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.errors import SnapshotNotFound
-from holdfast.boxes.labels import KEY, RESERVED, TENANT, refuse_reserved
+from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.activity import Activity
 from holdfast.boxes.service.providers import Providers

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from holdfast.boxes.lifecycle import BoxState
+from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
 from holdfast.cli.box.spec import (
     parse_box_labels,
     parse_env,
@@ -43,8 +42,9 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
+    from holdfast.api.box_spec import BoxSpec
     from holdfast.api.boxes import BoxRecord, MadeBox
-    from holdfast.boxes import BoxSpec, Metrics
+    from holdfast.boxes import Metrics
     from holdfast.client import Client
 
 LifetimeName = Literal["shared", "ephemeral", "one-shot"]
@@ -62,32 +62,6 @@ STYLES: Final = {
 _BETWEEN: Final = "yellow"
 
 QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only ids.")]
-
-
-COMMANDS: Final = {
-    "create": "holdfast.cli.box.commands.create",
-    "list": "holdfast.cli.box.commands.list_",
-    "show": "holdfast.cli.box.commands.show",
-    "exec": "holdfast.cli.box.exec.exec_",
-    "shell": "holdfast.cli.box.exec.shell",
-    "cp": "holdfast.cli.box.files.copy",
-    "logs": "holdfast.cli.box.logs.logs",
-    "port": "holdfast.cli.box.port.port",
-    "top": "holdfast.cli.box.top.top",
-    "network": "holdfast.cli.box.network.network",
-    "egress": "holdfast.cli.box.network.egress",
-    "stop": "holdfast.cli.box.lifecycle.stop",
-    "start": "holdfast.cli.box.lifecycle.start",
-    "snapshot": "holdfast.cli.box.snapshots.snapshot",
-    "snapshots": "holdfast.cli.box.snapshots.snapshots",
-    "restore": "holdfast.cli.box.snapshots.restore",
-    "fork": "holdfast.cli.box.snapshots.fork",
-    "delete": "holdfast.cli.box.lifecycle.delete",
-    "ping": "holdfast.cli.box.health.ping",
-    "diagnose": "holdfast.cli.box.health.diagnose",
-    "prune": "holdfast.cli.box.lifecycle.prune",
-}
-"""In the order of the help, from making a box to ending it, with the function behind each."""
 
 
 def create(
@@ -155,9 +129,8 @@ def create(
     holdfast box create --ephemeral --idle 10m --mount .:/workspace/project:rw
     holdfast box create --key work --on-idle hibernate --idle 10m
     """
-    from holdfast.boxes import BoxSpec, Lifetime, Owner
-    from holdfast.boxes.errors import InvalidSpec
-    from holdfast.boxes.spec import WORKSPACE, OnIdle
+    from holdfast.api.box_spec import WORKSPACE, BoxSpec, Lifetime, OnIdle
+    from holdfast.api.errors.boxes import InvalidSpec
 
     chosen = choose_lifetime(lifetime, ephemeral=ephemeral, one_shot=one_shot, idle=idle, on_idle=on_idle)
     variables: dict[str, str] = {}
@@ -277,8 +250,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List boxes, the newest first."""
-    from holdfast.boxes.labels import OWNER_ENVIRONMENT, OWNER_THREAD
-
     labels = parse_box_labels(label or [])
     if thread is not None:
         labels[OWNER_THREAD] = thread
@@ -329,8 +300,6 @@ def state_cell(state: str) -> Cell:
 
 def own_labels(row: BoxRecord) -> dict[str, str]:
     """Without those that are ours: they have columns of their own."""
-    from holdfast.boxes.labels import RESERVED
-
     return {name: value for name, value in row.labels.items() if not name.startswith(RESERVED)}
 
 
@@ -363,6 +332,8 @@ def show(
 
 def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
     """Label and value of each line; what was not asked for has no line."""
+    from datetime import UTC, datetime
+
     spec = row.spec
     created = datetime.fromtimestamp(row.created_at / 1000, UTC).astimezone()
     lines: list[tuple[str, Cell | str]] = [("box", Cell(row.id, "bold")), ("state", state_cell(row.state))]

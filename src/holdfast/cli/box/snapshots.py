@@ -180,6 +180,6 @@ def _made(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
 
 
 def _own(labels: Any) -> list[tuple[str, str]]:
-    from holdfast.boxes.labels import RESERVED
+    from holdfast.api.boxes import RESERVED
 
     return [(name, value) for name, value in labels if not name.startswith(RESERVED)]

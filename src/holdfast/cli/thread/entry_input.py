@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from holdfast.api.entries import Entry
+from holdfast.api.ids import new_entry_id, now_ms
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.threads.ids import new_entry_id, now_ms
 
 _CHUNK: Final = 256 * 1024
 

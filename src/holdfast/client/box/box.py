@@ -11,7 +11,8 @@ from dataclasses import fields
 from inspect import isawaitable
 from typing import Any, Final
 
-from holdfast.api.boxes import BoxMetrics, BoxPython, BoxRecord, Freed, Preview, Step, Steps
+from holdfast.api.box_usage import BoxMetrics
+from holdfast.api.boxes import BoxPython, BoxRecord, Freed, Preview, Step, Steps
 from holdfast.api.errors import Unreachable
 from holdfast.api.errors.boxes import ExecTimeout, OutputTooLarge, Unsupported
 from holdfast.api.network import NetworkPolicy

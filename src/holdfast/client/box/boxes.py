@@ -1,9 +1,13 @@
-"""The boxes of a server: make, list and find them. What is done with one box is in `box`."""
+"""The boxes of a server: make, list and find them. What is done with one box is in `box`.
+
+The command line loads this module for each `box list`, so it imports the types of rarer answers where they are used.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,24 +16,25 @@ from holdfast.api.boxes import (
     BoxOwner,
     BoxRecord,
     BoxRecordPage,
-    BoxUsages,
     Fork,
     Freed,
     MadeBox,
     NewBox,
+    Owner,
     Pruned,
     Step,
     Steps,
 )
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
-from holdfast.boxes.box import Deleted
-from holdfast.boxes.labels import Owner
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
+    from holdfast.api.box_usage import BoxUsages
+    from holdfast.api.network import NetworkPolicy
+    from holdfast.api.snapshots import Snapshot
+    from holdfast.boxes.box import Deleted
     from holdfast.client.box.box import RemoteBox
+    from holdfast.client.box.volumes import Volumes
     from holdfast.providers.host.inotify import FileWatch
 
 _PAGE: Final = 200
@@ -39,9 +44,15 @@ class Boxes:
     """All boxes of one server: `client.boxes`. What goes wrong with a box is a `holdfast.boxes.errors.BoxError`."""
 
     def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
         self._boxes = BoxConnection(connection, "/v1/boxes")
         self._snapshots = BoxConnection(connection, "/v1/snapshots")
-        self.volumes = Volumes(connection)
+
+    @cached_property
+    def volumes(self) -> Volumes:
+        from holdfast.client.box.volumes import Volumes
+
+        return Volumes(self._connection)
 
     async def create(
         self,
@@ -112,6 +123,8 @@ class Boxes:
 
     async def delete(self, id: str) -> Deleted:
         """Delete a box and everything of its own. Deleting twice is fine."""
+        from holdfast.boxes.box import Deleted
+
         answer = await self._boxes.below(id).ask("DELETE", timeout=LONG_SECONDS)
         return Deleted(answer.read(Freed.from_json).freed)
 
@@ -135,6 +148,8 @@ class Boxes:
 
     async def usage(self) -> BoxUsages:
         """What all boxes use now."""
+        from holdfast.api.box_usage import BoxUsages
+
         return (await self._boxes.ask("GET", "/metrics", timeout=LONG_SECONDS)).read(BoxUsages.from_json)
 
     async def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
@@ -150,6 +165,8 @@ class Boxes:
 
     async def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         """Keep the files of a box as they are now."""
+        from holdfast.api.snapshots import NewSnapshot, Snapshot
+
         answer = await self._boxes.below(id).ask(
             "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
         )
@@ -157,6 +174,8 @@ class Boxes:
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """All snapshots, or those of a box or a key, the oldest first."""
+        from holdfast.api.snapshots import SnapshotList
+
         parameters = [(name, value) for name, value in (("box", box), ("key", key)) if value is not None]
         answer = await self._snapshots.ask("GET", parameters=parameters)
         return list(answer.read(SnapshotList.from_json).snapshots)
@@ -168,6 +187,8 @@ class Boxes:
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
         """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
+        from holdfast.api.snapshots import Restore
+
         wanted = Restore(spec=spec, owner=_owner(owner)).given()
         answer = await self._snapshots.below(snapshot).ask(
             "POST", "/restore", wanted, repeatable=False, timeout=LONG_SECONDS
@@ -182,6 +203,8 @@ class Boxes:
 
     async def import_snapshot(self, stream: AsyncIterator[bytes], *, provider: str = "local") -> Snapshot:
         """Take in a snapshot that was exported, here or elsewhere."""
+        from holdfast.api.snapshots import Snapshot
+
         async with self._snapshots.exchange(
             "POST", "/import", parameters=[("provider", provider)], body=stream, silence=LONG_SECONDS
         ) as response:
@@ -217,28 +240,6 @@ class Boxes:
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-
-class Volumes:
-    """All volumes of one server: `client.boxes.volumes`."""
-
-    def __init__(self, connection: ServerConnection) -> None:
-        self._volumes = BoxConnection(connection, "/v1/volumes")
-
-    async def create(self, name: str, *, provider: str = "local") -> Volume:
-        answer = await self._volumes.ask("POST", "", NewVolume(name=name, provider=provider).given(), repeatable=False)
-        return answer.read(Volume.from_json)
-
-    async def delete(self, name: str, *, provider: str = "local") -> int:
-        """Says how many bytes that freed."""
-        answer = await self._volumes.below(name).ask(
-            "DELETE", parameters=[("provider", provider)], repeatable=False, timeout=LONG_SECONDS
-        )
-        return answer.read(Freed.from_json).freed
-
-    async def list(self, *, provider: str = "local") -> list[Volume]:
-        answer = await self._volumes.ask("GET", parameters=[("provider", provider)])
-        return list(answer.read(VolumeList.from_json).volumes)
 
 
 def _owner(owner: Owner | None) -> BoxOwner:

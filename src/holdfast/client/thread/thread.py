@@ -1,4 +1,7 @@
-"""A handle on one thread: write to it, read it, follow it. Holds no state of the thread, only its id and a producer."""
+"""A handle on one thread: write to it, read it, follow it. Holds no state of the thread, only its id and a producer.
+
+The command line loads this module for each append, so it imports the types of other answers where they are used.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.entries import Entry
+from holdfast.api.entries import Acknowledgement, Entry
 from holdfast.api.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.api.ids import new_entry_id, now_ms
-from holdfast.api.keys import Link, NewLink, NewToken, Scope, Token
-from holdfast.api.threads import Acknowledgement, EntryPage, ThreadChange, ThreadInfo
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.thread.batches import split_batches
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.producer import Producer
 
 if TYPE_CHECKING:
+    from holdfast.api.keys import Token
+    from holdfast.api.threads import EntryPage, ThreadChange, ThreadInfo
     from holdfast.client.thread.tail import Tail
 
 Appendable = Mapping[str, Any] | Entry
@@ -135,6 +138,8 @@ class Thread:
         `unfinished`: the last page also has the pieces of a message that is not whole yet. A tail from there goes on
         with the next piece.
         """
+        from holdfast.api.threads import EntryPage
+
         offset = await self._resolve(parse_position(since))
         parameters = [("type", each) for each in ((types,) if isinstance(types, str) else types)]
         parameters += [("since", offset), ("limit", str(limit)), *([("live", "true")] if live else [])]
@@ -153,14 +158,20 @@ class Thread:
         return Tail(self._connection, self._stream, since=since, patience=patience)
 
     async def info(self) -> ThreadInfo:
+        from holdfast.api.threads import ThreadInfo
+
         answer = await self._connection.ask("GET", self._path)
         return answer.read(ThreadInfo.from_json)
 
     async def rename(self, title: str) -> ThreadInfo:
+        from holdfast.api.threads import ThreadChange
+
         return await self._change(ThreadChange(title=title))
 
     async def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
         """Replace the labels, archive the thread or bring it back; what is None stays."""
+        from holdfast.api.threads import ThreadChange
+
         return await self._change(ThreadChange(labels=None if labels is None else dict(labels), archived=archived))
 
     async def delete(self) -> None:
@@ -174,16 +185,22 @@ class Thread:
 
     async def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
         """A credential for this thread alone, to `read` it or to `write` to it too. Needs an API key."""
+        from holdfast.api.keys import NewToken, Scope, Token
+
         body = encode_json(NewToken(scope=Scope(scope), ttl_seconds=ttl_seconds).given())
         return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
 
     async def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
         """The address of this thread's page, with a key to read it in the part that browsers never send."""
+        from holdfast.api.keys import Link, NewLink
+
         body = encode_json(NewLink(ttl_seconds=ttl_seconds).given())
         answer = await self._connection.ask("POST", f"{self._path}/links", body=body)
         return f"{self._connection.url}{answer.read(Link.from_json).path}"
 
     async def _change(self, change: ThreadChange) -> ThreadInfo:
+        from holdfast.api.threads import ThreadInfo
+
         answer = await self._connection.ask("PATCH", self._path, body=encode_json(change.given()))
         return answer.read(ThreadInfo.from_json)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxMetrics, BoxOwner, BoxRecord, BoxUsage, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.box_usage import BoxMetrics, BoxUsage
+from holdfast.api.boxes import BoxOwner, BoxRecord, Pruned, RemovedBox, ShownSpec, Step, Steps
 from holdfast.api.files import FileInfo
 from holdfast.api.processes import ProcessInfo
 from holdfast.boxes import box

@@ -6,12 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from holdfast.api.box_usage import BoxMetrics, BoxUsages
 from holdfast.api.boxes import (
-    BoxMetrics,
     BoxPython,
     BoxRecord,
     BoxRecordPage,
-    BoxUsages,
     Fork,
     Freed,
     MadeBox,
