@@ -101,8 +101,8 @@ async def test_errors_come_as_themselves(interpreter_server: ServerProcess, made
         with pytest.raises(NotFound, match="no interpreter"):
             await client.interpreters.execute("i-nobody", "1")
         assert made in [each.id async for each in client.interpreters.list()]
-        assert (await client.interpreters.test_box())["ok"]
-        assert (await client.interpreters.test_model(model="nobody"))["category"] == "model"
+        assert (await client.interpreters.test_box()).ok
+        assert (await client.interpreters.test_model(model="nobody")).category == "model"
 
 
 def test_the_sync_twin_does_the_same(interpreter_server: ServerProcess) -> None:
@@ -116,7 +116,7 @@ def test_the_sync_twin_does_the_same(interpreter_server: ServerProcess) -> None:
         client.interpreters.execute(info.id, "import threading; kept = [1, 2]; lock = threading.Lock()")
         state = b"".join(client.interpreters.export_state(info.id))
         client.interpreters.execute(info.id, "kept.append(3); other = 1")
-        assert "kept" in client.interpreters.import_state(info.id, state)["names"]
+        assert "kept" in client.interpreters.import_state(info.id, state).names
         done = client.interpreters.execute(info.id, "kept, 'other' in globals(), 'lock' in globals()")
         assert done.value == {"$": "tuple", "items": [[1, 2], False, False]}
         with pytest.raises(Conflict, match="state"):
@@ -124,7 +124,7 @@ def test_the_sync_twin_does_the_same(interpreter_server: ServerProcess) -> None:
         assert client.interpreters.execute(info.id, "kept").value == [1, 2]
         client.interpreters.interrupt(info.id)
         moved = client.interpreters.configure_workspace(info.id)
-        assert moved["kind"] == "reused"
+        assert moved.kind == "reused"
         assert client.interpreters.get(info.id).title == "sync"
         client.interpreters.delete(info.id)
         assert info.id in [each.id for each in client.interpreters.list(deleted=True)]

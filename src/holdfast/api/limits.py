@@ -15,6 +15,8 @@ MAX_PROMPT: Final = 1024 * 1024
 """Characters."""
 MAX_TIMEOUT: Final = 3 * 24 * 3600
 """Seconds that a run may take."""
+OUTPUT_LIMIT: Final = 8_000
+"""Characters of each stream that the result of an execution has, unless its interpreter has another limit."""
 RESERVED_ENTRY_IDS: Final = ("start-r-", "end-r-", "cancel-r-", "interrupt-r-", "r-")
 """How the ids of entries begin that only runs write. An id is taken once: a caller that took one of these would keep
 the end of a run off the thread."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
+    from holdfast.api.interpreters import InterpreterDetail, InterpreterInfo, InterpreterPage, RemoteExecution
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.run_info import RunInfo
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.client.box.process import RemoteProcess, Terminal
     from holdfast.client.box.volumes import Volumes
     from holdfast.client.client import Client
-    from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, RemoteExecution
+    from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.runs import Runs
     from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
@@ -74,6 +75,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "HoldfastError",
+    "InterpreterDetail",
     "InterpreterInfo",
     "InterpreterPage",
     "Interpreters",
@@ -131,6 +133,7 @@ _HOMES = {
         "NotUnderstood Refused ServerFailed TooLarge TooManyRequests Unauthorized Unreachable"
     ),
     "holdfast.api.errors.threads": "Closed ProducerGap StaleEpoch",
+    "holdfast.api.interpreters": "InterpreterDetail InterpreterInfo InterpreterPage RemoteExecution",
     "holdfast.api.keys": "CreatedKey Key Token",
     "holdfast.api.models": "ModelAnswer ModelRecord ModelTrial",
     "holdfast.api.run_info": "RunInfo",
@@ -143,7 +146,7 @@ _HOMES = {
     "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.box.process": "RemoteProcess Terminal",
     "holdfast.client.client": "Client",
-    "holdfast.client.interpreters": "InterpreterInfo InterpreterPage Interpreters RemoteExecution",
+    "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.runs": "Runs",
     "holdfast.client.sync": "SyncBoxes SyncClient SyncTail SyncThread SyncVolumes",

@@ -8,12 +8,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from holdfast.api.errors import Unauthorized, Unreachable, told_error
 from holdfast.api.ids import new_id
+from holdfast.api.interpreters import (
+    InterpreterDetail,
+    InterpreterInfo,
+    InterpreterPage,
+    LoadedState,
+    NewExecution,
+    NewInterpreter,
+    RemoteExecution,
+    WorkspaceChange,
+    WorkspaceTransition,
+)
+from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
@@ -22,97 +33,6 @@ _SILENCE: Final = 75.0
 """The server says every 15 seconds that it is still there."""
 
 OnOutput = Callable[[Literal["stdout", "stderr"], str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class InterpreterInfo:
-    """An interpreter as the server knew it when it was asked. Times are UTC milliseconds."""
-
-    id: str
-    thread: str
-    title: str | None
-    created_at: int
-    last_activity_at: int
-    is_live: bool
-    """It is in the server's memory now. Else it is found again when it is used."""
-    box: str | None = None
-    document: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
-    """Everything the server told."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> InterpreterInfo:
-        return cls(
-            value["id"],
-            value["thread"],
-            value["title"],
-            value["createdAt"],
-            value["lastActivityAt"],
-            value["isLive"],
-            value.get("box"),
-            value,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.document)
-
-
-@dataclass(frozen=True, slots=True)
-class InterpreterPage:
-    interpreters: list[InterpreterInfo]
-    next_cursor: str | None
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> InterpreterPage:
-        return cls([InterpreterInfo.from_json(each) for each in value["interpreters"]], value["nextCursor"])
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteExecution:
-    """What came of a piece of code. What it did wrong is in `error`."""
-
-    id: str
-    ok: bool
-    stdout: str
-    stderr: str
-    value: Any
-    """Of the last expression, as JSON; what JSON lacks is a document with `$`."""
-    value_text: str | None
-    value_missing: str | None
-    """Why `value` is None although there was a value."""
-    error: Mapping[str, Any] | None
-    """kind, message, traceback, syntax."""
-    submitted: Mapping[str, Any] | None
-    artifacts: tuple[Mapping[str, Any], ...]
-    seconds: float
-    state_lost: bool
-    restored: bool
-    """Its Python was killed: what it had in memory is as it was before."""
-    text: str
-    """What a model reads of it."""
-    document: Mapping[str, Any] = field(repr=False, compare=False)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> RemoteExecution:
-        return cls(
-            id=value["id"],
-            ok=value["ok"],
-            stdout=value["stdout"],
-            stderr=value["stderr"],
-            value=value["value"],
-            value_text=value["valueText"],
-            value_missing=value["valueMissing"],
-            error=value["error"],
-            submitted=value["submitted"],
-            artifacts=tuple(value["artifacts"]),
-            seconds=value["seconds"],
-            state_lost=value["stateLost"],
-            restored=value["restored"],
-            text=value["text"],
-            document=value,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in self.document.items() if name != "type"}
 
 
 class Interpreters:
@@ -133,32 +53,33 @@ class Interpreters:
         volume: str | None = None,
         output_fields: Sequence[Mapping[str, str]] | None = None,
         timeout: float | None = None,
-        restore: str | None = None,
+        restore: Literal["fork"] | None = None,
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> InterpreterInfo:
+    ) -> InterpreterDetail:
         """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…
         `restore="fork"`: code that has to be killed costs no state."""
-        wanted = {
-            "template": template,
-            "model": model,
-            "box": None if box is None else dict(box),
-            "repoUrl": repo_url,
-            "ref": ref,
-            "volume": volume,
-            "outputFields": None if output_fields is None else [dict(each) for each in output_fields],
-            "timeoutSeconds": timeout,
-            "restore": restore,
-            "title": title,
-            "labels": None if labels is None else dict(labels),
-        }
-        given = {name: value for name, value in wanted.items() if value is not None}
+        new = NewInterpreter(
+            template=template,
+            model=model,
+            repo_url=repo_url,
+            ref=ref,
+            volume=volume,
+            restore=restore,
+            title=title,
+            labels=dict(labels or {}),
+        )
+        given = new.given() | _box(box)
+        if output_fields is not None:
+            given["outputFields"] = [dict(each) for each in output_fields]
+        if timeout is not None:
+            given["timeoutSeconds"] = timeout
         answer = await self._interpreters.ask("POST", "", given, repeatable=False, timeout=LONG_SECONDS)
-        return answer.read(InterpreterInfo.from_json)
+        return answer.read(InterpreterDetail.from_json)
 
-    async def get(self, id: str) -> InterpreterInfo:
+    async def get(self, id: str) -> InterpreterDetail:
         """With what its thread tells: executions, calls, tokens."""
-        return (await self._interpreters.below(id).ask("GET")).read(InterpreterInfo.from_json)
+        return (await self._interpreters.below(id).ask("GET")).read(InterpreterDetail.from_json)
 
     async def execute(
         self,
@@ -174,9 +95,10 @@ class Interpreters:
 
         A connection that is lost is made again, and the code runs once all the same.
         """
-        wanted: dict[str, Any] = {"code": code, "id": execution_id or new_id("x"), "variables": dict(variables or {})}
-        if timeout is not None:
-            wanted["timeoutSeconds"] = timeout
+        new = NewExecution(
+            code=code, id=execution_id or new_id("x"), variables=dict(variables or {}), timeout_seconds=timeout
+        )
+        body = encode_json(new.given())
         path = f"/v1/interpreters/{quote(id, safe='')}/execute/stream"
         following = _Following(on_output)
         connection = self._connection
@@ -184,7 +106,7 @@ class Interpreters:
         while True:
             used = connection.address
             try:
-                return await self._follow(path, encode_json(wanted), following)
+                return await self._follow(path, body, following)
             except (Unreachable, Unauthorized) as error:
                 if await connection.found_elsewhere(error, used):
                     continue
@@ -224,12 +146,11 @@ class Interpreters:
         ref: str | None = None,
         volume: str | None = None,
         force_new: bool = False,
-    ) -> dict[str, Any]:
-        """Change what it works on, in place. Says how: kind (created, reused, resumed, recreated), reason, changed."""
-        wanted: dict[str, Any] = {"repoUrl": repo_url, "ref": ref, "volume": volume, "forceNew": force_new}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        answer = await self._interpreters.below(id).ask("POST", "/workspace", given, timeout=LONG_SECONDS)
-        return answer.read(dict)
+    ) -> WorkspaceTransition:
+        """Change what it works on, in place. Returns what became of its box, and why."""
+        change = WorkspaceChange(repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
+        answer = await self._interpreters.below(id).ask("POST", "/workspace", change.given(), timeout=LONG_SECONDS)
+        return answer.read(WorkspaceTransition.from_json)
 
     async def export_state(self, id: str) -> AsyncIterator[bytes]:
         """What it has in memory, piece by piece: for `import_state`, of this one or another."""
@@ -237,11 +158,10 @@ class Interpreters:
             async for piece in response.aiter_bytes():
                 yield piece
 
-    async def import_state(self, id: str, state: AsyncIterator[bytes] | bytes) -> dict[str, Any]:
-        """Replace all that it has in memory. Says `names`, and `unsaved`: what could not be loaded, with why."""
+    async def import_state(self, id: str, state: AsyncIterator[bytes] | bytes) -> LoadedState:
+        """Replace all that it has in memory. Returns the names that were loaded, and those that could not be."""
         async with self._interpreters.below(id).exchange("PUT", "/state", body=state, silence=LONG_SECONDS) as response:
-            await response.aread()
-            return dict(response.json())
+            return LoadedState.from_json(json.loads(await response.aread()))
 
     async def delete(self, id: str) -> None:
         """Delete its box and all that it has in memory. Its thread stays."""
@@ -256,21 +176,19 @@ class Interpreters:
 
     async def test_box(
         self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
-    ) -> dict[str, Any]:
+    ) -> RuntimeReport:
         """Whether interpreters work here: each phase, timed, with what is wrong."""
-        wanted = {"box": None if box is None else dict(box), "repoUrl": repo_url, "ref": ref}
-        return await self._test("box", wanted)
+        return await self._test("box", BoxTest(repo_url=repo_url, ref=ref).given() | _box(box))
 
-    async def test_model(self, *, model: str | None = None) -> dict[str, Any]:
+    async def test_model(self, *, model: str | None = None) -> RuntimeReport:
         """Whether a model answers."""
-        return await self._test("lm", {"model": model})
+        return await self._test("lm", ModelTest(model=model).given())
 
-    async def _test(self, what: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        body = encode_json({name: value for name, value in wanted.items() if value is not None})
+    async def _test(self, what: str, wanted: Mapping[str, Any]) -> RuntimeReport:
         answer = await self._connection.ask(
-            "POST", f"/v1/runtime/tests/{what}", body=body, repeatable=False, timeout=LONG_SECONDS
+            "POST", f"/v1/runtime/tests/{what}", body=encode_json(wanted), repeatable=False, timeout=LONG_SECONDS
         )
-        return answer.read(dict)
+        return answer.read(RuntimeReport.from_json)
 
     # Last, so that `list` means the builtin everywhere above.
     async def list(self, *, deleted: bool = False, limit: int | None = None) -> AsyncIterator[InterpreterInfo]:
@@ -284,6 +202,11 @@ class Interpreters:
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+
+def _box(box: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The box of a request, as the server takes it."""
+    return {"box": dict(box)} if box is not None else {}
 
 
 class _Following:
@@ -308,7 +231,7 @@ class _Following:
         if kind == "result":
             try:
                 return RemoteExecution.from_json(told)
-            except (LookupError, TypeError) as error:
+            except (LookupError, TypeError, ValueError) as error:
                 raise not_understood(f"the result of an execution cannot be read: {error}") from None
         if kind == "error":
             problem = told.get("error") or {}

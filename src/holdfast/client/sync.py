@@ -16,7 +16,7 @@ from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner, feed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
+    from typing import Any, Literal
 
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box_spec import BoxSpec
@@ -25,12 +25,21 @@ if TYPE_CHECKING:
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.entries import Acknowledgement
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.interpreters import (
+        InterpreterDetail,
+        InterpreterInfo,
+        InterpreterPage,
+        LoadedState,
+        RemoteExecution,
+        WorkspaceTransition,
+    )
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.model_apis import Api
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.network import NetworkPolicy
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
+    from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.snapshots import Snapshot, Volume
     from holdfast.api.threads import EntryPage, ThreadInfo, ThreadPage
     from holdfast.boxes.box import Deleted
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.client.connection import FindAgain
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
-    from holdfast.client.interpreters import InterpreterInfo, InterpreterPage, Interpreters, OnOutput, RemoteExecution
+    from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
     from holdfast.client.resource import BoxConnection
@@ -800,10 +809,10 @@ class SyncInterpreters(SyncHandle):
         volume: str | None = None,
         output_fields: Sequence[Mapping[str, str]] | None = None,
         timeout: float | None = None,
-        restore: str | None = None,
+        restore: Literal["fork"] | None = None,
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> InterpreterInfo:
+    ) -> InterpreterDetail:
         """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…
         `restore="fork"`: code that has to be killed costs no state.
         """
@@ -823,7 +832,7 @@ class SyncInterpreters(SyncHandle):
             )
         )
 
-    def get(self, id: str) -> InterpreterInfo:
+    def get(self, id: str) -> InterpreterDetail:
         """With what its thread tells: executions, calls, tokens."""
         return self._loop.run(self._async.get(id))
 
@@ -863,8 +872,8 @@ class SyncInterpreters(SyncHandle):
         ref: str | None = None,
         volume: str | None = None,
         force_new: bool = False,
-    ) -> dict[str, Any]:
-        """Change what it works on, in place. Says how: kind (created, reused, resumed, recreated), reason, changed."""
+    ) -> WorkspaceTransition:
+        """Change what it works on, in place. Returns what became of its box, and why."""
         return self._loop.run(
             self._async.configure_workspace(id, repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
         )
@@ -873,8 +882,8 @@ class SyncInterpreters(SyncHandle):
         """What it has in memory, piece by piece: for `import_state`, of this one or another."""
         return SyncIterator._wrap(self._async.export_state(id), self)
 
-    def import_state(self, id: str, state: Iterable[bytes] | bytes) -> dict[str, Any]:
-        """Replace all that it has in memory. Says `names`, and `unsaved`: what could not be loaded, with why."""
+    def import_state(self, id: str, state: Iterable[bytes] | bytes) -> LoadedState:
+        """Replace all that it has in memory. Returns the names that were loaded, and those that could not be."""
         return self._loop.run(self._async.import_state(id, feed(state)))
 
     def delete(self, id: str) -> None:
@@ -887,11 +896,11 @@ class SyncInterpreters(SyncHandle):
 
     def test_box(
         self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
-    ) -> dict[str, Any]:
+    ) -> RuntimeReport:
         """Whether interpreters work here: each phase, timed, with what is wrong."""
         return self._loop.run(self._async.test_box(box=box, repo_url=repo_url, ref=ref))
 
-    def test_model(self, *, model: str | None = None) -> dict[str, Any]:
+    def test_model(self, *, model: str | None = None) -> RuntimeReport:
         """Whether a model answers."""
         return self._loop.run(self._async.test_model(model=model))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import BoxSpec
@@ -47,7 +48,7 @@ from holdfast.interpreter.kernel.state import Checkpoint, State
 from holdfast.interpreter.lazy_record import LazyRecord
 from holdfast.interpreter.lineage import BranchOf, ChildOf, Lineage
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE
-from holdfast.interpreter.results import OUTPUT_LIMIT, Artifact, CodeError, Execution, Saved
+from holdfast.interpreter.results import Artifact, CodeError, Execution, Saved
 from holdfast.interpreter.tracing import trace_execution
 from holdfast.interpreter.validation import (
     Restore,

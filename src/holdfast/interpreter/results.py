@@ -10,8 +10,6 @@ VALUE: Final = "value"
 """The artifact that is the value, where that is too large to come along."""
 LARGEST_VALUE: Final = 1 << 30
 """Bytes of a value that is read back, as JSON."""
-OUTPUT_LIMIT: Final = 8_000
-"""Characters of output that a model is shown. The whole is kept as an artifact."""
 
 
 @dataclass(frozen=True, slots=True)

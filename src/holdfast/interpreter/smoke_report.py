@@ -3,38 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-
-class Category(StrEnum):
-    """Whose turn it is."""
-
-    CONFIG = "config"
-    """What was asked for makes no sense, or this installation cannot do it."""
-    SERVER = "server"
-    """It does not answer, or refuses."""
-    BOX = "box"
-    REPOSITORY = "repository"
-    DRIVER = "driver"
-    """The kernel in the box."""
-    EXECUTION = "execution"
-    STATE = "state"
-    """What one execution left was not there for the next."""
-    MODEL = "model"
-    TIMEOUT = "timeout"
-    INTERNAL = "internal"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    category: Category
-    code: str
-    message: str
-    hint: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"category": self.category.value, "code": self.code, "message": self.message, "hint": self.hint}
+from holdfast.api.runtime_tests import PhaseProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +13,7 @@ class Phase:
     name: str
     seconds: float
     detail: str = ""
-    problem: Problem | None = None
+    problem: PhaseProblem | None = None
 
     @property
     def ok(self) -> bool:
@@ -62,7 +33,7 @@ class Report:
         return all(each.ok for each in self.phases)
 
     @property
-    def problem(self) -> Problem | None:
+    def problem(self) -> PhaseProblem | None:
         """The first."""
         return next((each.problem for each in self.phases if each.problem is not None), None)
 

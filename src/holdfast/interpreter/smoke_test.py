@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.runtime_tests import Category, PhaseProblem
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError, CannotIsolate, ImageNotFound, InvalidSpec, Unsupported
 from holdfast.boxes.network_policy import Network, NetworkPolicy
@@ -24,7 +25,7 @@ from holdfast.interpreter.errors import CompletionFailed, InterpreterError, Inva
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import Execution
-from holdfast.interpreter.smoke_report import Category, Phase, Problem, Report
+from holdfast.interpreter.smoke_report import Phase, Report
 from holdfast.interpreter.workspace.repositories import Remote, check_ref, locate
 from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig
 from holdfast.time_limit import time_limit_at
@@ -39,7 +40,7 @@ _SPEC: Final = BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=900)
 class _Failed(Exception):
     """A step that has nothing to say but its problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PhaseProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -47,14 +48,14 @@ class _Failed(Exception):
 _OF_PHASE: Final = {"clone": Category.REPOSITORY, "driver": Category.DRIVER, "model": Category.MODEL}
 
 
-def problem_of(error: BaseException, phase: str) -> Problem:
+def problem_of(error: BaseException, phase: str) -> PhaseProblem:
     """What went wrong in a phase, and whose turn it is."""
     if isinstance(error, _Failed):
         return error.problem
     code = str(getattr(error, "code", type(error).__name__))
     message = (str(getattr(error, "message", "")) or str(error) or type(error).__name__)[:_SHOWN]
     hint = getattr(error, "hint", None)
-    return Problem(_category(error, phase), code, message, hint)
+    return PhaseProblem(_category(error, phase), code, message, hint)
 
 
 def _category(error: BaseException, phase: str) -> Category:
@@ -96,7 +97,7 @@ class _Steps:
                 yield
         except TimeoutError as error:
             said = str(error) or f"it was not done in {time.monotonic() - began:.0f} s"
-            problem = Problem(Category.TIMEOUT, "timeout", said)
+            problem = PhaseProblem(Category.TIMEOUT, "timeout", said, None)
         except Exception as error:  # a failure is a result here
             problem = problem_of(error, name)
         self.phases.append(Phase(name, time.monotonic() - began, "; ".join(self.details)[:_SHOWN], problem))
@@ -182,7 +183,7 @@ async def _prove_state(kernels: Kernels, steps: _Steps) -> None:
         _expect_ok(done)
         if done.value != [token, True]:
             told = f"the second execution found {str(done.value)[:_SHOWN]} of what the first one left"
-            raise _Failed(Problem(Category.STATE, "state_lost", told))
+            raise _Failed(PhaseProblem(Category.STATE, "state_lost", told, None))
         steps.details.append("state kept")
 
 
@@ -190,7 +191,7 @@ def _expect_ok(done: Execution) -> None:
     if done.error is not None:
         kind, message = done.error.kind, done.error.message
         category = Category.STATE if kind == "NameError" else Category.EXECUTION
-        raise _Failed(Problem(category, "code_error", f"{kind}: {message}"[:_SHOWN]))
+        raise _Failed(PhaseProblem(category, "code_error", f"{kind}: {message}"[:_SHOWN], None))
 
 
 async def _clean_up(workspace: Workspace, steps: _Steps) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.sync import SyncBox
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
-from holdfast.interpreter.results import OUTPUT_LIMIT
 from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.process import Stream
 from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.bridge.budget import Limits
@@ -34,7 +35,7 @@ from holdfast.interpreter.record import (
     ReplayedExecution,
     replay,
 )
-from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
+from holdfast.interpreter.results import Execution
 from holdfast.interpreter.validation import Restore
 from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost

@@ -23,7 +23,7 @@ from holdfast.cli.terminal.console import Cell, hint, note, printable, write_fie
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
-    from holdfast.client import Client, InterpreterInfo, RemoteExecution
+    from holdfast.client import Client, InterpreterDetail, InterpreterInfo, RemoteExecution
     from holdfast.interpreter.host import Host
     from holdfast.interpreter.smoke_report import Phase, Report
 
@@ -165,9 +165,9 @@ def _show(done: RemoteExecution) -> None:
     elif done.value_text is not None:
         sys.stdout.write(printable(done.value_text) + "\n")
     for artifact in done.artifacts:
-        note("artifact", f"{artifact['name']}  {artifact['path']}", Cell(f"  {artifact['mediaType']}", "dim"))
+        note("artifact", f"{artifact.name}  {artifact.path}", Cell(f"  {artifact.media_type}", "dim"))
     if done.error is not None:
-        told = done.error["traceback"] or f"{done.error['kind']}: {done.error['message']}"
+        told = done.error.traceback or f"{done.error.kind}: {done.error.message}"
         sys.stdout.flush()
         sys.stderr.write(printable(told).rstrip("\n") + "\n")
 
@@ -225,23 +225,22 @@ def show(
 ) -> None:
     """Show an interpreter: where it runs, and what its thread tells."""
 
-    async def work(client: Client) -> InterpreterInfo:
+    async def work(client: Client) -> InterpreterDetail:
         return await client.interpreters.get(await _find(client, id))
 
     found = ask(where, work)
     if as_json:
         write_json(found.to_json())
         return
-    told = found.document
     write_field("interpreter", Cell(found.id, "bold"), Cell(f"  {found.title or ''}", "dim"))
     states = {"live": "live in the server", "at rest": "at rest: found again when it is used"}
     write_field("state", states.get(_state(found).text, "ended: it has no box any more"))
-    write_field("box", found.box or "none", Cell(f"  Python {told['python']}" if told.get("python") else "", "dim"))
-    if (transition := told.get("transition")) is not None:
-        write_field("workspace", transition["kind"], Cell(f"  {transition['reason']}", "dim"))
-    write_field("executions", str(told["executions"]), Cell(f"  {told['calls']} calls of the host", "dim"))
-    tokens = f"{told['inputTokens']} read, {told['outputTokens']} written"
-    write_field("tokens", tokens, Cell(f"  ${told['cost']:.4f}" if told["cost"] else "", "dim"))
+    write_field("box", found.box or "none", Cell(f"  Python {found.python}" if found.python else "", "dim"))
+    if found.transition is not None:
+        write_field("workspace", found.transition.kind, Cell(f"  {found.transition.reason}", "dim"))
+    write_field("executions", str(found.executions), Cell(f"  {found.calls} calls of the host", "dim"))
+    tokens = f"{found.input_tokens} read, {found.output_tokens} written"
+    write_field("tokens", tokens, Cell(f"  ${found.cost:.4f}" if found.cost else "", "dim"))
     write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection, Stream
 from holdfast.guest.kernel import value_codec
@@ -26,7 +27,7 @@ from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolNam
 from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel.execution import Printed, Running, killed, result_of
 from holdfast.interpreter.kernel.host_calls import MOST_AT_ONCE, Answer, HostCalls, refusal
-from holdfast.interpreter.results import OUTPUT_LIMIT, Execution, Saved
+from holdfast.interpreter.results import Execution, Saved
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:

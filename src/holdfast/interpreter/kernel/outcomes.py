@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.files import Files
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import EXECUTION
-from holdfast.interpreter.results import LARGEST_VALUE, OUTPUT_LIMIT, VALUE, Artifact, CodeError, Execution
+from holdfast.interpreter.results import LARGEST_VALUE, VALUE, Artifact, CodeError, Execution
 
 _SHOWN_IMAGE: Final = 4 << 20
 """Bytes of a figure that comes along with its result."""

@@ -9,27 +9,38 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import Field, JsonValue, StringConstraints, ValidationError
-from pydantic.functional_validators import AfterValidator
+from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.limits import Labels, ModelName, Title, VolumeName, without_nul
-from holdfast.api.runs import RunBox
+from holdfast.api.interpreters import (
+    ExecutionArtifact,
+    ExecutionError,
+    InterpreterDetail,
+    InterpreterInfo,
+    InterpreterPage,
+    InterpreterSettings,
+    LoadedState,
+    NewExecution,
+    NewInterpreter,
+    RemoteExecution,
+    WorkspaceChange,
+    WorkspaceTransition,
+)
+from holdfast.api.limits import InterpreterId
 from holdfast.boxes.box import Box
 from holdfast.boxes.errors import BoxError
 from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import THREAD_LABEL
-from holdfast.interpreter.results import OUTPUT_LIMIT, Execution
+from holdfast.interpreter.results import Execution
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.runs import spec_of
-from holdfast.server.routes.schemas import Model
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 
@@ -40,15 +51,10 @@ NDJSON: Final = "application/x-ndjson"
 _STATE_LIMIT: Final = 4 << 30
 _SILENCE: Final = 15.0
 """Seconds without a line before an empty one says that somebody is still there."""
+_SETTINGS: Final = TypeAdapter(InterpreterSettings)
+_TRANSITION: Final = TypeAdapter(WorkspaceTransition)
 
 router = APIRouter(prefix="/v1/interpreters", responses=BOX_ERRORS, tags=["interpreters"])
-
-InterpreterId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,120}$")]
-ExecutionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Code = Annotated[str, StringConstraints(max_length=8_000_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(without_nul)]
-Count = Annotated[int, Field(ge=0, lt=1 << 53, strict=True)]
 
 
 async def _interpreters(services: Use, _: Administrator) -> ServerInterpreters:
@@ -62,172 +68,81 @@ else:
     UseInterpreters = Annotated[Any, Depends(_interpreters)]
 
 
-# --- what goes in ---
+# --- settings ---
 
 
-class LimitsModel(Model):
-    """Of the calls that code makes of the host. Left out: as interpreters have them."""
+def to_made(settings: InterpreterSettings) -> Made:
+    """Raises `InvalidInterpreter` if an output field has no type that SUBMIT knows."""
+    from holdfast.interpreter.bridge.budget import Limits
+    from holdfast.interpreter.bridge.submit_fields import fields_of
+    from holdfast.server.interpreters import Made
 
-    calls: Count | None = 50
-    tokens: Count | None = None
-    cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    seconds: Seconds | None = None
-    call_seconds: Seconds = 60.0
+    output_fields = None
+    if settings.output_fields is not None:
+        output_fields = [{"name": each.name, "type": each.type} for each in settings.output_fields]
+        fields_of(output_fields)  # refused now, and not when it is found again
+    limits = settings.limits
+    return Made(
+        document=_without_nulls(settings.to_json()),
+        # Asleep, it would lose what it has in memory.
+        spec=replace(spec_of(settings.box), on_idle=OnIdle.KEEP, idle_seconds=None),
+        template=settings.template,
+        model=settings.model,
+        repo_url=settings.repo_url,
+        ref=settings.ref,
+        volume=settings.volume,
+        output_fields=output_fields,
+        timeout=settings.timeout_seconds,
+        output_limit=settings.output_limit,
+        memory=settings.memory,
+        restore=settings.restore,
+        limits=Limits(
+            calls=limits.calls,
+            tokens=limits.tokens,
+            cost=limits.cost,
+            seconds=limits.seconds,
+            call_seconds=limits.call_seconds,
+        ),
+    )
 
 
-class FieldModel(Model):
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    type: Annotated[str, StringConstraints(min_length=1, max_length=1000)] = "Any"
-    """The name of a type of Python: `list[str]`."""
-
-
-class SettingsModel(Model):
-    """What an interpreter is made with. All of it is on its thread."""
-
-    template: Text | None = None
-    model: ModelName | None = None
-    """What `llm_query` asks; the only one, where it is left out."""
-    box: RunBox = Field(default_factory=RunBox)
-    repo_url: Text | None = None
-    """To clone, at a URL that the box may reach."""
-    ref: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    volume: VolumeName | None = None
-    """Mounted at `/home/box/memory`."""
-    output_fields: Annotated[list[FieldModel], Field(max_length=256)] | None = None
-    """What SUBMIT takes."""
-    timeout_seconds: Seconds = 900.0
-    output_limit: Annotated[int, Field(ge=100, le=1_000_000, strict=True)] = OUTPUT_LIMIT
-    """Characters of each stream that a result has. The whole is in a file."""
-    memory: Annotated[int, Field(ge=16 * 1024 * 1024, lt=1 << 60, strict=True)] | None = None
-    """Bytes that its Python may take."""
-    restore: Literal["fork"] | None = None
-    """`fork`: a live fork is made before each execution, for the case that code has to be killed."""
-    limits: LimitsModel = Field(default_factory=LimitsModel)
-
-    def to_made(self) -> Made:
-        from holdfast.interpreter.bridge.budget import Limits
-        from holdfast.interpreter.bridge.submit_fields import fields_of
-        from holdfast.server.interpreters import Made
-
-        fields = None
-        if self.output_fields is not None:
-            fields = [{"name": each.name, "type": each.type} for each in self.output_fields]
-            fields_of(fields)  # refused now, and not when it is found again
-        return Made(
-            document=self.model_dump(mode="json", by_alias=True, exclude_none=True),
-            # Asleep, it would lose what it has in memory.
-            spec=replace(spec_of(self.box), on_idle=OnIdle.KEEP, idle_seconds=None),
-            template=self.template,
-            model=self.model,
-            repo_url=self.repo_url,
-            ref=self.ref,
-            volume=self.volume,
-            output_fields=fields,
-            timeout=self.timeout_seconds,
-            output_limit=self.output_limit,
-            memory=self.memory,
-            restore=self.restore,
-            limits=Limits(
-                calls=self.limits.calls,
-                tokens=self.limits.tokens,
-                cost=self.limits.cost,
-                seconds=self.limits.seconds,
-                call_seconds=self.limits.call_seconds,
-            ),
-        )
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return value
 
 
 def read_made(document: Mapping[str, Any]) -> Made:
-    """Of a thread: checked as if it came in now."""
+    """Read the settings of a thread. They are checked as if they came in now. Raises ValueError."""
     try:
-        return SettingsModel.model_validate(document).to_made()
+        return to_made(_SETTINGS.validate_python(document))
     except ValidationError as error:
         raise ValueError(f"{error.error_count()} of its settings make no sense") from None
 
 
-class NewInterpreter(SettingsModel):
-    title: Title | None = None
-    labels: Labels = Field(default_factory=dict)
+# --- what is told of interpreters and executions ---
 
 
-class NewExecution(Model):
-    code: Code
-    variables: Annotated[dict[str, JsonValue], Field(max_length=10_000)] = Field(default_factory=dict)
-    """Become globals before. What JSON lacks has a form with `$`: see the documentation."""
-    timeout_seconds: Seconds | None = None
-    id: ExecutionId | None = None
-    """Asked twice with the same one, it runs once."""
+def _info(row: ThreadRow, box: str | None, is_live: bool) -> InterpreterInfo:
+    return InterpreterInfo(**_facts(row, box, is_live))
 
 
-class WorkspaceChange(Model):
-    """What is left out stays."""
-
-    repo_url: Text | None = None
-    ref: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    volume: VolumeName | None = None
-    force_new: bool = False
-    """Begin with another box. What only the old one had is lost."""
-
-
-# --- what comes out ---
-
-
-class InterpreterModel(Model):
-    id: str
-    thread: str
-    title: str | None
-    labels: dict[str, str]
-    created_at: int
-    last_activity_at: int
-    is_live: bool
-    """It is in the server's memory now. Else it is found again when it is used."""
-    box: str | None
-    """None: it has none any more."""
-
-    @classmethod
-    def of(cls, row: ThreadRow, box: str | None, is_live: bool) -> InterpreterModel:
-        return cls(**_facts(row, box, is_live))
-
-
-class InterpreterList(Model):
-    interpreters: list[InterpreterModel]
-    next_cursor: str | None
-
-
-class TransitionModel(Model):
-    kind: Literal["created", "reused", "resumed", "recreated"]
-    reason: str
-    changed: list[str] = Field(default_factory=list)
-
-
-class InterpreterDetail(InterpreterModel):
-    python: str | None
-    transition: TransitionModel | None
-    """How it came to the box that it has."""
-    executions: int
-    calls: int
-    """That its code made of the host."""
-    input_tokens: int
-    output_tokens: int
-    cost: float
-    settings: dict[str, JsonValue] | None
-    """None: it lives in the process that made it."""
-
-    @classmethod
-    def told(cls, found: Description) -> InterpreterDetail:
-        told = found.told
-        started, workspace = told.started or {}, told.workspace
-        return cls(
-            **_facts(found.row, found.box, found.is_live),
-            python=_text(started.get("python")),
-            transition=None if workspace is None else _transition(workspace),
-            executions=len(told.executions),
-            calls=told.calls,
-            input_tokens=told.input_tokens,
-            output_tokens=told.output_tokens,
-            cost=told.cost,
-            settings=None if told.settings is None else dict(told.settings),
-        )
+def _detail(found: Description) -> InterpreterDetail:
+    told = found.told
+    started, workspace = told.started or {}, told.workspace
+    return InterpreterDetail(
+        **_facts(found.row, found.box, found.is_live),
+        python=_text(started.get("python")),
+        transition=None if workspace is None else _transition(workspace),
+        executions=len(told.executions),
+        calls=told.calls,
+        input_tokens=told.input_tokens,
+        output_tokens=told.output_tokens,
+        cost=told.cost,
+        settings=None if told.settings is None else dict(told.settings),
+    )
 
 
 def _facts(row: ThreadRow, box: str | None, is_live: bool) -> dict[str, Any]:
@@ -247,89 +162,50 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _transition(payload: Mapping[str, Any]) -> TransitionModel | None:
-    """As the thread tells it, which anybody may have written."""
+def _transition(payload: Mapping[str, Any]) -> WorkspaceTransition | None:
+    """As the thread tells it. Anybody may have written that, so it is checked."""
+    told = {"kind": payload.get("transition"), "reason": payload.get("reason"), "changed": payload.get("changed")}
     try:
-        told = {"kind": payload.get("transition"), "reason": payload.get("reason"), "changed": payload.get("changed")}
-        return TransitionModel.model_validate(told)
+        return _TRANSITION.validate_python(told)
     except ValidationError:
         return None
 
 
-class CodeErrorModel(Model):
-    kind: str
-    message: str
-    traceback: str
-    syntax: bool
-
-
-class ArtifactModel(Model):
-    name: str
-    media_type: str
-    path: str
-    """In the box: `/v1/boxes/{id}/files` has it."""
-    size: int
-    data: str | None
-    """Base64, where it is small enough to come along."""
-
-
-class ExecutionModel(Model):
-    id: str
-    ok: bool
-    stdout: str
-    stderr: str
-    value: JsonValue
-    """Of the last expression, where it has a form that travels."""
-    value_text: str | None
-    value_missing: str | None
-    """Why `value` is null although there was a value."""
-    error: CodeErrorModel | None
-    submitted: dict[str, JsonValue] | None
-    artifacts: list[ArtifactModel]
-    seconds: float
-    compute_seconds: float
-    state_lost: bool
-    restored: bool
-    """Its Python was killed: what it had in memory is as it was before this execution."""
-    text: str
-    """What a model reads of it."""
-
-    @classmethod
-    def of(cls, done: Execution) -> ExecutionModel:
-        error = done.error
-        return cls.model_construct(
-            id=done.id,
-            ok=done.ok,
-            stdout=_sound(done.stdout),
-            stderr=_sound(done.stderr),
-            value=_form(done.value),
-            value_text=None if done.value_text is None else _sound(done.value_text),
-            error=None
-            if error is None
-            else CodeErrorModel.model_construct(
-                kind=_sound(error.kind),
-                message=_sound(error.message),
-                traceback=_sound(error.traceback),
-                syntax=error.syntax,
-            ),
-            submitted=None if done.submitted is None else {name: _form(each) for name, each in done.submitted.items()},
-            artifacts=[
-                ArtifactModel.model_construct(
-                    name=_sound(each.name),
-                    media_type=_sound(each.media_type),
-                    path=_sound(each.path),
-                    size=each.size,
-                    data=None if each.data is None else base64.b64encode(each.data).decode(),
-                )
-                for each in done.artifacts
-            ],
-            seconds=done.seconds,
-            compute_seconds=done.compute_seconds,
-            value_missing=None if done.value_missing is None else _sound(done.value_missing),
-            state_lost=done.state_lost,
-            restored=done.restored,
-            text=_sound(done.text),
-        )
+def _execution(done: Execution) -> RemoteExecution:
+    error = done.error
+    return RemoteExecution(
+        id=done.id,
+        ok=done.ok,
+        stdout=_sound(done.stdout),
+        stderr=_sound(done.stderr),
+        value=_form(done.value),
+        value_text=None if done.value_text is None else _sound(done.value_text),
+        value_missing=None if done.value_missing is None else _sound(done.value_missing),
+        error=None
+        if error is None
+        else ExecutionError(
+            kind=_sound(error.kind),
+            message=_sound(error.message),
+            traceback=_sound(error.traceback),
+            syntax=error.syntax,
+        ),
+        submitted=None if done.submitted is None else {name: _form(each) for name, each in done.submitted.items()},
+        artifacts=tuple(
+            ExecutionArtifact(
+                name=_sound(each.name),
+                media_type=_sound(each.media_type),
+                path=_sound(each.path),
+                size=each.size,
+                data=None if each.data is None else base64.b64encode(each.data).decode(),
+            )
+            for each in done.artifacts
+        ),
+        seconds=done.seconds,
+        compute_seconds=done.compute_seconds,
+        state_lost=done.state_lost,
+        restored=done.restored,
+        text=_sound(done.text),
+    )
 
 
 def _sound(text: str) -> str:
@@ -344,12 +220,6 @@ def _form(value: Any) -> Any:
         return None
 
 
-class SavedModel(Model):
-    names: list[str]
-    unsaved: dict[str, str]
-    """Names that could not be loaded, with why."""
-
-
 # --- routes ---
 
 
@@ -357,9 +227,9 @@ class SavedModel(Model):
 async def create_interpreter(interpreters: UseInterpreters, new: NewInterpreter | None = None) -> InterpreterDetail:
     """Make an interpreter: a box, and a Python in it that keeps its state."""
     wanted = new or NewInterpreter()
-    settings = SettingsModel.model_validate(wanted.model_dump(exclude={"title", "labels"}, exclude_unset=True))
-    id = await interpreters.create(settings.to_made(), title=wanted.title, labels=wanted.labels)
-    return InterpreterDetail.told(await interpreters.describe(id))
+    settings = InterpreterSettings(**{each.name: getattr(wanted, each.name) for each in fields(InterpreterSettings)})
+    id = await interpreters.create(to_made(settings), title=wanted.title, labels=wanted.labels)
+    return _detail(await interpreters.describe(id))
 
 
 @router.get("")
@@ -368,7 +238,7 @@ async def list_interpreters(
     deleted: Annotated[bool, Query(description="Those that were deleted instead.")] = False,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> InterpreterList:
+) -> InterpreterPage:
     """List interpreters, those of scripts and notebooks too, the latest active first."""
     after = parse_cursor(cursor) if cursor is not None else None
     page = await interpreters.page(
@@ -376,8 +246,8 @@ async def list_interpreters(
     )
     boxes = await interpreters.boxes()
     found = [(row, row.labels.get(THREAD_LABEL, "")) for row in page.rows]
-    return InterpreterList(
-        interpreters=[InterpreterModel.of(row, boxes.get(id), interpreters.is_live(id)) for row, id in found],
+    return InterpreterPage(
+        interpreters=tuple(_info(row, boxes.get(id), interpreters.is_live(id)) for row, id in found),
         next_cursor=page.next_cursor,
     )
 
@@ -385,7 +255,7 @@ async def list_interpreters(
 @router.get("/{id}")
 async def get_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> InterpreterDetail:
     """Look at an interpreter: where it runs, and what its thread tells."""
-    return InterpreterDetail.told(await interpreters.describe(id))
+    return _detail(await interpreters.describe(id))
 
 
 @router.delete("/{id}", status_code=204)
@@ -397,12 +267,12 @@ async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -
 @router.post("/{id}/execute")
 async def execute_code(
     id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters
-) -> ExecutionModel:
+) -> RemoteExecution:
     """Run code to its end. What the code does wrong is in the answer. It goes on if the client leaves."""
     underway = await _begin(id, new, interpreters)
     async for event in services.shutdown.until_stopping(underway.follow()):
         if isinstance(event, Execution):
-            return ExecutionModel.of(event)
+            return _execution(event)
     raise AssertionError("an execution ends with its result")
 
 
@@ -434,7 +304,7 @@ async def reset_interpreter(id: InterpreterId, interpreters: UseInterpreters) ->
 @router.post("/{id}/workspace")
 async def configure_workspace(
     id: InterpreterId, change: WorkspaceChange, interpreters: UseInterpreters
-) -> TransitionModel:
+) -> WorkspaceTransition:
     """Change what it works on, in place: what is in memory stays, unless the box has to be another one."""
     before = await interpreters.made(id, read_made)
     wanted = {"repo_url": change.repo_url, "ref": change.ref, "volume": change.volume}
@@ -449,7 +319,7 @@ async def configure_workspace(
     document = {**before.document, "repoUrl": made.repo_url, "ref": made.ref, "volume": made.volume}
     made = replace(made, document={name: value for name, value in document.items() if value is not None})
     transition = await interpreters.configure(id, made, change.force_new, changed, read_made)
-    return TransitionModel(kind=transition.kind.value, reason=transition.reason, changed=list(transition.changed))
+    return WorkspaceTransition(kind=transition.kind.value, reason=transition.reason, changed=transition.changed)
 
 
 @router.get(
@@ -465,7 +335,7 @@ async def export_state(id: InterpreterId, interpreters: UseInterpreters) -> Resp
 
 
 @router.put("/{id}/state", openapi_extra=binary_body())
-async def import_state(id: InterpreterId, request: Request, interpreters: UseInterpreters) -> SavedModel:
+async def import_state(id: InterpreterId, request: Request, interpreters: UseInterpreters) -> LoadedState:
     """Replace all that it has in memory by what was exported: it is never merged."""
     interpreter = await interpreters.interpreter(id, read_made)
     path = _passing()
@@ -474,7 +344,7 @@ async def import_state(id: InterpreterId, request: Request, interpreters: UseInt
         loaded = await interpreter.load_state(path)
     finally:
         await _remove(interpreter.box, path)
-    return SavedModel(names=list(loaded.names), unsaved=dict(loaded.unsaved))
+    return LoadedState(names=loaded.names, unsaved=dict(loaded.unsaved))
 
 
 def _passing() -> str:
@@ -533,8 +403,7 @@ async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[by
                 continue
             event, coming = coming.result(), None
             if isinstance(event, Execution):
-                result = ExecutionModel.of(event).model_dump(mode="json", by_alias=True)
-                yield _line({"type": "result", **result})
+                yield _line({"type": "result", **_execution(event).to_json()})
                 return
             if not isinstance(event, tuple):
                 yield _line({"type": "missed", "chunks": event.chunks})
