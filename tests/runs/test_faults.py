@@ -65,7 +65,7 @@ async def test_a_run_survives(world: World, cell: Cell, record_property: Note) -
     try:
         ended = await survives(world, cell)
     finally:
-        record_property(PROPERTY, [*cell.names, ended])
+        record_property(PROPERTY, [*cell.names, str(ended)])
 
 
 async def survives(world: World, cell: Cell) -> str:
