@@ -117,7 +117,7 @@ def test_what_entries_prints_append_takes_and_twice_is_once(cli: Cli, thread: st
         ('{"type": "ch', "is not JSON"),
         ("[1]", "is not an object"),
         ('{"text": "no type"}', "payload.type"),
-        ('{"payload": {"type": "chat"}, "ts": "yesterday"}', "ts is a time"),
+        ('{"payload": {"type": "chat"}, "ts": "yesterday"}', "ts must be a time"),
     ],
 )
 def test_a_bad_line_is_named_and_those_before_it_are_kept(cli: Cli, thread: str, line: str, what: str) -> None:

@@ -25,9 +25,9 @@ _MEGABYTE: Final = 1024 * 1024
 
 
 def check_chosen_id(id: str) -> str:
-    """Check the id that a caller chose for an entry. Raises ValueError if it is kept for runs."""
+    """Check the id that a caller chose for an entry. Raises ValueError if it is reserved for runs."""
     if id.startswith(RESERVED_ENTRY_IDS):
-        raise ValueError(f"the id {id!r} is kept for runs: use another, or none")
+        raise ValueError(f"the id {id!r} is reserved for runs: use another one, or none")
     return id
 
 

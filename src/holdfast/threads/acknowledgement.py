@@ -1,4 +1,4 @@
-"""The answer to an append that is on its way to disk."""
+"""The result of an append that is being written to disk."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.threads.errors import StreamError
 from holdfast.threads.streams import Appended
 
 Callback = Callable[[Appended | None, StreamError | None], object]
-"""Called with the answer, or with what went wrong."""
+"""Called with the result, or with the error."""
 
 
 class Acknowledgement:
-    """Await it, or be called back by `then` in the very step of the event loop in which the append is settled.
+    """Await it, or register a callback with `then`.
 
-    That step also tells the readers of the stream. A future would wake its waiter only after all of them have been
-    written to; a callback is called before.
+    A callback runs in the same step of the event loop that settles the append, before the readers of the stream are
+    notified. A future would wake its waiter only after all readers have been written to.
     """
 
     __slots__ = ("_appended", "_callbacks", "_error")
@@ -29,20 +29,20 @@ class Acknowledgement:
 
     @classmethod
     def given(cls, appended: Appended) -> Acknowledgement:
-        """One that needs no waiting."""
+        """Returns an acknowledgement that is already settled."""
         acknowledgement = cls()
         acknowledgement._appended = appended
         return acknowledgement
 
     def then(self, callback: Callback) -> None:
-        """Call this once it is settled: at once, where it is already."""
+        """Call `callback` once the append is settled, or immediately if it already is."""
         if self._appended is None and self._error is None:
             self._callbacks.append(callback)
         else:
             callback(self._appended, self._error)
 
     def settle(self, appended: Appended | None, error: StreamError | None) -> None:
-        """Called once, by the store."""
+        """Called by the store, exactly once."""
         self._appended, self._error = appended, error
         for callback in self._callbacks:
             callback(appended, error)

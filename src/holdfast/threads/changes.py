@@ -1,8 +1,8 @@
-"""Wake-ups: tells whoever follows streams what was committed.
+"""Wake-ups: notifies the followers of streams of commits.
 
-The store announces its own commits here. A store that several servers share also announces what the others committed,
-as its database tells it (PostgreSQL by LISTEN and NOTIFY). Such a message need not carry bytes: a change without them
-makes its watchers read from the store.
+A store announces its own commits here. A store that several servers share also announces the commits of the others,
+which it learns from its database (PostgreSQL: LISTEN and NOTIFY). Such a change need not carry bytes: without them,
+watchers read from the store.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class ChangeFeed:
-    """Watchers of single streams, by the id of the stream, and observers of all. Belongs to the event loop."""
+    """Watchers of single streams, by stream id, and observers of all streams. Must be used on the event loop."""
 
     def __init__(self) -> None:
         self._watchers: dict[int, list[Watcher]] = {}
         self._observers: list[Watcher] = []
 
     def watch(self, stream: int, watcher: Watcher) -> Callable[[], None]:
-        """Call `watcher` for every later change of a stream, until the stream is deleted. Returns how to stop."""
+        """Call `watcher` for every later change of a stream until it is deleted. Returns a function that stops it."""
         self._watchers.setdefault(stream, []).append(watcher)
 
         def stop() -> None:
@@ -37,7 +37,7 @@ class ChangeFeed:
         return stop
 
     def observe(self, watcher: Watcher) -> Callable[[], None]:
-        """Call `watcher` for every later change of every stream. Returns how to stop."""
+        """Call `watcher` for every later change of every stream. Returns a function that stops it."""
         self._observers.append(watcher)
 
         def stop() -> None:
@@ -47,11 +47,11 @@ class ChangeFeed:
         return stop
 
     def is_followed(self, stream: int) -> bool:
-        """Whether a change of this stream has anybody to be told to."""
+        """Whether anything watches this stream."""
         return bool(self._observers) or stream in self._watchers
 
     def announce(self, stream: int, change: Change) -> None:
-        """Tell everybody who follows a stream of a change that is durable. Changes of one stream come in order."""
+        """Notify all followers of a stream of a durable change. Changes of one stream must be announced in order."""
         watchers = self._watchers.pop(stream, []) if change.deleted else self._watchers.get(stream, [])
         for watcher in (*watchers, *self._observers):
             try:

@@ -1,4 +1,4 @@
-"""Entries: the records on a thread. `{id, ts, authorId?, payload{type, …}}`, where `id` is the dedup key."""
+"""Entries: the records on a thread, `{id, ts, authorId?, payload{type, …}}`. The `id` is the deduplication key."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from holdfast.threads.streams import Keyed
 
 _FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})
 _is_type: Final = functools.lru_cache(1024)(re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*").fullmatch)
-"""A server sees few types, and the same ones again and again."""
+"""Cached because a server sees few types, and the same ones again and again."""
 _MAX_ID: Final = 128
 _MAX_TS: Final = 2**53 - 1
 
 
 Admit = Callable[[dict[str, Any]], Keyed | None]
-"""Judges an entry that was sent. Raises where it is refused; returns what is appended in its place, or None."""
+"""Checks a submitted entry. Raises to refuse it. Returns the message to append instead, or None to append it as it is.
+"""
 
 
 def keyed_entries(body: bytes, now: int, admit: Admit | None = None) -> tuple[Keyed, ...]:
-    """The entries of a request body, ready to append. Those that lack an id or a time get one."""
+    """Returns the entries of a request body, ready to append. Entries without an id or a time get one."""
     return _keyed_messages(parse_messages(body), now, admit)
 
 
 def keyed_slices(body: bytes, now: int, admit: Admit | None = None) -> Iterator[tuple[Keyed, ...]]:
-    """The same for a large body, a slice at a time."""
+    """Like `keyed_entries`, but yields the entries of a large body one slice at a time."""
     for messages in parse_slices(body):
         yield _keyed_messages(messages, now, admit)
 
@@ -60,17 +61,18 @@ def _keyed(value: Any, message: bytes, now: int, admit: Admit | None) -> Keyed:
         missing["id"] = new_entry_id()
     if "ts" not in value:
         missing["ts"] = now
-    # The entry has a payload, so there is something after the brace: its own text is kept as it was written.
+    # Insert the missing fields after the opening brace, so the rest of the entry keeps its original text. It is never
+    # empty: every entry has a payload.
     message = orjson.dumps(missing)[:-1] + b"," + message[1:]
     return Keyed(key or missing["id"], message + SEPARATOR, fresh=key is None)
 
 
 def check_entry(value: Any) -> None:
-    """Raise where a value cannot be an entry, and say why."""
+    """Raises `InvalidEntry` with the reason if a value is not a valid entry."""
     if not isinstance(value, dict):
-        raise InvalidEntry(f"an entry is an object with id, ts and payload, not {_kind(value)}")
+        raise InvalidEntry(f"an entry must be an object with id, ts and payload, not {_kind(value)}")
     if not _FIELDS.issuperset(value):
-        raise InvalidEntry(f"an entry has no field {min(value.keys() - _FIELDS)!r}: put it in the payload")
+        raise InvalidEntry(f"an entry has no field {min(value.keys() - _FIELDS)!r}; put it in the payload")
     payload = value.get("payload")
     if not isinstance(payload, dict):
         raise InvalidEntry(f"an entry needs a payload object, not {_kind(payload)}")
@@ -78,11 +80,11 @@ def check_entry(value: Any) -> None:
     if not isinstance(kind, str) or len(kind) > _MAX_ID or not _is_type(kind):
         raise InvalidEntry(f"payload.type must be like chat, pi.assistant or signal.thread.created, not {kind!r}")
     if "id" in value and not _is_id(value["id"]):
-        raise InvalidEntry(f"an entry's id is a string of 1 to {_MAX_ID} printable characters, not {value['id']!r}")
+        raise InvalidEntry(f"an entry id must be 1 to {_MAX_ID} printable characters, not {value['id']!r}")
     if "ts" in value and (type(value["ts"]) is not int or not 0 <= value["ts"] <= _MAX_TS):
-        raise InvalidEntry(f"an entry's ts is a time in UTC milliseconds, not {value['ts']!r}")
+        raise InvalidEntry(f"an entry's ts must be a time in UTC milliseconds, not {value['ts']!r}")
     if value.get("authorId") is not None and not _is_id(value["authorId"]):
-        raise InvalidEntry(f"authorId is a string of 1 to {_MAX_ID} printable characters, not {value['authorId']!r}")
+        raise InvalidEntry(f"authorId must be 1 to {_MAX_ID} printable characters, not {value['authorId']!r}")
 
 
 def _is_id(value: object) -> bool:
@@ -102,7 +104,9 @@ def _kind(value: object) -> str:
 
 
 def type_matches(kind: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a payload type is one of these: exact, or a prefix such as `pi.*`. No pattern matches everything."""
+    """Whether a payload type matches a pattern: an exact type, or a prefix such as `pi.*`. Without patterns, all types
+    match.
+    """
     if not patterns:
         return True
     return any(kind == pattern or (pattern.endswith(".*") and kind.startswith(pattern[:-1])) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""The errors of streams and threads, and how to word those that have headers of the protocol."""
+"""The errors of streams and threads, and constructors for those that carry protocol headers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def method_not_allowed(method: str, allowed: str) -> MethodNotAllowed:
-    message = f"{method} is not something a stream does: it does {allowed}"
+    message = f"a stream does not support {method}; it supports {allowed}"
     return MethodNotAllowed(message, headers=((b"allow", allowed.encode()),))
 
 

@@ -1,3 +1,3 @@
-"""Ids of threads and entries. Defined where server and client share them."""
+"""Ids of threads and entries, shared by server and client."""
 
 from holdfast.api.ids import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Keeps thread rows in step with their streams. Lazily: a commit marks a thread, a read or the sweep folds it."""
+"""Keeps thread rows in step with their streams. A commit marks a thread; the next read or sweep updates its row."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from holdfast.threads.streams import Change
 log = logging.getLogger(__name__)
 
 _FOLD_BYTES: Final = 64 * 1024
-"""What is parsed at a time on the event loop, while everybody else waits."""
+"""How much is parsed at a time on the event loop, which blocks other tasks."""
 _BATCH: Final = 200
 _SWEEP_SECONDS: Final = 1.0
 
 
 class Projection:
-    """Owns the set of threads whose rows are behind, and the sweep that folds them."""
+    """Owns the set of threads whose rows are behind, and the task that updates them."""
 
     def __init__(self, store: StreamStore, rows: RowStore, seals: Seals) -> None:
         self._store = store
@@ -40,13 +40,13 @@ class Projection:
         self._seals = seals
         self._behind: set[str] = set()
         self._folding: set[str] = set()
-        """Taken out of `_behind`, and not saved yet: a row read now would be the old one."""
+        """Removed from `_behind` but not saved yet. A row that is read now would be the old one."""
         self._lock = asyncio.Lock()
         self._stop_observing = store.observe(self._on_change)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Find what changed while nobody folded (a crash, dropped tables), and fold it in the background."""
+        """Find threads that changed while no server was running, and update their rows in the background."""
         self._behind.update(await self._rows.stale_ids())
         self._sweeper = asyncio.create_task(self._sweep(), name="holdfast-projection")
 
@@ -58,10 +58,10 @@ class Projection:
         try:
             await self.settle_all()
         except StreamError as error:
-            log.warning("thread rows were not brought up to date, the next start does it: %s", error)
+            log.warning("could not update all thread rows; the next start will: %s", error)
 
     async def row(self, id: str) -> ThreadRow | None:
-        """A thread's row as it stands, also where it cannot be saved: a full disk stops no reader."""
+        """Returns a thread's current row, even if it cannot be saved, so a full disk does not stop readers."""
         try:
             await self.settle(id)
         except (StoreFull, StoreUnavailable):
@@ -69,15 +69,14 @@ class Projection:
         return await self._rows.get_row(id)
 
     async def rows(self, wanted: RowFilter) -> list[ThreadRow]:
-        """Rows as they stand; where they cannot be saved, as they last could."""
+        """Returns the current rows, or the last saved ones if rows cannot be saved."""
         try:
             await self.settle_all()
         except (StoreFull, StoreUnavailable) as error:
-            log.warning("thread rows are behind, a list shows them as they were: %s", error)
+            log.warning("thread rows are behind; the list may be out of date: %s", error)
         return await self._rows.list_rows(wanted)
 
     async def run(self, id: str) -> RunRow | None:
-        """A run by its id, as it stands."""
         found = await self._rows.get_run(id)
         await self._try_settling(None if found is None else found.thread)
         return await self._rows.get_run(id)
@@ -87,7 +86,7 @@ class Projection:
         return await self._rows.list_runs(wanted)
 
     async def unsettled(self) -> list[str]:
-        """Threads with a run that goes on, or with prompts that wait."""
+        """Returns the threads that have a run in progress or queued prompts."""
         await self._try_settling(None)
         return await self._rows.unsettled_ids()
 
@@ -95,7 +94,7 @@ class Projection:
         try:
             await (self.settle_all() if thread is None else self.settle(thread))
         except (StoreFull, StoreUnavailable) as error:
-            log.warning("runs are shown as they were: %s", error)
+            log.warning("thread rows are behind; runs may be out of date: %s", error)
 
     async def settle(self, id: str) -> None:
         """Bring one thread's row up to date."""
@@ -105,13 +104,14 @@ class Projection:
                     await self._fold([id])
 
     async def settle_all(self) -> None:
-        """Bring every row up to date with what was committed before this call, and not with what comes later:
-        writers that never stop would never let it end.
+        """Bring every row up to date with what was committed before this call.
+
+        Later commits are left out. Otherwise, constant writers would keep this from ending.
         """
         wanted = self._behind | self._folding
         while wanted:
             async with self._lock:
-                wanted &= self._behind  # the others were folded by whoever had the lock
+                wanted &= self._behind  # the holder of the lock has folded the others
                 batch = list(itertools.islice(wanted, _BATCH))
                 await self._fold(batch)
                 wanted.difference_update(batch)
@@ -125,15 +125,15 @@ class Projection:
             try:
                 await self.settle_all()
             except StreamError as error:
-                log.warning("thread rows are behind, the sweep will try again: %s", error)
+                log.warning("thread rows are behind; the sweep will try again: %s", error)
             except Exception:
-                log.exception("thread rows are behind, the sweep will try again")
+                log.exception("thread rows are behind; the sweep will try again")
             await asyncio.sleep(_SWEEP_SECONDS)
 
     async def _fold(self, ids: list[str]) -> None:
-        """Called under the lock."""
+        """The caller must hold the lock."""
         rows, gone = [], []
-        # Taken out first: what is committed while we read marks its thread again.
+        # Removed before reading, so that a commit in the meantime marks its thread again.
         self._behind.difference_update(ids)
         self._folding.update(ids)
         try:
@@ -165,9 +165,9 @@ class Projection:
                     position = piece.end
                     if position >= info.tail:
                         break
-                    await asyncio.sleep(0)  # what is in memory is read without a pause, and others want to go on
+                    await asyncio.sleep(0)  # reads from memory do not yield to other tasks
             except StreamDamaged as error:
-                log.error("the row of thread %s ends at %d: %s", id, position, error)
+                log.error("the row of thread %s covers its stream only up to %d: %s", id, position, error)
         except (StreamNotFound, StreamGone):
             return None
         return replace(row, folded=position)

@@ -1,4 +1,4 @@
-"""A thread's row: what lists and headers show of it. A cache: the fold of the thread's entries, and nothing else."""
+"""A thread's row: what lists and headers show. It is a cache, computed from the thread's entries alone."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _STATUS_OF_RUN: Final = {
 class ThreadRow:
     id: str
     stream: int
-    """Id of the stream that was folded: another stream at the same path starts a new row."""
+    """Id of the folded stream. Another stream at the same path starts a new row."""
     folded: int = 0
-    """Position up to which the stream is in this row."""
+    """Position up to which the stream is included in this row."""
     title: str | None = None
     status: ThreadStatus = ThreadStatus.IDLE
     parent: str | None = None
@@ -44,11 +44,11 @@ class ThreadRow:
     last_entry: dict[str, Any] | None = None
     runs: ThreadRuns = field(default_factory=ThreadRuns)
     touched: dict[str, Run] = field(default_factory=dict, compare=False, repr=False)
-    """Runs that were folded in since the row was saved: each has a row of its own."""
+    """Runs that changed since the row was saved. Each has a row of its own."""
 
 
 def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since: int = 0) -> ThreadRow:
-    """The row after these entries, the first of which begins at position `since`. `seals` tell what can be believed."""
+    """Returns the row after these entries. The first begins at position `since`. `seals` tells which are authentic."""
     count = 0
     last: dict[str, Any] | None = None
     activity = row.last_activity_at
@@ -65,7 +65,7 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
             origin = seals.origin(row.id, entry) if is_control(entry["payload"]) else Origin.UNPROVEN
             after = fold_run(runs, entry, origin, since)
             if after.latest is not None and after.latest is not runs.latest:
-                if after.latest.origin is not Origin.FORK:  # of those, the thread that they were launched on tells
+                if after.latest.origin is not Origin.FORK:  # the thread that launched the run reports it
                     touched[after.latest.run] = after.latest
                 if runs.latest is None or after.latest.status is not runs.latest.status:
                     row = replace(row, status=_STATUS_OF_RUN[after.latest.status])
@@ -83,7 +83,7 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
 
 
 def _apply_signal(row: ThreadRow, name: str, payload: dict[str, Any]) -> ThreadRow:
-    """Signals come from clients with an API key as well: what does not fit is not applied."""
+    """Clients with an API key may write signals too, so ignore malformed ones."""
     match name:
         case "created":
             return replace(
@@ -124,14 +124,14 @@ def _preview(entry: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows a list wants, and where it goes on."""
+    """Which rows to list, and where to continue."""
 
     parent: str | None = None
     status: ThreadStatus | None = None
     labels: tuple[tuple[str, str | None], ...] = ()
-    """Names with the value wanted; None is any value."""
+    """Label names with the wanted value; None matches any value."""
     archived: bool | None = False
-    """None is either."""
+    """None matches both."""
     limit: int = 50
     after: tuple[int, str] | None = None
     """Last activity and id of the last row seen."""
@@ -149,12 +149,12 @@ def parse_cursor(cursor: str) -> tuple[int, str]:
             return int(activity), id
     except (binascii.Error, ValueError):
         pass
-    raise InvalidRequest(f"cursor {cursor[:64]!r} is not one this server gave out")
+    raise InvalidRequest(f"invalid cursor {cursor[:64]!r}: use a next_cursor that this server returned")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run and its thread, found by the run's id."""
+    """A run and its thread."""
 
     thread: str
     run: Run
@@ -171,28 +171,28 @@ class RunFilter:
 
 
 class RowStore(Protocol):
-    """The contract of a store of rows. A cache of the streams: losing it loses nothing."""
+    """The contract of a row store. It is a cache of the streams, so nothing is lost if it is lost."""
 
     async def get_row(self, id: str) -> ThreadRow | None: ...
 
     async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
-        """The rows that were active last come first."""
+        """Returns rows by latest activity, newest first."""
         ...
 
     async def stale_ids(self) -> list[str]:
-        """Threads whose row is missing or behind their stream, and rows whose thread is gone."""
+        """Returns threads whose row is missing or behind the stream, and rows whose thread no longer exists."""
         ...
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        """Save these with the runs they touched, and forget those that are gone with all their runs."""
+        """Save these rows with the runs they touched. Delete the `gone` rows with all their runs."""
         ...
 
     async def get_run(self, id: str) -> RunRow | None: ...
 
     async def list_runs(self, wanted: RunFilter) -> list[RunRow]:
-        """The newest first."""
+        """Returns runs, newest first."""
         ...
 
     async def unsettled_ids(self) -> list[str]:
-        """Threads with a run that goes on, or with prompts that wait."""
+        """Returns the threads that have a run in progress or queued prompts."""
         ...

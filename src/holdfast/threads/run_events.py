@@ -1,6 +1,6 @@
-"""Runs as a thread tells them: the names of their signals, what these say, and the fold of both into a run's state.
+"""Run signals on a thread: their names, their payloads, and the fold that turns them into the state of a run.
 
-Data and pure functions only. What is done about a run is in `holdfast.runs`.
+Only data and pure functions. `holdfast.runs` acts on runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.api.run_info import Stage as Stage
 from holdfast.threads.access.seals import Origin
 
 PRODUCER: Final = "run"
-"""The idempotent producer that every run of a thread writes as, each with an epoch of its own."""
+"""The idempotent producer that all runs of a thread write as, each with its own epoch."""
 PREFIX: Final = "signal.run."
 STARTED: Final = "signal.run.started"
 BOX: Final = "signal.run.box"
@@ -28,17 +28,17 @@ HEARTBEAT: Final = "signal.run.heartbeat"
 CANCEL_REQUESTED: Final = "signal.run.cancel_requested"
 FINISHED: Final = RUN_FINISHED
 DELTA: Final = ".delta"
-"""How the types of live text end: it carries nothing that the whole message after it does not."""
+"""The suffix of streamed text entries. The complete message that follows repeats all of their text."""
 
 MAX_WAITING: Final = 100
-"""Prompts that may wait on a thread."""
+"""How many prompts may be queued on a thread."""
 _MAX_AGENTS: Final = 32
 _MAX_TEXT: Final = 4096
 _MAX_OPTIONS: Final = 32 * 1024
 _FOLD: Final = 2
-"""Of what is kept of a fold. Earlier ones believed entries whoever had written them."""
+"""Version of the saved fold. Earlier versions believed entries no matter who wrote them."""
 _MAX_EPOCH_STEP: Final = 1_000
-"""An epoch that is further ahead is nobody's we know: the store tells the true one."""
+"""A larger step is not from one of our runs: the store knows the true epoch."""
 
 
 ENDED: Final = frozenset(RunStatus) - {RunStatus.RUNNING}
@@ -50,26 +50,26 @@ _ORDER: Final = {stage: number for number, stage in enumerate(Stage)}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, as its thread tells it."""
+    """The state of one run, according to its thread."""
 
     run: str
     epoch: int
-    """Of its claim, or of its latest runner."""
+    """The epoch of its claim, or of its latest runner."""
     agent: str
     model: str
     provider: str
     started_at: int
     """UTC milliseconds."""
     origin: Origin = Origin.UNPROVEN
-    """Of its claim. What another than this server may have claimed for this thread is shown, and not acted on."""
+    """The origin of its claim. A run that this server did not claim for this thread is shown but not acted on."""
     since: int = field(default=0, compare=False)
-    """A position of the thread before its first entry, and not far before it. Which one depends on how it was read."""
+    """A position on the thread shortly before its first entry. The exact value depends on how the thread was read."""
     prompts: tuple[str, ...] = ()
-    """Ids of the chats that it answers."""
+    """Ids of the chat entries that it answers."""
     resumes: str | None = None
-    """The run that it goes on from."""
+    """The run that this one continues."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What it was launched with, enough to launch the next one the same way."""
+    """The options it was launched with, enough to launch the next run the same way."""
     version: str | None = None
     box: str | None = None
     box_how: str | None = None
@@ -78,26 +78,26 @@ class Run:
     session: str | None = None
     """new, continued, rebuilt or handed-over."""
     process: str | None = None
-    """Of its runner, in the box."""
+    """Process id of its runner in the box."""
     stage: Stage = Stage.CLAIM
     signs: int = 0
-    """How many signs of life it has given. Their times are for people: whoever writes them chooses them."""
+    """How many signs of life it has given. Their times are only for display, because the writer chooses them."""
     last_sign: int = 0
     notice: str | None = None
-    """The last that its agent told, where that was a notice: what it waits for, say."""
+    """The agent's latest message if it was a notice, for example what it is waiting for."""
     cancel: CancelKind | None = None
     cancel_at: int = 0
     status: RunStatus = RunStatus.RUNNING
     ended_at: int | None = None
     exit_code: int | None = None
     error: dict[str, Any] | None = None
-    """code, message and, where somebody knows what to do, hint."""
+    """code, message and, if known, hint."""
     usage: dict[str, Any] | None = None
     ended_by: str | None = None
 
     @property
     def harness(self) -> str:
-        """What the types of its entries begin with: an agent by command is `<harness>:<command>`."""
+        """The prefix of its entry types. An agent given by command is `<harness>:<command>`."""
         return self.agent.partition(":")[0]
 
     @property
@@ -106,17 +106,19 @@ class Run:
 
     @property
     def is_ours(self) -> bool:
-        """This server launched it on this thread: its box and its processes may be touched."""
+        """Whether this server launched the run on this thread, so that it may touch its box and processes."""
         return self.origin is Origin.HERE
 
     @property
     def is_proven(self) -> bool:
-        """This server launched it, here or on the thread that this one was forked from: its options can be believed."""
+        """Whether this server launched the run, on this thread or on the one it was forked from. Then its options are
+        trusted.
+        """
         return self.origin is not Origin.UNPROVEN
 
     @property
     def kind(self) -> str:
-        """What the types of its agent's entries begin with. An agent that is named by its command is of a kind."""
+        """The prefix of its agent's entry types. An agent given by command is named `<kind>:<command>`."""
         return self.agent.partition(":")[0]
 
     def reached(self, stage: Stage) -> bool:
@@ -147,36 +149,36 @@ class AgentSession:
     run: str
     """The last run of that agent."""
     session: str | None = None
-    """The agent's own id of it, where it told one."""
+    """The agent's own session id, if it reported one."""
     box: str | None = None
-    """Where its files are."""
+    """The box that has its files."""
     whole: bool = False
-    """Its last run was completed, and told by its runner: what is on disk is what is on the thread."""
+    """Whether its last run completed and its runner reported that. Then the session on disk matches the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A prompt that waits for the end of a run."""
+    """A prompt that is queued until the current run ends."""
 
     chat: str
     interrupt: bool = False
     since: int = field(default=0, compare=False)
-    """A position of the thread before it, and not far before it."""
+    """A position on the thread shortly before the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRuns:
-    """What the entries of a thread say about its runs."""
+    """The state of a thread's runs, according to its entries."""
 
     epoch: int = 0
-    """The highest that was seen. The store may know a higher one: that of somebody who fenced, and then died."""
+    """The highest epoch seen. The store may know a higher one, from a process that fenced the thread and then died."""
     count: int = 0
     latest: Run | None = None
     waiting: tuple[Waiting, ...] = ()
     sessions: Mapping[str, AgentSession] = field(default_factory=dict)
-    """By agent, in the order of their last runs."""
+    """By agent, in the order of their latest runs."""
     workspace: str | None = None
-    """Digest of the files that the thread's first box began with."""
+    """Digest of the files that the thread's first box started with."""
 
     @property
     def live(self) -> Run | None:
@@ -217,7 +219,9 @@ _NOTHING: Final = ThreadRuns()
 
 
 def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bool:
-    """Whether an entry of this type can change what is known of a thread's runs. Quick: asked of every entry."""
+    """Whether an entry of this type can change the state of a thread's runs. Must be fast: it is called for every
+    entry.
+    """
     if kind.startswith(PREFIX):
         return True
     if kind == "chat":
@@ -227,15 +231,16 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
 
 
 def is_control(payload: Mapping[str, Any]) -> bool:
-    """Whether the server acts on an entry by what this payload says: it seals such entries when it writes them."""
+    """Whether the server acts on entries with this payload. It seals such entries when it writes them."""
     kind: str = payload["type"]
     return kind.startswith(PREFIX) or (kind == "chat" and payload.get("queued") is True)
 
 
 def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: int = 0) -> ThreadRuns:
-    """The runs after one more entry, which begins at `since` or later. `origin` matters for control entries only.
+    """Returns the runs after one more entry, which begins at `since` or later. `origin` matters only for control
+    entries.
 
-    What others may have written about a run of ours is not applied, nor what does not fit; nothing raises.
+    Ignores malformed entries, and entries about our runs that others may have written. Never raises.
     """
     payload = entry["payload"]
     kind: str = payload["type"]
@@ -282,7 +287,7 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
             changed = replace(_sign(run, ts), stage=_further(run, Stage.AGENT))
         case "signal.run.cancel_requested":
             cancel = CancelKind.INTERRUPT if payload.get("interrupt") is True else CancelKind.CANCEL
-            # To be cancelled is more than to be interrupted.
+            # A cancellation overrides an interruption.
             kept = run.cancel is CancelKind.CANCEL
             changed = replace(run, cancel=run.cancel if kept else cancel, cancel_at=run.cancel_at or ts)
         case "signal.run.finished":
@@ -297,13 +302,13 @@ def _started(
 ) -> ThreadRuns:
     run, agent = _text(payload.get("run")), _text(payload.get("agent"))
     if runs.live is not None or not run or not agent or entry["id"] != start_id(run):
-        return runs  # a claim is only ever made on a thread that is idle
+        return runs  # a run can only be claimed on an idle thread
     epoch = _epoch(payload.get("epoch"), runs.epoch)
     prompts = _texts(payload.get("prompts"))
     options = _options(payload.get("options"))
     session = runs.sessions.get(agent)
     sessions = {name: each for name, each in runs.sessions.items() if name != agent}
-    # Not whole until its runner says how it ended.
+    # Not whole until the runner reports how the run ended.
     sessions[agent] = AgentSession(run) if session is None else replace(session, run=run, whole=False)
     while len(sessions) > _MAX_AGENTS:
         del sessions[next(iter(sessions))]
@@ -349,7 +354,8 @@ def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Map
     sessions = dict(runs.sessions)
     session = sessions.get(run.agent)
     if session is not None and session.run == run.run:
-        # An agent that was killed, cancelled or failed may not have written down what it said: rebuild then.
+        # An agent that was killed, cancelled or failed may not have saved all its output, so its session must be
+        # rebuilt.
         whole = run.is_ours and ended_by == "runner" and ended.status is RunStatus.COMPLETED
         sessions[run.agent] = replace(session, whole=whole)
     return replace(
@@ -361,7 +367,7 @@ def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Map
 
 
 def _event(runs: ThreadRuns, run: Run, kind: str, payload: Mapping[str, Any]) -> ThreadRuns:
-    """Something that the runner posted."""
+    """Apply an event that the runner posted."""
     if not run.live:
         return runs
     event = kind[len(run.harness) + 1 :]
@@ -393,7 +399,7 @@ def _further(run: Run, stage: Stage) -> Stage:
     return run.stage if run.reached(stage) else stage
 
 
-# --- reading what anybody may have written ---
+# --- reading untrusted values ---
 
 _ENDINGS: Final = frozenset(status.value for status in ENDED)
 
@@ -440,7 +446,7 @@ def _numbers(value: object) -> dict[str, Any] | None:
     } or None
 
 
-# --- what is written ---
+# --- writing payloads ---
 
 
 def start_id(run: str) -> str:
@@ -494,7 +500,7 @@ def box_found(
 
 
 def installing(*, run: str, what: str, ms: int | None) -> dict[str, Any]:
-    """Something that this machine did not have yet is being brought to it; with `ms`, it is there."""
+    """Reports that the server is installing something this machine lacks, or, with `ms`, that it has finished."""
     return {"type": INSTALLING, "run": run, "what": what, **({} if ms is None else {"ms": ms})}
 
 
@@ -508,7 +514,9 @@ def runner_started(*, run: str, epoch: int, process: str) -> dict[str, Any]:
 
 
 def model_trouble(*, run: str, message: str) -> dict[str, Any]:
-    """The host of its model cannot be reached, or breaks off: Holdfast's own words, not the provider's."""
+    """Reports that the model's host cannot be reached or drops connections. The message is Holdfast's, not the
+    provider's.
+    """
     return {"type": MODEL_TROUBLE, "run": run, "message": message}
 
 

@@ -1,4 +1,4 @@
-"""Which entries of a thread a reader wants. Most of what it does not want is passed over without being parsed."""
+"""Selects the entries of a thread that a reader wants. Most other entries are skipped without parsing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.threads.protocol.framing import as_array, parse_json, split_messag
 from holdfast.threads.run_events import DELTA, FINISHED, STARTED
 
 _ESCAPE: Final = b"\\u"
-"""The letters of a type are never escaped but so."""
+"""The only way in which JSON can escape the letters of a type."""
 
 
 class Selected(NamedTuple):
@@ -21,22 +21,22 @@ class Selected(NamedTuple):
     size: int
     """In bytes."""
     end: int
-    """Position after it."""
+    """Position after the entry."""
 
 
 class Selection:
-    """Entries of some types: exact ones (`chat`) or prefixes (`pi.*`); of every type where none is given."""
+    """Entries of some types: exact ones (`chat`) or prefixes (`pi.*`). Without types, all entries."""
 
     def __init__(self, types: tuple[str, ...], *, live: bool) -> None:
         self._types = types
         self._live = live
-        """With text that came in pieces, too."""
+        """Whether streamed text deltas are included."""
         quoted = (f'"{each[:-1]}' if each.endswith(".*") else f'"{each}"' for each in types)
         self._marks = tuple(each.encode() for each in quoted)
-        """An entry of one of the types has one of these in its text, unless letters of it are escaped."""
+        """An entry of one of the types contains one of these, unless its letters are escaped."""
 
     def take(self, framed: bytes) -> Iterator[Selected]:
-        """The entries that are wanted."""
+        """Yields the selected entries."""
         if not self._may_be_in(framed):
             return
         messages = split_messages(framed)
@@ -59,26 +59,26 @@ class Selection:
 
 
 class Unfinished:
-    """The pieces of messages that are not whole yet: each `<agent>.delta` since the agent's last `<agent>.assistant`.
+    """The pieces of incomplete messages: each `<agent>.delta` since the agent's last `<agent>.assistant`.
 
-    For readers that want no pieces of whole messages, and join in the middle of one.
+    For readers that skip the pieces of complete messages but may join in the middle of a message.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._pieces: deque[tuple[int, Selected]] = deque()
-        """Each with the number of other entries before it."""
+        """Each piece with the number of other entries before it."""
         self._size = 0
 
     def add(self, index: int, piece: Selected) -> None:
-        """Keep a piece; of a message without end the newest ones."""
+        """Keep a piece. Drops the oldest pieces beyond `most_bytes`."""
         self._pieces.append((index, piece))
         self._size += piece.size
         while self._size > self._most_bytes:
             self._size -= self._pieces.popleft()[1].size
 
     def settle(self, kind: str) -> None:
-        """Forget what an entry of this type makes whole, or ends."""
+        """Drop the pieces that an entry of this type completes or ends."""
         agent, _, event = kind.partition(".")
         if event == "assistant":
             self._keep(lambda piece: piece.entry["payload"]["type"] != agent + DELTA)
@@ -90,7 +90,7 @@ class Unfinished:
         self._size = sum(piece.size for _, piece in self._pieces)
 
     def merge(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The entries with the pieces, each in its place."""
+        """Returns the entries with the kept pieces in their places."""
         merged: list[dict[str, Any]] = []
         done = 0
         for index, piece in self._pieces:

@@ -1,4 +1,4 @@
-"""Threads, as people and agents use them: create, find, name, talk, read. All of it is entries on streams."""
+"""Operations on threads: create, find, rename, chat and read. Everything is stored as entries on streams."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, StreamConfig
 
 _READ_BYTES: Final = 128 * 1024
-"""What is searched in one turn of the event loop, by all who search."""
+"""How much is searched in one turn of the event loop, by all searches together."""
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""A page ends with the entry that makes it longer than this."""
+"""A page ends with the entry that exceeds this size."""
 _SEARCH_BYTES: Final = 64 * 1024 * 1024
-"""How much of a thread is searched for one page."""
+"""How much of a thread is searched to fill one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
     entries: list[dict[str, Any]]
     position: int
-    """Where to go on."""
+    """Where the next page begins."""
     up_to_date: bool
 
 
@@ -41,7 +41,7 @@ class ThreadPage:
 
 
 class Threads:
-    """The operations on threads. Holds no state of theirs."""
+    """The operations on threads. Holds no thread state itself."""
 
     def __init__(self, store: StreamStore, projection: Projection, *, clock: Callable[[], int] = now_ms) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class Threads:
         created = self._entry("signal.thread.created", title=title, parent=parent, labels=labels or {})
         stream = await self._store.create(path, StreamConfig(content_type="application/json"), keyed=(keyed(created),))
         if not stream.new:
-            raise StreamConflict(f"there is a thread {id} already")
+            raise StreamConflict(f"thread {id} already exists")
         return await self.get(id)
 
     async def get(self, id: str) -> ThreadRow:
@@ -95,7 +95,7 @@ class Threads:
     async def chat(
         self, id: str, text: str, *, author_id: str | None = None, entry_id: str | None = None
     ) -> tuple[Entry, int]:
-        """Say something on a thread; returns the entry and the position after it."""
+        """Append a chat message. Returns the entry and the position after it."""
         entry = self._entry("chat", role="user", text=text, author_id=author_id, id=entry_id)
         position = await self._append(id, entry)
         return entry, position
@@ -110,13 +110,14 @@ class Threads:
         live: bool = True,
         unfinished: bool = False,
     ) -> EntryPage:
-        """Up to `limit` entries of these types, from a position on. Not `live`: without text that came in pieces.
+        """Returns up to `limit` entries of these types, beginning at position `since`.
 
-        `unfinished`: with the pieces of messages that are not whole by the end of the page, for readers that go on to
-        follow the thread. They do not count for `limit`.
+        Without `live`, streamed text deltas are left out. With `unfinished`, the page still includes the deltas of
+        messages that are incomplete at its end, for readers that then follow the thread. These do not count towards
+        `limit`.
 
-        A page is bounded in bytes and in what is searched for it: it may have fewer entries, or none, and not be the
-        last.
+        A page is limited in size and in how much of the thread is searched. It may have fewer entries than `limit`, or
+        none, and still not be the last.
         """
         path = _path(id)
         joins = unfinished and not live
@@ -154,7 +155,7 @@ class Threads:
         try:
             await self._store.head(_path(id))
         except StreamNotFound:
-            raise StreamNotFound(f"there is no {what}", hint="holdfast thread list shows what there is") from None
+            raise StreamNotFound(f"there is no {what}", hint="list all threads: holdfast thread list") from None
 
     def _entry(self, kind: str, *, author_id: str | None = None, id: str | None = None, **fields: Any) -> Entry:
         return Entry(id or new_entry_id(), self._clock(), {"type": kind, **fields}, author_id)

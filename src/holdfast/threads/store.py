@@ -1,6 +1,6 @@
-"""The contract of a stream store. SQLite keeps it embedded; other stores keep it at scale.
+"""The contract of a stream store. SQLite is the embedded implementation.
 
-`holdfast.testing.store_suites.streams` is the contract as a test-suite: a store is right when it passes.
+`holdfast.testing.store_suites.streams` is the contract as a test suite: a store that passes it is correct.
 """
 
 from __future__ import annotations
@@ -13,71 +13,74 @@ from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.streams import AppendRequest, Change, Keyed, Slice, StreamConfig, StreamInfo
 
 Watcher = Callable[[Change], None]
-"""Called on the event loop after a commit; must not block and must not raise."""
+"""Called on the event loop after a commit. Must not block and must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
     info: StreamInfo
     new: bool
-    """False where an identical stream was there already."""
+    """False if an identical stream already existed."""
 
 
 class StreamStore(Protocol):
-    """Durable streams of bytes. Whatever is acknowledged is on disk; whatever failed left no trace.
+    """Durable streams of bytes. An acknowledged append is on disk; a failed one leaves no trace.
 
-    Paths are relative (`threads/t-1`), already validated. All methods belong to the event loop that opened the store.
-    Every access but `head` restarts a sliding TTL.
+    Paths are relative (`threads/t-1`) and already validated. All methods must be called on the event loop that opened
+    the store. Every access except `head` restarts a sliding TTL.
     """
 
     async def create(
         self, path: str, config: StreamConfig, data: bytes = b"", keyed: tuple[Keyed, ...] = ()
     ) -> Created:
-        """Create the stream with its first bytes or keyed messages, or confirm that an identical one exists."""
+        """Create a stream with its first bytes or keyed messages, or confirm that an identical one exists."""
         ...
 
     def append(self, path: str, request: AppendRequest) -> Acknowledgement:
-        """Append and, where asked, close, in one atomic step. Refusals may be raised at the call or when awaited.
+        """Append, and close the stream if the request asks for it, in one atomic step.
 
-        Whoever is called back by the acknowledgement is called before watchers are told, however many there are.
+        May raise at once or when the acknowledgement is awaited. Callbacks of the acknowledgement run before any
+        watcher is notified.
         """
         ...
 
     async def append_many(self, path: str, request: AppendRequest) -> Acknowledgement:
-        """The same for many messages, where what takes long does not hold the event loop up.
+        """Append many messages without blocking the event loop for long.
 
-        The append has its place in the stream when this returns, and is durable when that is acknowledged.
+        The append has its place in the stream when this method returns. It is durable when the acknowledgement settles.
         """
         ...
 
     async def head(self, path: str) -> StreamInfo:
-        """The stream as it stands; does not count as an access."""
+        """Returns the current state of a stream. Does not count as an access."""
         ...
 
     async def touch(self, path: str) -> StreamInfo:
-        """The stream as it stands, counting as an access."""
+        """Returns the current state of a stream. Counts as an access."""
         ...
 
     async def read(self, path: str, start: int, limit: int) -> Slice:
-        """Whole messages from `start` on, about `limit` bytes of them (at least one where there is one)."""
+        """Returns whole messages from `start`, about `limit` bytes of them, and at least one if there is any."""
         ...
 
     async def delete(self, path: str) -> None:
-        """Delete the stream. One that has forks is gone for all but its forks, which keep what they share."""
+        """Delete a stream. If it has forks, they keep the data they share with it."""
         ...
 
     async def list_paths(self, prefix: str = "") -> list[str]:
-        """Paths of all live streams that start so, sorted."""
+        """Returns the paths of all live streams with this prefix, sorted."""
         ...
 
     def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
-        """Be told of every later change of one stream, in order, with no gap; returns how to stop."""
+        """Call `watcher` for every later change of one stream, in order and without gaps. Returns a function that stops
+        it.
+        """
         ...
 
     def observe(self, watcher: Watcher) -> Callable[[], None]:
-        """Be told of every change of every stream; returns how to stop."""
+        """Call `watcher` for every change of every stream. Returns a function that stops it."""
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of the store."""
+        """Finish all accepted appends, then release the store."""
         ...

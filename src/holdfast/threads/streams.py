@@ -1,4 +1,4 @@
-"""The vocabulary of streams: what a store is asked, and what it answers. Data only; the decisions are in rules."""
+"""The data types that stream stores take and return. The decisions are in `protocol.rules`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_SAFE_INTEGER: Final = 2**53 - 1
 
 @functools.lru_cache(maxsize=256)
 def normalize_content_type(value: str) -> str:
-    """The media type alone, lower-case: parameters such as charset do not make another type."""
+    """Returns the media type in lower case, without parameters such as charset."""
     return value.split(";", 1)[0].strip().lower()
 
 
@@ -21,7 +21,7 @@ def is_json(content_type: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """An idempotent producer's claim: this is request `seq` of incarnation `epoch`."""
+    """The claim of an idempotent producer that this is request `seq` of incarnation `epoch`."""
 
     id: str
     epoch: int
@@ -30,22 +30,22 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """Where a new stream branches off another."""
+    """Where a new stream forks from another."""
 
     source: str
-    """Path of the stream to branch off."""
+    """Path of the stream to fork."""
     offset: int | None
-    """Position in the source; None is its tail at the time."""
+    """Position in the source; None means its current tail."""
     sub_offset: int
     """Messages (JSON) or bytes past that position."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """What a client asks a stream to be. Two requests with equal configurations make one stream."""
+    """The configuration that a client requests. Creating a stream twice with equal configurations yields one stream."""
 
     content_type: str | None = None
-    """None: inherited from the source of a fork, else application/octet-stream."""
+    """None: inherited from the source of a fork, otherwise application/octet-stream."""
     ttl_seconds: int | None = None
     """Sliding: counted from the last read or write."""
     expires_at: int | None = None
@@ -56,7 +56,7 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as it stands."""
+    """The current state of a stream."""
 
     id: int
     path: str
@@ -71,21 +71,21 @@ class StreamInfo:
 
 
 class Keyed(NamedTuple):
-    """A message with a dedup key: appended only where no message of the stream has that key yet."""
+    """A message with a deduplication key. It is appended only if the stream has no message with that key yet."""
 
     key: str
     data: bytes
     fresh: bool = False
-    """The key was made for this very message, out of randomness: no other can have it."""
+    """The key was generated at random for this message, so no other message can have it."""
 
 
 @dataclass(slots=True)
 class AppendRequest:
-    """One append. `data` is framed already; `keyed` replaces it where messages are deduplicated by key."""
+    """One append. `data` is already framed. `keyed` replaces it when messages are deduplicated by key."""
 
     data: bytes = b""
     content_type: str | None = None
-    """As the client sent it; None is not checked (an empty body, or the server's own entries)."""
+    """As the client sent it. None is not checked (an empty body, or the server's own entries)."""
     producer: Producer | None = None
     seq: str | None = None
     close: bool = False
@@ -93,13 +93,13 @@ class AppendRequest:
 
 
 class Appended(NamedTuple):
-    """The acknowledgement of an append: it is on disk."""
+    """The acknowledgement of an append that is on disk."""
 
     tail: int
     closed: bool = False
     duplicate: bool = False
     producer: Producer | None = None
-    """The producer's highest accepted state, to be echoed."""
+    """The producer's highest accepted state, which the response echoes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One commit to a stream, as watchers see it, after it is durable."""
+    """One durable commit to a stream, as watchers see it."""
 
     path: str
     start: int
     data: bytes | None
-    """None where the bytes have to be read from the store: another server may have written them."""
+    """None if the watcher must read the bytes from the store, because another server may have written them."""
     end: int
     closed: bool = False
     deleted: bool = False

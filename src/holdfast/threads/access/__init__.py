@@ -1,1 +1,1 @@
-"""Who may do what on threads: keys and tokens, who may write which entries, and the seal of the server."""
+"""Access to threads: keys and tokens, which author may write which entries, and the server's seal."""

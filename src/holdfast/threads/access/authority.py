@@ -1,7 +1,7 @@
-"""Who may write what on a thread: one table, and the check that every append from outside the server goes through.
+"""Who may write what on a thread: a table, and the check for every append from outside the server.
 
-`MAY_WRITE` is the table; docs/threads.md shows it to people. The server's own appends do not come here. What it acts on
-later carries its seal as well (`seals`), so an entry that slipped in by any way is shown and not obeyed.
+`MAY_WRITE` is the table; docs/threads.md documents it. The server's own appends skip this check. Entries that the
+server later acts on also carry its seal (`seals`), so an entry that got past this check is shown but not obeyed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from holdfast.threads.streams import Keyed
 
 
 class Writer(StrEnum):
-    """Who appends, apart from the server itself. Whoever is not here (a link, a read or subscription token) may not."""
+    """The authors other than the server itself. All others (links, read and subscription tokens) may not append."""
 
     KEY = "key"
-    """An API key; anybody, where the server asks for none."""
+    """An API key, or any client if the server requires no key."""
     TOKEN = "token"
     """A thread token with scope write."""
     RUNNER = "runner"
-    """The token of a run, at the guest API of its box."""
+    """The token of a run, used at the guest API of its box."""
 
 
 class EntryKind(StrEnum):
-    """What an entry is, as far as it matters who wrote it."""
+    """The kinds of entries that differ in who may write them."""
 
     CHAT = "chat"
     PROMPT = "prompt"
-    """A chat that waits to be launched (`queued`)."""
+    """A chat that is queued for launch (`queued`)."""
     RUN_END = "run-end"
     RUN_SIGNAL = "run-signal"
     THREAD_SIGNAL = "thread-signal"
     SIGNAL = "signal"
-    """Of any other scope."""
+    """A signal of any other scope."""
     INTERPRETER = "interpreter"
     AGENT = "agent"
-    """`<agent>.<event>` of an agent that runs can have."""
+    """`<agent>.<event>` of an agent that a run can use."""
     OTHER = "other"
-    """Types that mean nothing to Holdfast."""
+    """Types that have no meaning to Holdfast."""
 
 
 MAY_WRITE: Final[Mapping[EntryKind, frozenset[Writer]]] = {
@@ -59,23 +59,24 @@ MAY_WRITE: Final[Mapping[EntryKind, frozenset[Writer]]] = {
     EntryKind.AGENT: frozenset((Writer.KEY, Writer.RUNNER)),
     EntryKind.OTHER: frozenset((Writer.KEY, Writer.TOKEN)),
 }
-"""A runner writes its own run's end and its own agent's entries alone. What a key writes of PROMPT, RUN_END, RUN_SIGNAL
-and of an interpreter's settings is kept and shown, but has no seal: to act, a key asks by REST for the thing itself."""
+"""A runner may only write the end of its own run and entries of its own agent. A key may write PROMPT, RUN_END,
+RUN_SIGNAL and interpreter settings, but they have no seal: they are shown and not acted on. To act, use the REST API.
+"""
 
 _MAY_ALL: Final = frozenset.intersection(*MAY_WRITE.values())
-"""Of whose entries nobody has to find out what they are: most appends are theirs."""
+"""Writers that may write every kind, so the kind need not be determined. Most appends are theirs."""
 _RUNNER_ENDINGS: Final = (RunStatus.COMPLETED.value, RunStatus.FAILED.value, RunStatus.CANCELLED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """One who appends."""
+    """The author of an append."""
 
     writer: Writer
     run: str = ""
     epoch: int = 0
     agent: str = ""
-    """What the types of its agent's entries begin with. Of a runner, as the two before."""
+    """The prefix of its agent's entry types. Set for runners only, as are `run` and `epoch`."""
 
 
 KEY: Final = Author(Writer.KEY)
@@ -97,61 +98,61 @@ def kind_of(payload: Mapping[str, Any], agents: frozenset[str]) -> EntryKind:
 
 
 def may_append(author: Author, id: str | None, payload: Mapping[str, Any], agents: frozenset[str]) -> str | None:
-    """Why this author may not write this entry; None where it may. `agents` are the names that runs can have."""
+    """Returns why this author may not write this entry, or None. `agents` are the names that runs can have."""
     if author.writer is Writer.RUNNER:
         return _may_run(author, id, payload)
     if id is not None and id.startswith(RESERVED_ENTRY_IDS):
-        return f"the id {id!r} is kept for runs: use another, or none"
+        return f"the id {id!r} is reserved for runs: use another one, or none"
     if author.writer in _MAY_ALL:
         return None
     kind = kind_of(payload, agents)
     if author.writer in MAY_WRITE[kind]:
         return None
     if kind is EntryKind.PROMPT:
-        return "a thread token cannot queue a prompt: it takes an API key, and POST /v1/runs/{thread}/steer"
-    return f"a thread token cannot write {payload['type']}: it writes chats, and types of its own"
+        return "a thread token cannot queue a prompt: use an API key and POST /v1/runs/{thread}/steer"
+    return f"a thread token cannot write {payload['type']}: it may write chats and types that Holdfast does not use"
 
 
 def _may_run(author: Author, id: str | None, payload: Mapping[str, Any]) -> str | None:
     kind: str = payload["type"]
     if kind == FINISHED:
         if id != end_id(author.run) or payload.get("run") != author.run:
-            return f"a runner ends run {author.run} and no other"
+            return f"this runner may only end its own run, {author.run}"
         if payload.get("by") != "runner" or payload.get("status") not in _RUNNER_ENDINGS:
-            return "a runner ends its run by its own name, as completed, failed or cancelled"
+            return "a runner must end its run with by=runner and status completed, failed or cancelled"
         if payload.get("epoch", author.epoch) != author.epoch:
-            return f"a runner ends its run in its own epoch, {author.epoch}"
+            return f"a runner must end its run in its own epoch, {author.epoch}"
         return None
     if not author.agent or not kind.startswith(f"{author.agent}."):
-        return f"a runner of {author.agent} cannot write {kind}: it writes its agent's entries, and its own end"
+        return f"a runner of {author.agent} cannot write {kind}: it may write entries of its agent and end its run"
     if id is None or not id.startswith(f"{author.run}-{author.epoch}-"):
-        return f"the ids of a runner's entries begin with {author.run}-{author.epoch}-"
+        return f"the ids of this runner's entries must begin with {author.run}-{author.epoch}-"
     return None
 
 
 class Authority:
-    """Reads the entries of a request, and refuses those that its author may not write."""
+    """Parses the entries of a request, and refuses those that the author may not write."""
 
     def __init__(self, seals: Seals, agents: frozenset[str] = frozenset()) -> None:
         self._seals = seals
         self._agents = agents
 
     def entries(self, body: bytes, now: int, thread: str, author: Author) -> tuple[Keyed, ...]:
-        """Ready to append; all of them or none. Raises `InvalidEntry` and `Forbidden`."""
+        """Returns the entries, ready to append. Raises `InvalidEntry` or `Forbidden` if any of them is refused."""
         return keyed_entries(body, now, self._admit(now, thread, author))
 
     def slices(self, body: bytes, now: int, thread: str, author: Author) -> Iterator[tuple[Keyed, ...]]:
-        """The same for a large body, a slice at a time."""
+        """Like `entries`, but yields the entries of a large body one slice at a time."""
         return keyed_slices(body, now, self._admit(now, thread, author))
 
     def _admit(self, now: int, thread: str, author: Author) -> Admit:
         def admit(value: dict[str, Any]) -> Keyed | None:
             payload = value["payload"]
             if (reason := may_append(author, value.get("id"), payload, self._agents)) is not None:
-                # A runner that is forbidden to write gives its run up; of an entry that is wrong it tells, and goes on.
+                # A runner that gets `Forbidden` gives up its run. On `InvalidEntry` it reports the error and continues.
                 raise InvalidEntry(reason) if author.writer is Writer.RUNNER else Forbidden(reason)
             if author.writer is Writer.RUNNER and payload["type"] == FINISHED:
-                # What was checked just now is what makes it the run's true end: later readers know it by the seal.
+                # This check makes the entry the run's true end. The seal tells later readers so.
                 try:
                     return keyed(self._seals.seal(thread, Entry.from_json({"ts": now, **value})))
                 except ValueError as error:
@@ -162,6 +163,8 @@ class Authority:
 
 
 def check_producer(author: Author, producer: str) -> None:
-    """The producer of runs fences: who writes as it in a higher epoch takes the thread from its run."""
+    """Raises `Forbidden` if the author may not use this producer. Writing as the runs' producer with a higher epoch
+    would take the thread away from its run.
+    """
     if producer == PRODUCER and author.writer is not Writer.RUNNER:
-        raise Forbidden(f"the producer {PRODUCER!r} of a thread is kept for its runs", hint="use another Producer-Id")
+        raise Forbidden(f"the producer {PRODUCER!r} is reserved for runs", hint="use another Producer-Id")

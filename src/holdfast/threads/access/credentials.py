@@ -1,6 +1,6 @@
-"""Who may do what: API keys for people and services, tokens for one thread and one scope for everything in a box.
+"""Credentials: API keys for people and services, and tokens for one thread and one scope for everything in a box.
 
-Keys are kept as digests. Tokens are HS256 JWTs, so nothing is kept of them at all.
+The server stores digests of keys. Tokens are HS256 JWTs, so the server stores nothing about them.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _MAC_BYTES: Final = 16
 _ISSUER: Final = "holdfast"
 _CACHED: Final = 4096
 _KEY_RECHECK_MS: Final = 1000
-"""How soon a key revoked by another process stops working."""
+"""How soon a key that another process revoked stops working."""
 _MAX_RENEWED_SECONDS: Final = 7 * 24 * 3600
-"""How long a token can live by renewals: longer than any run."""
+"""How long renewals can extend a token: longer than any run."""
 RUNNER_SECONDS: Final = 3600
 MODEL_SECONDS: Final = 4 * 24 * 3600
-"""Longer than any run: an agent cannot renew its own. It ends with its run."""
+"""Longer than any run, because an agent cannot renew its token. The token ends with its run."""
 
 
 class RunScope(StrEnum):
-    """What the token of a run is for. Neither is good for anything but the guest API, in the run's own box."""
+    """What the token of a run is for. It works only at the guest API, from the run's own box."""
 
     RUNNER = "runner"
-    """To append to its thread in its epoch, and to show that it lives."""
+    """Append to its thread in its epoch, and report that it is alive."""
     MODEL = "model"
-    """To ask the model of its run, while that lives."""
+    """Call the model of its run while the run is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a credential allows. An API key allows everything of its tenant; a token one thread."""
+    """What a credential allows. An API key allows everything in its tenant; a token allows one thread."""
 
     tenant: str
     thread: str | None = None
     scope: Scope = Scope.WRITE
     first_issued: int = 0
-    """Seconds; when the first token of a chain of renewals was made."""
+    """In seconds: when the first token of a chain of renewals was issued."""
 
     def check_administer(self) -> None:
         if self.thread is not None:
@@ -63,7 +63,7 @@ class Grant:
         if self.thread != id:
             raise Forbidden(f"this token is for thread {self.thread}, not for {id}")
         if scope is Scope.WRITE and self.scope is not Scope.WRITE:
-            raise Forbidden(f"this token may only read thread {id}", hint="ask for a token with scope write")
+            raise Forbidden(f"this token may only read thread {id}", hint="request a token with scope write")
 
     def check_stream(self, path: str, method: str) -> None:
         if self.thread is None:
@@ -77,7 +77,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class RunGrant:
-    """What the token of a run allows, in the box that the run is in."""
+    """What the token of a run allows, in the box of that run."""
 
     tenant: str
     thread: str
@@ -86,9 +86,9 @@ class RunGrant:
     box: str
     scope: RunScope
     model: str = ""
-    """Name and model, as the run was launched with; for `model`."""
+    """Name and model that the run was launched with. Only for scope `model`."""
     agent: str = ""
-    """What the types of its agent's entries begin with; for `runner`."""
+    """The prefix of its agent's entry types. Only for scope `runner`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,33 +127,33 @@ class KeyStore(Protocol):
     """The contract of a store of API keys. It holds digests, never a key itself."""
 
     async def find_key(self, digest: bytes) -> ApiKey | None:
-        """Returns the key with this digest, also a revoked one."""
+        """Returns the key with this digest, including revoked ones."""
         ...
 
     async def list_keys(self) -> list[ApiKey]:
-        """Returns all keys, the oldest first, with the revoked ones."""
+        """Returns all keys, including revoked ones, oldest first."""
         ...
 
     async def add_key(self, key: ApiKey, digest: bytes) -> None: ...
 
     async def revoke_key(self, id: str, at: int) -> bool:
-        """Revoke a key. Returns False where there is none with that id, or it was revoked before."""
+        """Revoke a key. Returns False if there is no such key or it was already revoked."""
         ...
 
 
 class SecretStore(Protocol):
-    """The contract of a store of the root secret, which all other secrets of a server are derived from.
+    """The contract of a store for the root secret, from which all other secrets of a server are derived.
 
-    Every server on one storage has the same: tokens, seals, webhook signatures and sealed keys of one are good at all.
+    All servers on one storage share it, so tokens, seals, webhook signatures and sealed keys of one work at all.
     """
 
     async def root(self) -> bytes:
-        """Returns the root secret, 32 bytes. Creates it on first use."""
+        """Returns the 32-byte root secret. Creates it on first use."""
         ...
 
 
 def digest_key(key: str) -> bytes:
-    """Keys are 256 bits of randomness: one round of SHA-256 hides them as well as a slow hash would."""
+    """Returns the SHA-256 digest of a key. A slow hash is not needed, because keys have 256 bits of randomness."""
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -162,12 +162,12 @@ def new_key() -> str:
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
-    """A key for one purpose, so that no two uses share one."""
+    """Returns a key for one purpose, so that no two purposes share a key."""
     return hmac.new(secret, f"holdfast {purpose}".encode(), hashlib.sha256).digest()
 
 
 class Access:
-    """Turns credentials into grants, and makes new credentials. `required=False` grants everything to anyone."""
+    """Turns credentials into grants, and issues new credentials. `required=False` grants everything to any client."""
 
     def __init__(
         self,
@@ -183,19 +183,19 @@ class Access:
         self._secret = derive(secret, "thread tokens")
         self._link_secret = derive(secret, "links to threads")
         self._run_secret = derive(secret, "run tokens")
-        """Another one, so that the token of a run is none anywhere but at the guest API."""
+        """A separate secret, so that the token of a run is valid only at the guest API."""
         self._tenant = tenant
         self._session_digest = digest_key(session_key) if session_key else b""
-        """A key that lives only as long as this server."""
+        """Digest of a key that is valid only while this server runs."""
         self.required = required
         self._clock = clock
         self._everything = Grant(tenant)
         self._known: dict[str, tuple[Grant, int]] = {}
-        """Grants by credential, each with the time (ms) until which it need not be checked again."""
+        """Grants by credential, each with the time (ms) until which it is cached."""
         self._known_runs: dict[str, tuple[RunGrant, int]] = {}
 
     async def grant(self, credential: str | None) -> Grant:
-        """Returns what a credential allows. Raises `Unauthorized` where it is not valid."""
+        """Returns what a credential allows. Raises `Unauthorized` if it is not valid."""
         grant = self.grant_known(credential)
         if grant is None:
             assert credential is not None
@@ -204,11 +204,11 @@ class Access:
         return grant
 
     def grant_known(self, credential: str | None) -> Grant | None:
-        """Does the same for a credential that the store need not be asked about. Returns None for all others."""
+        """Like `grant`, without asking the store. Returns None if the store must be asked."""
         if not self.required:
             return self._everything
         if credential is None:
-            raise Unauthorized("this needs an API key or a thread token", hint="send Authorization: Bearer …")
+            raise Unauthorized("this request needs an API key or a thread token", hint="send Authorization: Bearer …")
         now = self._clock()
         known = self._known.get(credential)
         if known is not None and now < known[1]:
@@ -229,21 +229,21 @@ class Access:
         return grant
 
     async def _check_key(self, key: str) -> None:
-        """Raises `Unauthorized` where the store has no such key, or it was revoked."""
+        """Raises `Unauthorized` if the store has no such key or it was revoked."""
         found = await self._keys.find_key(digest_key(key))
         if found is None:
-            raise Unauthorized("this API key is not known here", hint="holdfast key create makes one")
+            raise Unauthorized("this server does not know this API key", hint="create one: holdfast key create NAME")
         if found.revoked_at is not None:
             raise Unauthorized(
-                f"the API key {found.name!r} ({found.id}) was revoked", hint="holdfast key create makes one"
+                f"the API key {found.name!r} ({found.id}) was revoked", hint="create one: holdfast key create NAME"
             )
 
-    # --- links: what people open a thread with ---
+    # --- links: credentials for the web page of a thread ---
 
     def issue_link(self, thread: str, ttl_seconds: int) -> IssuedLink:
-        """A key to read one thread with, short enough to be part of an address that people are shown."""
+        """Returns a key that can read one thread, short enough to be part of a URL."""
         if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
-            raise InvalidRequest(f"a link holds 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
+            raise InvalidRequest(f"a link must live 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
         expires = self._clock() // 1000 + ttl_seconds
         return IssuedLink(f"{expires:x}.{self._link_mac(thread, expires)}", thread, expires * 1000)
 
@@ -253,16 +253,18 @@ class Access:
         return base64.urlsafe_b64encode(mac).decode().rstrip("=")
 
     def _check_link(self, credential: str) -> tuple[Grant, int]:
-        """`hfl_<thread>.<when it ends>.<mac>`: the page puts the thread to the key that its address has."""
+        """Check a link credential, `hfl_<thread>.<expires>.<mac>`. The page builds it from the thread and the key in
+        its URL.
+        """
         thread, expires, mac = (*credential.removeprefix(_LINK_PREFIX).rsplit(".", 2), "", "")[:3]
         try:
             seconds = int(expires, 16) if len(expires) <= 12 else 0
         except ValueError:
             seconds = 0
         if not hmac.compare_digest(mac.encode(), self._link_mac(thread, seconds).encode()):
-            raise Unauthorized("this link is not valid here", hint="holdfast attach gives a new one")
+            raise Unauthorized("this link is not valid on this server", hint="get a new one: holdfast attach THREAD")
         if self._clock() >= seconds * 1000:
-            raise Unauthorized("this link has expired", hint="holdfast attach gives a new one")
+            raise Unauthorized("this link has expired", hint="get a new one: holdfast attach THREAD")
         return Grant(self._tenant, thread, Scope.READ), seconds * 1000
 
     def _check_token(self, token: str) -> tuple[Grant, int]:
@@ -279,14 +281,14 @@ class Access:
             expires_at = int(claims["exp"]) * 1000
             grant = Grant(str(claims["ten"]), str(claims["sub"]), Scope(claims["scope"]), int(claims["first"]))
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
-            raise Unauthorized("this token is not valid here") from None
+            raise Unauthorized("this token is not valid on this server") from None
         if self._clock() >= expires_at:
-            raise Unauthorized("this token has expired", hint="renew a token before it expires, or ask for a new one")
+            raise Unauthorized("this token has expired", hint="request a new one; renew tokens before they expire")
         return grant, expires_at
 
     def issue(self, thread: str, scope: Scope, ttl_seconds: int, *, first_issued: int | None = None) -> IssuedToken:
         if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
-            raise InvalidRequest(f"a token lives 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
+            raise InvalidRequest(f"a token must live 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
         import jwt
 
         now = self._clock() // 1000
@@ -304,7 +306,9 @@ class Access:
         return IssuedToken(jwt.encode(claims, self._secret, "HS256"), thread, scope, expires * 1000)
 
     async def renew(self, token: str | None) -> IssuedToken:
-        """A token like this one, as long-lived as it was; refused once the chain is a week old."""
+        """Returns a new token with the same grant and lifetime. Raises `Forbidden` once the chain of renewals is a week
+        old.
+        """
         grant = await self.grant(token)
         if grant.thread is None or token is None or token.startswith(_LINK_PREFIX):
             raise InvalidRequest("only a thread token can be renewed")
@@ -312,7 +316,7 @@ class Access:
 
         claims = jwt.decode(token, options={"verify_signature": False})
         if self._clock() // 1000 - grant.first_issued > _MAX_RENEWED_SECONDS:
-            raise Forbidden("this token has been renewed for a week: ask for a new one with an API key")
+            raise Forbidden("this token has been renewed for a week: request a new one with an API key")
         return self.issue(
             grant.thread, grant.scope, int(claims["exp"]) - int(claims["iat"]), first_issued=grant.first_issued
         )
@@ -322,7 +326,7 @@ class Access:
     def issue_run(
         self, thread: str, run: str, epoch: int, box: str, scope: RunScope, *, model: str = "", agent: str = ""
     ) -> IssuedRunToken:
-        """For one run, in one epoch, in one box."""
+        """Issue a token for one run, in one epoch and one box."""
         import jwt
 
         now = self._clock() // 1000
@@ -343,14 +347,14 @@ class Access:
         return IssuedRunToken(jwt.encode(claims, self._run_secret, "HS256"), expires * 1000)
 
     def grant_run(self, credential: str | None, box: str) -> RunGrant:
-        """What a run's token allows, to who comes from that box. Whether the run lives is for others to say."""
+        """Returns what a run's token allows to a caller in that box. Does not check whether the run is alive."""
         grant, expires_at = self._run_token(credential, box)
         if self._clock() >= expires_at:
             raise Unauthorized("this token has expired", hint="renew it")
         return grant
 
     def renew_run(self, credential: str | None, box: str) -> IssuedRunToken:
-        """Another like this one, also where it has expired: the caller knows that its run lives."""
+        """Returns a new token like this one, even if it has expired. The caller must know that the run is alive."""
         grant, _ = self._run_token(credential, box)
         return self.issue_run(
             grant.thread, grant.run, grant.epoch, grant.box, grant.scope, model=grant.model, agent=grant.agent
@@ -358,7 +362,7 @@ class Access:
 
     def _run_token(self, credential: str | None, box: str) -> tuple[RunGrant, int]:
         if credential is None:
-            raise Unauthorized("this needs the token of a run", hint="send Authorization: Bearer …")
+            raise Unauthorized("this request needs the token of a run", hint="send Authorization: Bearer …")
         known = self._known_runs.get(credential)
         if known is None:
             known = self._check_run_token(credential)
@@ -388,11 +392,11 @@ class Access:
                 str(claims["box"]),
                 RunScope(claims["scope"]),
                 str(claims["model"]),
-                str(claims.get("agent", "")),  # which tokens of older servers do not name: those end, and write no more
+                str(claims.get("agent", "")),  # missing in tokens of older servers, which may only end their run
             )
             return grant, int(claims["exp"]) * 1000
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
-            raise Unauthorized("this token is not valid here") from None
+            raise Unauthorized("this token is not valid on this server") from None
 
     # --- keys ---
 
