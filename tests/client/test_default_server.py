@@ -38,7 +38,7 @@ async def test_the_environment_names_another_one(server: ServerProcess, monkeypa
 
 
 async def test_none_is_started(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match=f"no server runs on {tmp_path}.*holdfast up starts one") as raised:
+    with pytest.raises(Unreachable, match=f"no server runs on {tmp_path}.*start one: holdfast up") as raised:
         Client()
     assert "HOLDFAST_URL" in str(raised.value.hint)
     assert not (tmp_path / "home").exists()

@@ -232,7 +232,7 @@ def test_a_position_reads_as_it_is_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["+3", "now+1", "0000+", "0000+x", "0000+-1"])
 def test_what_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a place on a thread"):
+    with pytest.raises(ValueError, match="not a position on a thread"):
         parse_position(text)
 
 

@@ -1,6 +1,6 @@
-"""The Python client: `Client` for async code, `SyncClient` for the rest. Appends are neither lost nor doubled.
+"""The Python client: `Client` for async code, `SyncClient` for everything else. Appends are never lost or duplicated.
 
-Everything public is listed here, and loaded on first use: most programs use little of it.
+All public names are listed here and loaded on first use, because most programs use few of them.
 """
 
 from __future__ import annotations

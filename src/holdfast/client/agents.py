@@ -1,4 +1,4 @@
-"""The agents of a server, and which models each of them can be used with. Needs an API key."""
+"""The agents of a server, and the models each of them supports. Needs an API key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests by httpx, on an event loop: the transport of `Client`. Answers can also be read as they come."""
+"""Requests through httpx on an event loop: the transport of `Client`. It can also stream responses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import httpx
 from holdfast.client.transport import AnswerLost, NotHttp, NotSent, Reply, Transport
 
 _LIMITS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=20, keepalive_expiry=3.0)
-"""Idle connections are dropped before a server drops them, or a request could meet a closing one."""
+"""Shorter than the server's own limit, so that a request does not meet a connection that is being closed."""
 NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 LOST: Final = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError)
 
 
 class AsyncTransport(Transport):
     def __init__(self, *, secure: bool) -> None:
-        # The authorities that https trusts take 40 ms to load. Without them nobody is trusted.
+        # Loading the trusted certificate authorities takes 40 ms. Without them, no https server is trusted.
         trusted = True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._http = httpx.AsyncClient(trust_env=False, limits=_LIMITS, verify=trusted)
 
@@ -42,7 +42,7 @@ class AsyncTransport(Transport):
             failed = NotSent if isinstance(lost, NEVER_SENT) else AnswerLost
             raise failed(reason_of(lost)) from lost
         except httpx.InvalidURL as invalid:
-            raise ValueError(f"{url} is not a URL: {invalid}") from None
+            raise ValueError(f"{url} is not a valid URL: {invalid}") from None
         except httpx.HTTPError as broken:
             raise NotHttp(str(broken)) from broken
         return Reply(response.status_code, response.headers, response.content)
@@ -57,9 +57,9 @@ class AsyncTransport(Transport):
         timeout: float,
         connect_timeout: float,
     ) -> httpx.Response:
-        """Ask once, with a body that is sent as it comes, for an answer that is read as it comes.
+        """Send one request and stream both its body and the response.
 
-        The caller closes the response, and meets the exceptions of httpx.
+        The caller closes the response and handles httpx exceptions.
         """
         request = self._http.build_request(
             method, url, content=body, headers=headers, timeout=httpx.Timeout(timeout, connect=connect_timeout)
@@ -74,13 +74,13 @@ class AsyncTransport(Transport):
 
 
 def reason_of(error: httpx.TransportError) -> str:
-    """Why there is no answer, in a few words."""
+    """Returns a short reason why there was no response."""
     if isinstance(error, httpx.TimeoutException):
         return "no answer in time"
     cause: BaseException | None = error
     reason = str(error) or "the connection was lost"
     while cause is not None:
-        # The innermost says most. The numbers of TLS and of name resolution are not the system's.
+        # The innermost error is the most specific. Error numbers of TLS and of name resolution are not from the system.
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
             reason = os.strerror(cause.errno or 0).lower()
         cause = cause.__cause__ or cause.__context__

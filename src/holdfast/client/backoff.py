@@ -1,4 +1,4 @@
-"""How long to wait before trying again: twice as long each time, up to a cap, with jitter that spreads clients out."""
+"""How long to wait before a retry. The wait doubles each time up to a cap, with jitter that spreads clients out."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ class Backoff:
     first: float = 0.1
     """Seconds before the first retry."""
     cap: float = 5.0
-    """Seconds that no wait exceeds."""
+    """The longest wait in seconds."""
     randomness: Callable[[], float] = _random
 
     def delay(self, attempt: int, asked: float = 0.0) -> float:
-        """Seconds to wait after failure number `attempt` (from 0), or what the server asked; never above the cap."""
+        """Returns the seconds to wait after failure number `attempt` (from 0), at least `asked` but never more than the
+        cap.
+        """
         ceiling = min(self.cap, self.first * 2.0 ** min(attempt, 32))
         return max(ceiling * (0.5 + self.randomness() / 2), min(asked, self.cap))
 
 
 @dataclass(frozen=True, slots=True)
 class RetryNotice:
-    """Told to whoever asked (`on_retry`): something failed, and is tried again."""
+    """Passed to `on_retry`: something failed and will be tried again."""
 
     reason: str
     delay: float
-    """Seconds until then."""
+    """Seconds until the next attempt."""
     attempt: int
-    """How many attempts failed so far."""
+    """How many attempts have failed so far."""

@@ -1,7 +1,7 @@
-"""A transport without an event loop: one question after the other on a plain socket, and WebSockets with one reader.
+"""A transport without an event loop: one request at a time on a plain socket, and WebSockets with one reader.
 
-For programs that ask one thing and end. The methods are coroutines as the contract wants it, and never wait for
-anything but the network: `run` runs them to their end. Only http: for https there is `async_transport`.
+For programs that make one request and exit. Its methods are coroutines because the contract requires it, but they block
+and never suspend; `run` runs them. It supports http only; use `async_transport` for https.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PING: Final = 9
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that uses no other transport than this one. Raises what it raises."""
+    """Run a coroutine that uses only this transport. Raises what it raises."""
     try:
         work.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     work.close()
-    raise RuntimeError("this work waits for an event loop, and there is none")
+    raise RuntimeError("this coroutine waits for an event loop, but none is running")
 
 
 class BlockingTransport(Transport):
@@ -73,7 +73,7 @@ def _connect(url: str, timeout: float) -> socket.socket:
     parsed = urlsplit(url)
     host: Any = parsed.hostname or ""
     if host.isascii():
-        host = host.encode()  # as bytes it is not looked up in the tables of IDNA, which take long to load
+        host = host.encode()  # bytes skip the IDNA tables, which take long to load
     try:
         opened = socket.create_connection((host, parsed.port or 80), timeout)
     except OSError as error:
@@ -85,7 +85,7 @@ def _connect(url: str, timeout: float) -> socket.socket:
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    # The numbers of name resolution are not the system's.
+    # Error numbers of name resolution are not from the system.
     return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
 
 
@@ -113,7 +113,7 @@ def _read_reply(opened: socket.socket) -> Reply:
 
 
 def _read_head(opened: socket.socket) -> tuple[int, dict[str, str], bytearray]:
-    """The status, the headers by names in lower case, and what has come of the body."""
+    """Returns the status, the headers with lower-case names, and the part of the body received so far."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
         piece = opened.recv(_PIECE)
@@ -121,12 +121,12 @@ def _read_head(opened: socket.socket) -> tuple[int, dict[str, str], bytearray]:
             raise AnswerLost("the connection was lost")
         data += piece
         if len(data) > _MAX_HEAD + _PIECE:
-            raise NotHttp("the head of the answer does not end")
+            raise NotHttp("the response headers are too long")
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
     if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdecimal():
-        raise NotHttp(f"the answer begins with {first[:80]!r}")
+        raise NotHttp(f"the response begins with {first[:80]!r}")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return int(words[1]), headers, body
 
@@ -138,7 +138,7 @@ def _dechunked(data: bytearray) -> bytearray:
         try:
             size = int(bytes(data[start:end]).partition(b";")[0], 16)
         except ValueError:
-            raise NotHttp("a chunk of the answer cannot be read") from None
+            raise NotHttp("a chunk of the response cannot be read") from None
         if end < 0 or len(data) < end + 2 + size:
             raise AnswerLost("the connection was lost")
         if size == 0:
@@ -151,14 +151,14 @@ def _dechunked(data: bytearray) -> bytearray:
 
 
 async def open_socket_once(connection: ServerConnection, path: str, parameters: Parameters = ()) -> BlockingSocket:
-    """Open a WebSocket, tried this once. The caller closes it."""
+    """Open a WebSocket, without retries. The caller closes it."""
     asked = words_of(path)
     query = f"?{urlencode(list(parameters))}" if parameters else ""
     upgrade = {
         "upgrade": "websocket",
         "connection": "Upgrade",
         "sec-websocket-version": "13",
-        "sec-websocket-key": "aG9sZGZhc3QgYmxvY2tpbg==",  # it keeps caches out, and there is none on a socket
+        "sec-websocket-key": "aG9sZGZhc3QgYmxvY2tpbg==",  # the key protects against caches, and a plain socket has none
     }
     try:
         opened = _connect(connection.url, OPEN_SECONDS)
@@ -179,7 +179,7 @@ async def open_socket_once(connection: ServerConnection, path: str, parameters: 
 
 
 class BlockingSocket:
-    """A WebSocket that is read and written by turns, as far as it goes without waiting."""
+    """A non-blocking WebSocket for one reader that alternates between reading and writing."""
 
     def __init__(self, opened: socket.socket, received: bytearray, url: str, asked: str) -> None:
         opened.setblocking(False)
@@ -194,16 +194,16 @@ class BlockingSocket:
 
     @property
     def is_sent(self) -> bool:
-        """Whether everything is on its way: whoever sends much waits for this, and reads meanwhile."""
+        """Whether everything has been sent. A caller that sends a lot waits for this, and reads meanwhile."""
         return not self._unsent
 
     def send(self, data: bytes | str) -> None:
-        """Send a message, as far as the connection takes it now; `wait` sends the rest."""
+        """Send as much of a message as the connection accepts now. `wait` sends the rest."""
         self._frame(*((_TEXT, data.encode()) if isinstance(data, str) else (_BINARY, data)))
         self._flush()
 
     def receive(self) -> bytes | str | None:
-        """The next message, or None where it has not come yet. Raises `Unreachable` where none can come any more."""
+        """Returns the next message, or None if there is none yet. Raises `Unreachable` if the connection is closed."""
         while True:
             message = self._take()
             if message is not None or self._closed:
@@ -221,7 +221,7 @@ class BlockingSocket:
         return message
 
     def wait(self, *readable: int) -> set[int]:
-        """Wait until something can be received or sent, or one of these descriptors be read. Returns those of them."""
+        """Wait until the socket can receive or send, or a descriptor is readable. Returns the readable descriptors."""
         poll = select.poll()
         poll.register(self._opened, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         for descriptor in readable:
@@ -231,7 +231,7 @@ class BlockingSocket:
         return ready & set(readable)
 
     def close(self) -> None:
-        """Say goodbye, and hang up. What was sent and not received may be lost."""
+        """Close the connection cleanly. Messages that were sent but not yet received may be lost."""
         try:
             self._frame(_CLOSE, b"\x03\xe8")
             self._opened.settimeout(_CLOSE_SECONDS)
@@ -240,12 +240,14 @@ class BlockingSocket:
             while self._opened.recv(_PIECE):
                 pass
         except OSError:
-            pass  # the other side has hung up first
+            pass  # the other side closed first
         finally:
             self._opened.close()
 
     def _frame(self, kind: int, data: bytes) -> None:
-        """A whole message in one frame. Its mask is zero: that protects proxies from browsers, and here is neither."""
+        """Queue a message as one frame. Its mask is zero: masks protect proxies from browsers, and neither is involved
+        here.
+        """
         size = len(data)
         if size < 126:
             head = bytes((0x80 | kind, 0x80 | size))
@@ -261,13 +263,13 @@ class BlockingSocket:
                 sent = self._opened.send(self._unsent)
             except BlockingIOError:
                 return
-            except OSError:  # it has hung up: what it said before can be read still
+            except OSError:  # the other side closed; what it sent before can still be read
                 self._unsent.clear()
                 return
             del self._unsent[:sent]
 
     def _take(self) -> bytes | str | None:
-        """The next whole message among what was received."""
+        """Returns the next complete message in the received bytes."""
         while (frame := self._take_frame()) is not None:
             final, kind, data = frame
             if kind == _CLOSE:

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 class Client:
     """A Holdfast server. Safe to share between the tasks of one event loop; `async with` closes it.
 
-    Without a URL it is the server that the command line would use: `HOLDFAST_URL`, or the one that runs on this
-    machine, with its key; raises `Unreachable` where none runs. With a URL nothing is read from the environment.
+    Without a URL, the client uses the same server and key as the command line: `HOLDFAST_URL`, or the server running on
+    this machine. Raises `Unreachable` if none is running. With a URL, nothing is read from the environment.
 
-    `api_key` is an API key or a thread token. `timeout` bounds one attempt, `retry_seconds` all retries of one call;
-    `on_retry` is told of each. `find_again` is asked where the server is now, when it does not answer or takes the
-    credential no more: one that was started again may be elsewhere.
-    `transport` is how it asks: httpx, unless another is given.
+    `api_key` is an API key or a thread token. `timeout` limits one attempt, `retry_seconds` all retries of one call.
+    `on_retry` is called before each retry. `find_again` is called when the server does not answer or no longer accepts
+    the credential, and returns where the server is now: it may have been restarted at another address.
+
+    `transport` sends the requests; the default uses httpx.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Client:
             transport=transport,
         )
 
-    # Each is loaded when it is first used: a program that only appends needs none of the others.
+    # Each is loaded on first use: a program that only appends needs none of the others.
     @cached_property
     def agents(self) -> AgentStore:
         from holdfast.client.agents import AgentStore
@@ -125,30 +126,30 @@ class Client:
 
     @property
     def has_credential(self) -> bool:
-        """Whether it sends one. A server that asks for none needs none in its links either."""
+        """Whether this client sends a credential. A server that requires none needs none in its links either."""
         return bool(self._connection.credential_header)
 
     def __repr__(self) -> str:
         return f"<Client of {self.url}>"
 
     def thread(self, id: str) -> Thread:
-        """A handle on a thread; asks nothing yet."""
+        """Returns a handle on a thread, without a request."""
         from holdfast.client.thread.thread import Thread
 
         return Thread(self._connection, id)
 
     def box_resource(self, name: str) -> BoxConnection:
-        """How one box is asked, by its id or, for exec, by its key; asks nothing yet."""
+        """Returns the resource of one box, by its id or, for exec, by its key, without a request."""
         from holdfast.client.resource import BoxConnection
 
         return BoxConnection(self._connection, "/v1/boxes").below(name)
 
     async def health(self) -> dict[str, Any]:
-        """What the server says of itself; needs no credential."""
+        """Returns the health of the server. Needs no credential."""
         return (await self._connection.ask("GET", "/health")).read(dict)
 
     async def renew_token(self) -> Token:
-        """Exchange the thread token this client uses for a fresh one, and use that from now on."""
+        """Exchange this client's thread token for a new one, and use that from now on."""
         from holdfast.api.keys import Token
 
         token = (await self._connection.ask("POST", "/v1/tokens/renew")).read(Token.from_json)
@@ -156,9 +157,9 @@ class Client:
         return token
 
     async def aclose(self) -> None:
-        """Let go of all connections. Closing twice does nothing."""
+        """Close all connections. Closing twice does nothing."""
         try:
-            if "models" in vars(self):  # it was used, so it may have a connection of its own
+            if "models" in vars(self):  # it was used and may have its own connection
                 await self.models.aclose()
         finally:
             await self._connection.aclose()

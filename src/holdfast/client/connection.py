@@ -1,4 +1,4 @@
-"""One server over HTTP: its URL, the credential, retries, and refusals as typed errors. Knows nothing of threads."""
+"""One server over HTTP: its URL, the credential, retries, and error responses as typed errors."""
 
 from __future__ import annotations
 
@@ -31,55 +31,55 @@ DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_RETRY_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 _SILENCE_SECONDS: Final = 75.0
-"""A live read that is silent for longer is dead: the server ends each one after about 60 seconds."""
+"""A live read that is silent for longer is dead, because the server ends each one after about 60 seconds."""
 _CHEAP: Final = "/v1/threads?limit=1"
-"""What every credential of a home may ask, and costs next to nothing."""
+"""A cheap request that every credential of a home may make."""
 
 T = TypeVar("T")
 Parameters = Sequence[tuple[str, str]]
 FindAgain = Callable[[], Awaitable[tuple[str, str | None] | None]]
-"""Where a server is now, and with which credential: it may have been started anew. None where nobody knows."""
+"""Returns the current URL and credential of a server that may have been restarted, or None if they are unknown."""
 Address = tuple[str, str | None]
-"""The URL of a server, and what goes into the header `authorization`."""
+"""The URL of a server, and the value of the `authorization` header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A successful answer."""
+    """A successful response."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     repeated: bool
-    """An earlier attempt may have been carried out, its answer lost."""
+    """Whether an earlier attempt may have been carried out although its response was lost."""
 
     def read(self, from_json: Callable[[Any], T]) -> T:
-        """The body as what it stands for."""
+        """Returns the parsed JSON body. Raises `NotUnderstood` if it cannot be parsed."""
         try:
             return from_json(json.loads(self.body))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise not_understood(f"the answer cannot be read: {self.body[:80]!r}") from error
+            raise not_understood(f"the response cannot be read: {self.body[:80]!r}") from error
 
 
 def encode_json(value: Any) -> bytes:
-    """Compact and lossless: whole numbers of any length stay, and what JSON cannot say is refused, not changed."""
+    """Encode without loss: integers of any size are kept, and values that JSON cannot represent raise `ValueError`."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def is_temporary(status: int) -> bool:
-    """Whether the same request can succeed later without anybody's help. A full disk needs help."""
+    """Whether the same request can succeed later on its own. A full disk needs someone to act."""
     return status == 429 or (status >= 500 and status not in (501, 505, 507))
 
 
 def is_final(error: HoldfastError) -> bool:
-    """Whether the refusal is about a box. Its status may be that of a failing server, but a retry would not help."""
+    """Whether the error is about a box. Then a retry does not help, even if the status is that of a failing server."""
     from holdfast.api.errors.boxes import BoxError  # here: only failures need it
 
     return isinstance(error, BoxError)
 
 
 class ServerConnection:
-    """Asks one server. Owned, and closed, by a client; reads no environment variable, not even a proxy's."""
+    """Sends requests to one server. A client owns and closes it. Reads no environment variables, not even proxies."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ServerConnection:
         transport: Transport | None = None,
     ) -> None:
         if not is_server_url(url):
-            raise ValueError(f"{url!r} is not the URL of a server: it should look like http://127.0.0.1:8484")
+            raise ValueError(f"{url!r} is not a server URL: it should look like http://127.0.0.1:8484")
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.retry_seconds = retry_seconds
@@ -106,13 +106,13 @@ class ServerConnection:
 
     @property
     def address(self) -> Address:
-        """What a request that is sent now is sent with."""
+        """The URL and credential that the next request will use."""
         return self.url, self._authorization
 
     async def found_elsewhere(self, error: HoldfastError, used: Address) -> bool:
-        """Whether the server is elsewhere by now, or takes another credential: then that is used from now on.
+        """Look for a new address or credential of the server, and use it from now on. Returns whether it changed.
 
-        `used` is the address of the request that failed: another task may have found the new one meanwhile.
+        `used` is the address of the failed request. Another task may have found the new one in the meantime.
         """
         if self._find_again is None or not isinstance(error, Unreachable | Unauthorized):
             return False
@@ -144,10 +144,10 @@ class ServerConnection:
         repeatable: bool = True,
         timeout: float | None = None,
     ) -> Answer:
-        """Ask until there is an answer or the time for retries is over.
+        """Send a request, and retry until there is a response or the time for retries is over.
 
-        `repeatable=False` is for what must not happen twice: then only attempts that never reached the server
-        are tried again. `timeout` is for what takes longer than other questions.
+        `repeatable=False` is for requests that must not be carried out twice: they are retried only if they never
+        reached the server. `timeout` overrides the default for slow requests.
         """
         asked = f"{method} {path}"
         headers = dict(headers or {})
@@ -194,7 +194,7 @@ class ServerConnection:
             attempt += 1
 
     async def open_events(self, path: str, parameters: Parameters) -> httpx.Response:
-        """Begin a live read. The caller closes the response, and knows what to do about every failure."""
+        """Begin a live read. The caller closes the response and handles all failures."""
         return await self._streams().open(
             "GET",
             self._url(path, parameters),
@@ -215,9 +215,9 @@ class ServerConnection:
         media_type: str = "application/octet-stream",
         silence: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        """Ask once, with a body that is sent as it comes, for an answer that is read as it comes.
+        """Send one request and stream both its body and the response.
 
-        `silence` is how long the other side may be silent. What breaks in the middle is `Unreachable`.
+        `silence` is how long the server may be silent. Raises `Unreachable` if the connection breaks.
         """
         import httpx
 
@@ -228,7 +228,7 @@ class ServerConnection:
         headers = {} if body is None else {"content-type": media_type}
         streams = body is not None and not isinstance(body, bytes)
         if streams and self._find_again is not None:
-            # A body that comes only once must not be spent on a refusal: this finds the server, and its key, first.
+            # A streamed body can be sent only once, so find the server and its key before sending it.
             await self._ensure_known()
         try:
             while True:
@@ -262,7 +262,7 @@ class ServerConnection:
             raise not_understood(f"{asked} failed: {broken}") from broken
 
     async def _ensure_known(self) -> None:
-        """Have the address of the server, and a credential that it knows. What that may do, it says itself."""
+        """Make sure that the address and the credential are current. Other refusals do not matter here."""
         with contextlib.suppress(Refused):
             await self.ask("GET", _CHEAP)
 
@@ -278,7 +278,7 @@ class ServerConnection:
     def lost(self, asked: str, reason: str, error: Exception) -> Unreachable:
         unreachable = Unreachable(
             f"{self.url} cannot be reached: {reason} ({asked})",
-            hint="check that the server runs and that the URL is right",
+            hint="check that the server is running and that the URL is correct",
         )
         unreachable.__cause__ = error
         return unreachable
@@ -291,7 +291,7 @@ class ServerConnection:
         return f"{self.url}{path}?{query}" if query else f"{self.url}{path}"
 
     def _seconds(self, deadline: float, attempt: int, seconds: float) -> float:
-        if attempt:  # retries stay within the time that the caller has
+        if attempt:  # retries stay within the caller's deadline
             seconds = min(seconds, max(1.0, deadline - time.monotonic()))
         return seconds
 
@@ -299,7 +299,7 @@ class ServerConnection:
         from holdfast.client.async_transport import AsyncTransport
 
         if not isinstance(self._transport, AsyncTransport):
-            raise TypeError("this transport only asks and answers: it reads nothing as it comes")
+            raise TypeError("this transport does not support streaming")
         return self._transport
 
 
@@ -318,7 +318,7 @@ def _async_transport(url: str) -> Transport:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds that the server asks to wait; dates, the header's other form, are not worth a parser here."""
+    """Returns the seconds to wait that the server asked for. The header's other form, a date, is ignored."""
     try:
         return max(0.0, float(headers.get("retry-after", "0")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The server of a client that is given no URL: the one that the command line would use, with the same key."""
+"""The default server of a client without a URL: the same server and key that the command line uses."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from holdfast.local_server import NoServer, ServerAddress, choose_server, defaul
 
 
 def find_default(api_key: str | None) -> ServerAddress:
-    """Raises `Unreachable` where no server is named and none runs; starts none."""
+    """Returns the default server. Raises `Unreachable` if none is named and none is running."""
     home = default_home(os.environ, sys.platform, Path.home())
     try:
         return choose_server(None, api_key, None, os.environ, home)
     except NoServer as error:
-        hint = "holdfast up starts one; or give the client a URL, or set HOLDFAST_URL"
+        hint = "start one: holdfast up; or pass a URL to the client, or set HOLDFAST_URL"
         raise Unreachable(f"{error} ({hint})", hint=hint) from None
     except PermissionError:
         raise Unauthorized(
             f"{home / 'server.json'} belongs to another user",
             code="unauthorized",
-            hint="give the client a URL and an API key",
+            hint="pass a URL and an API key to the client",
         ) from None
     except (OSError, ValueError) as error:
         raise Unreachable(
-            f"{home / 'server.json'} cannot be read: {error}", hint="start the server again: holdfast up"
+            f"{home / 'server.json'} cannot be read: {error}", hint="restart the server: holdfast up"
         ) from None
 
 
 async def find_default_again(api_key: str | None) -> tuple[str, str | None] | None:
-    """The same choice once more: a server that was started again has another key, perhaps another port."""
+    """Find the default server again: after a restart it has another key, and perhaps another port."""
     try:
         found = find_default(api_key)
     except (Unreachable, Unauthorized):

@@ -1,4 +1,4 @@
-"""What boxes may reach beside their own policies, and what was decided about what they asked for: `client.egress`."""
+"""Egress policies of environments, and the decisions about the requests of boxes: `client.egress`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Egress:
         self._boxes = BoxConnection(connection, "/v1/boxes")
 
     async def set(self, environment: str, policy: NetworkPolicy) -> EnvironmentPolicy:
-        """The policy of an environment, from now on, for its running boxes too."""
+        """Set the policy of an environment. It also applies to running boxes."""
         answer = await self._policies.below(environment).ask("PUT", "", policy.to_json(), timeout=LONG_SECONDS)
         return answer.read(EnvironmentPolicy.from_json)
 
@@ -41,18 +41,18 @@ class Egress:
         await self._policies.below(environment).ask("DELETE", repeatable=False)
 
     async def policies(self) -> list[EnvironmentPolicy]:
-        """All of them, by name."""
+        """Returns all policies, sorted by name."""
         answer = await self._policies.ask("GET")
         return list(answer.read(EnvironmentPolicyList.from_json).policies)
 
     async def default(self) -> DefaultList:
-        """What `default` stands for on the server's machine."""
+        """Returns what `default` stands for on the server's machine."""
         return (await self._egress.ask("GET", "/default", timeout=LONG_SECONDS)).read(DefaultList.from_json)
 
     async def page(
         self, box: str, *, denied_only: bool = False, cursor: str | None = None, limit: int = 50
     ) -> EgressDecisionPage:
-        """Up to `limit` decisions about a box at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` decisions about a box (200 at most) and the cursor of the next page."""
         parameters = [("limit", str(limit)), ("denied", str(denied_only).lower())]
         if cursor is not None:
             parameters.append(("cursor", cursor))
@@ -62,7 +62,7 @@ class Egress:
     async def decisions(
         self, box: str, *, denied_only: bool = False, limit: int | None = None
     ) -> AsyncIterator[EgressDecision]:
-        """What was decided about what a box asked for, the newest first: all that is kept, or `limit` of it."""
+        """Yields the decisions about a box's requests, newest first: all that are kept, or at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)

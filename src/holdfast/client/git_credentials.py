@@ -1,4 +1,4 @@
-"""Credentials in a repository's own settings, which stay on this machine when the repository goes into a box. Pure."""
+"""Removes credentials from a repository's git configuration before the repository goes into a box. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 _CONFIGURATION: Final = frozenset({"config", "config.worktree"})
 _USER: Final = re.compile(rb"(https?://)[^/\s\"]*@", re.IGNORECASE)
-"""User names, too: tokens stand in their place."""
+"""User names are removed too, because tokens are often put in their place."""
 _PASSWORD: Final = re.compile(rb"([a-z][a-z0-9+.-]*://[^/\s\":]*):[^/\s\"]*@", re.IGNORECASE)
 _SECTION: Final = re.compile(rb"\s*\[\s*([A-Za-z0-9.-]*)\s*(?:\"(?:[^\"\\]|\\.)*\")?\s*\]")
 _SETTING: Final = re.compile(rb"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=|$)")
@@ -16,17 +16,17 @@ _SECRET: Final = re.compile(
     rb"pass|token|secret|oauth|extraheader|cookie|apikey|accesskey|authorization", re.IGNORECASE
 )
 _HELPERS: Final = b"credential"
-"""A section whose helpers name programs of this machine, and may have the password in them."""
+"""A section whose helpers name programs on this machine, and may contain passwords."""
 
 
 def is_configuration(name: str) -> bool:
-    """Whether a path below a folder is that of settings of git."""
+    """Whether a path is that of a git configuration file."""
     parts = name.split("/")
     return ".git" in parts[:-1] and parts[-1] in _CONFIGURATION
 
 
 def without_credentials(configuration: bytes) -> bytes:
-    """A git configuration without the names, passwords and headers that open remotes."""
+    """Returns a git configuration without user names, passwords and headers that give access to remotes."""
     kept, section = [], b""
     for line in _whole_lines(configuration):
         head = _SECTION.match(line)
@@ -35,7 +35,7 @@ def without_credentials(configuration: bytes) -> bytes:
         begin = head.end() if head is not None else 0
         setting = _SETTING.match(line, begin)
         if setting is not None and (section == _HELPERS or _SECRET.search(setting[1])):
-            # A setting may stand on the line of its section.
+            # A setting may be on the same line as its section header.
             kept.append(line[:begin] + b"\n" if begin else b"")
         else:
             kept.append(line)
@@ -43,7 +43,7 @@ def without_credentials(configuration: bytes) -> bytes:
 
 
 def _whole_lines(configuration: bytes) -> Iterator[bytes]:
-    """Each with those that it goes on in: a line ends in a backslash where its value does not end."""
+    """Yields lines with their continuations: a line that ends in a backslash continues on the next."""
     whole = b""
     for line in configuration.splitlines(keepends=True):
         whole += line

@@ -1,7 +1,7 @@
-"""git on this machine, for a repository that is not trusted: its folder may have been written by code in a box.
+"""git on this machine for an untrusted repository, whose folder may have been written by code in a box.
 
-A repository's own settings can name programs, and git starts some of them only to read: a monitor of files, a hook, or
-a transport that brings objects which a partial clone lacks. None of these runs here.
+A repository's configuration can name programs that git starts even when it only reads: a file monitor, a hook, or a
+transport that fetches missing objects of a partial clone. None of these runs here.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from typing import Final
 
 READ_ONLY: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-"""How a command begins that only reads."""
+"""The beginning of a read-only command."""
 
 
 def read_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of such a command. Variables that a hook or an editor set would lead to another repository."""
+    """Returns the environment of a read-only command. Drops git variables, which could point to another repository."""
     kept = {name: value for name, value in given.items() if not name.startswith("GIT_")}
     return kept | {
         "LC_ALL": "C",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
-        # No transport at all, whatever the settings allow. The second is known to git 2.44 and newer alone.
+        # Forbid all transports, whatever the configuration allows. Only git 2.44 and later knows the second variable.
         "GIT_ALLOW_PROTOCOL": "",
         "GIT_NO_LAZY_FETCH": "1",
     }

@@ -1,4 +1,4 @@
-"""A server as the place where images are built: what `holdfast.images` needs of it, by this client."""
+"""Builds images on a server: implements what `holdfast.images` needs with this client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ServerWorkshop:
-    """A `holdfast.images.Workshop`. Owns nothing: the client outlives it."""
+    """A `holdfast.images.Workshop`. Owns nothing; the client must outlive it."""
 
     def __init__(self, client: Client, provider: str = "local") -> None:
         self.provider = provider

@@ -1,4 +1,4 @@
-"""Images that boxes begin with: `client.images`."""
+"""The images that boxes start from: `client.images`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class Images:
-    """The images of a server's providers. Raises `ImageNotFound` for names that there are not."""
+    """The images of a server's providers. Raises `ImageNotFound` for unknown names."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._images = BoxConnection(connection, "/v1/images")
 
     async def get(self, name: str, *, provider: str = "local") -> Image:
-        """By name or digest."""
+        """Returns an image by name or digest."""
         answer = await self._images.ask("GET", f"/{quote(name)}", parameters=[("provider", provider)])
         return answer.read(Image.from_json)
 
     async def import_archive(
         self, name: str, archive: AsyncIterable[bytes] | bytes, *, provider: str = "local"
     ) -> Image:
-        """A root filesystem tarball, an OCI layout or what `docker save` writes, compressed or not.
+        """Import a root filesystem tarball, an OCI layout or the output of `docker save`, compressed or not.
 
-        Raises `HostileArchive`, `BadArchive`, `NoSpace`, and leaves nothing then.
+        Raises `HostileArchive`, `BadArchive` or `NoSpace`. A failed import leaves nothing behind.
         """
         async with self._images.exchange(
             "POST", "/import", parameters=[("name", name), ("provider", provider)], body=archive, silence=LONG_SECONDS
@@ -50,11 +50,11 @@ class Images:
         provider: str = "local",
         progress: Progress | None = None,
     ) -> Image:
-        """Pull an image from a registry, by its name as Docker understands it, under that name or `save_as`.
+        """Pull an image from a registry by its Docker name. It is saved under that name or `save_as`.
 
-        The server fetches it. `credentials` are a user and a password for the registry; they are used for this pull
-        and not kept. `insecure` allows plain HTTP, which on loopback needs no asking. Raises `NotInRegistry`,
-        `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive`, `NoSpace`.
+        The server fetches it. `credentials` are a user name and a password for the registry; they are used for this
+        pull only and not stored. `insecure` allows plain HTTP, which is always allowed on loopback. Raises
+        `NotInRegistry`, `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive` or `NoSpace`.
         """
         asked = None if credentials is None else RegistryCredentials(username=credentials[0], password=credentials[1])
         new = NewPull(name=name, save_as=save_as, insecure=insecure, provider=provider, credentials=asked)
@@ -67,7 +67,8 @@ class Images:
                 if text and (image := _pulled(json.loads(text), progress)) is not None:
                     return image
         raise Unreachable(
-            f"{self._images.url} hung up before the image was there", hint="pull it again: what came stays"
+            f"{self._images.url} closed the connection before the image was pulled",
+            hint="pull it again: downloaded layers are kept",
         )
 
     async def from_snapshot(
@@ -79,13 +80,13 @@ class Images:
         labels: Mapping[str, str] | None = None,
         provider: str = "local",
     ) -> Image:
-        """Name a snapshot's files as an image. Without a config: that of the snapshot's own image."""
+        """Name a snapshot's files as an image. Without a config, uses that of the snapshot's image."""
         new = NewImage(snapshot=snapshot, name=name, provider=provider, labels=dict(labels or {}), config=config)
         answer = await self._images.ask("POST", "", new.given(), timeout=LONG_SECONDS)
         return answer.read(Image.from_json)
 
     async def remove(self, name: str, *, provider: str = "local") -> int:
-        """Forget a name; says how many bytes that freed."""
+        """Remove a name. Returns the bytes freed."""
         parameters = [("provider", provider)]
         answer = await self._images.ask(
             "DELETE", f"/{quote(name)}", parameters=parameters, repeatable=False, timeout=LONG_SECONDS
@@ -94,13 +95,13 @@ class Images:
 
     # Last, so that `list` means the builtin everywhere above.
     async def list(self, *, provider: str = "local") -> list[Image]:
-        """All of them, by name."""
+        """Returns all images, sorted by name."""
         answer = await self._images.ask("GET", parameters=[("provider", provider)])
         return list(answer.read(ImageList.from_json).images)
 
 
 def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
-    """Pass on what a line of a pull tells. Returns the image, if that is the last line."""
+    """Pass one line of a pull on to `told`. Returns the image if this is the last line."""
     match line["type"]:
         case "error":
             raise told_error(line["error"])

@@ -1,6 +1,6 @@
-"""Interpreters that live in a server: made, used and deleted over HTTP: `client.interpreters`.
+"""Interpreters that live in a server, used over HTTP: `client.interpreters`.
 
-For one that lives in this process, with tools of yours, see `holdfast.Interpreter`.
+For one that lives in this process and can call your functions, see `holdfast.Interpreter`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 _PAGE: Final = 200
 _SILENCE: Final = 75.0
-"""The server says every 15 seconds that it is still there."""
+"""The server sends a sign of life every 15 seconds."""
 
 OnOutput = Callable[[Literal["stdout", "stderr"], str], None]
 
@@ -57,8 +57,9 @@ class Interpreters:
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> InterpreterDetail:
-        """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…
-        `restore="fork"`: code that has to be killed costs no state."""
+        """Create an interpreter with a box and a Python in it. `box` has the same fields as for runs: provider, image,
+        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state.
+        """
         new = NewInterpreter(
             template=template,
             model=model,
@@ -78,7 +79,7 @@ class Interpreters:
         return answer.read(InterpreterDetail.from_json)
 
     async def get(self, id: str) -> InterpreterDetail:
-        """With what its thread tells: executions, calls, tokens."""
+        """Returns an interpreter with the counts from its thread: executions, calls and tokens."""
         return (await self._interpreters.below(id).ask("GET")).read(InterpreterDetail.from_json)
 
     async def execute(
@@ -91,9 +92,9 @@ class Interpreters:
         on_output: OnOutput | None = None,
         execution_id: str | None = None,
     ) -> RemoteExecution:
-        """Run code to its end; `on_output` is given what it prints as it comes.
+        """Run code until it ends. `on_output` receives its output as it is printed.
 
-        A connection that is lost is made again, and the code runs once all the same.
+        Lost connections are reopened, and the code still runs only once.
         """
         new = NewExecution(
             code=code, id=execution_id or new_id("x"), variables=dict(variables or {}), timeout_seconds=timeout
@@ -127,15 +128,16 @@ class Interpreters:
                 if line and (done := following.take(line)) is not None:
                     return done
         raise Unreachable(
-            f"{self._connection.url} hung up before the code had ended", hint="what it does goes on: ask its thread"
+            f"{self._connection.url} closed the connection before the code ended",
+            hint="the code is still running; its result will be on the thread",
         )
 
     async def interrupt(self, id: str) -> None:
-        """KeyboardInterrupt in the code that runs, if any does."""
+        """Raise KeyboardInterrupt in the running code, if any."""
         await self._interpreters.below(id).ask("POST", "/interrupt")
 
     async def reset(self, id: str) -> None:
-        """Empty its memory: a new Python in the same box. Code that runs is ended."""
+        """Start a new Python in the same box, with empty memory. Ends running code."""
         await self._interpreters.below(id).ask("POST", "/reset", timeout=LONG_SECONDS)
 
     async def configure_workspace(
@@ -147,28 +149,28 @@ class Interpreters:
         volume: str | None = None,
         force_new: bool = False,
     ) -> WorkspaceTransition:
-        """Change what it works on, in place. Returns what became of its box, and why."""
+        """Change the workspace in place. Returns what happened to the box, and why."""
         change = WorkspaceChange(repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
         answer = await self._interpreters.below(id).ask("POST", "/workspace", change.given(), timeout=LONG_SECONDS)
         return answer.read(WorkspaceTransition.from_json)
 
     async def export_state(self, id: str) -> AsyncIterator[bytes]:
-        """What it has in memory, piece by piece: for `import_state`, of this one or another."""
+        """Yields the saved memory, for `import_state` of this interpreter or another."""
         async with self._interpreters.below(id).exchange("GET", "/state", silence=LONG_SECONDS) as response:
             async for piece in response.aiter_bytes():
                 yield piece
 
     async def import_state(self, id: str, state: AsyncIterator[bytes] | bytes) -> LoadedState:
-        """Replace all that it has in memory. Returns the names that were loaded, and those that could not be."""
+        """Replace the whole memory. Returns the names that were loaded and those that could not be."""
         async with self._interpreters.below(id).exchange("PUT", "/state", body=state, silence=LONG_SECONDS) as response:
             return LoadedState.from_json(json.loads(await response.aread()))
 
     async def delete(self, id: str) -> None:
-        """Delete its box and all that it has in memory. Its thread stays."""
+        """Delete its box and memory. Its thread is kept."""
         await self._interpreters.below(id).ask("DELETE", timeout=LONG_SECONDS)
 
     async def page(self, *, deleted: bool = False, cursor: str | None = None, limit: int = 50) -> InterpreterPage:
-        """Up to `limit` interpreters at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` interpreters (200 at most) and the cursor of the next page."""
         parameters = [("limit", str(limit)), ("deleted", str(deleted).lower())]
         if cursor is not None:
             parameters.append(("cursor", cursor))
@@ -177,11 +179,11 @@ class Interpreters:
     async def test_box(
         self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
     ) -> RuntimeReport:
-        """Whether interpreters work here: each phase, timed, with what is wrong."""
+        """Test whether interpreters work here. Returns each phase with its time and problems."""
         return await self._test("box", BoxTest(repo_url=repo_url, ref=ref).given() | _box(box))
 
     async def test_model(self, *, model: str | None = None) -> RuntimeReport:
-        """Whether a model answers."""
+        """Test whether a model answers."""
         return await self._test("lm", ModelTest(model=model).given())
 
     async def _test(self, what: str, wanted: Mapping[str, Any]) -> RuntimeReport:
@@ -192,7 +194,7 @@ class Interpreters:
 
     # Last, so that `list` means the builtin everywhere above.
     async def list(self, *, deleted: bool = False, limit: int | None = None) -> AsyncIterator[InterpreterInfo]:
-        """All interpreters, those of scripts and notebooks too, or the first `limit`, the latest active first."""
+        """Yields all interpreters, including those of scripts and notebooks, latest activity first, at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             page = await self.page(deleted=deleted, cursor=cursor, limit=_PAGE if left is None else min(left, _PAGE))
@@ -205,12 +207,12 @@ class Interpreters:
 
 
 def _box(box: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The box of a request, as the server takes it."""
+    """Returns the `box` field of a request."""
     return {"box": dict(box)} if box is not None else {}
 
 
 class _Following:
-    """The lines of an execution. Those that an earlier connection brought are passed over."""
+    """Reads the lines of an execution. Skips those that an earlier connection already delivered."""
 
     def __init__(self, on_output: OnOutput | None) -> None:
         self._on_output = on_output

@@ -1,4 +1,4 @@
-"""The API keys of a server: make, list and revoke them. All of it needs an API key."""
+"""The API keys of a server: create, list and revoke them. Needs an API key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Keys:
         self._connection = connection
 
     async def create(self, name: str) -> CreatedKey:
-        """A new key. Its `secret` is told this once: the server keeps only a digest."""
+        """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
         body = encode_json(NewKey(name=name).given())
-        # Repeated after a lost answer, this would leave a key behind that nobody holds.
+        # If the response is lost, a retry would create a second key and leave the first unused.
         return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(CreatedKey.from_json)
 
     async def list(self) -> list[Key]:
@@ -26,7 +26,7 @@ class Keys:
         return list(answer.read(KeyList.from_json).keys)
 
     async def revoke(self, id: str) -> None:
-        """The key stops working, on all servers of the store."""
+        """Revoke a key on all servers that share the storage."""
         try:
             await self._connection.ask("DELETE", f"/v1/keys/{quote(id, safe='')}")
         except NotFound as error:

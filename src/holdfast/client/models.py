@@ -1,4 +1,4 @@
-"""The models that agents of a server use: add, list, try and remove them. All of it needs an API key."""
+"""The models that a server's agents use: add, list, test and remove them. Needs an API key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.client.connection import ServerConnection, encode_json, not_unders
 
 _TRY_SECONDS: Final = 90.0
 _MORE_SECONDS: Final = 30.0
-"""That the server may take beside the model."""
+"""How much longer the server may take than the model."""
 
 
 class ModelStore:
@@ -25,7 +25,7 @@ class ModelStore:
         self._completions = Completions(connection)
 
     async def list(self) -> list[ModelRecord]:
-        """Those that can be used first."""
+        """Returns all models, usable ones first."""
         answer = await self._connection.ask("GET", "/v1/models")
         return list(answer.read(ModelRecordList.from_json).models)
 
@@ -43,7 +43,7 @@ class ModelStore:
         context_window: int | None = None,
         max_tokens: int | None = None,
     ) -> ModelRecord:
-        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
+        """Add a model, or change one: omitted fields stay as they are. A built-in provider needs only a key."""
         change = ModelChange(
             apis=tuple(apis),
             base_url=base_url,
@@ -57,7 +57,7 @@ class ModelStore:
         )
 
     async def remove(self, name: str) -> None:
-        """Forget a model and its key."""
+        """Remove a model and its key."""
         try:
             await self._connection.ask("DELETE", _path(name))
         except NotFound as error:
@@ -65,7 +65,7 @@ class ModelStore:
                 raise
 
     async def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
-        """Ask it one small question, from the server, by the way that agents go."""
+        """Send one small prompt from the server, in the same way as agents do."""
         wanted = (("model", model), ("api", None if api is None else api.value))
         parameters = [(field, value) for field, value in wanted if value is not None]
         path = f"{_path(name)}/test"
@@ -75,8 +75,9 @@ class ModelStore:
     async def complete(
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
-        """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
-        `NAME/MODEL`, or the only one there is."""
+        """Ask a model from the server. Each message has `role` and `content`. `model` is `NAME` or `NAME/MODEL`; it may
+        be omitted if there is only one.
+        """
         wanted = {"messages": [dict(each) for each in messages], "timeoutSeconds": timeout}
         told = await self._completions.ask(
             wanted if model is None else {**wanted, "model": model}, timeout=timeout + _MORE_SECONDS
@@ -84,10 +85,10 @@ class ModelStore:
         try:
             return ModelAnswer.from_json(told)
         except (LookupError, TypeError) as error:
-            raise not_understood(f"the answer cannot be read: {str(told)[:80]!r}") from error
+            raise not_understood(f"the response cannot be read: {str(told)[:80]!r}") from error
 
     async def aclose(self) -> None:
-        """Let go of the connection for completions; the client's own `aclose` does."""
+        """Close the connection for completions. `Client.aclose` calls this."""
         await self._completions.close()
 
 

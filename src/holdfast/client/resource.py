@@ -1,4 +1,4 @@
-"""How the parts of a client ask: requests and WebSockets below one path of the server."""
+"""Requests and WebSockets below one path of the server. The parts of a client use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.client.blocking import BlockingSocket
 
 LONG_SECONDS: Final = 600.0
-"""For what may take a while: making, stopping, keeping and deleting boxes."""
+"""For slow operations: creating, stopping, saving and deleting boxes."""
 MAX_FRAME: Final = 256 * 1024
 
 STDIN: Final = 0
@@ -29,7 +29,7 @@ END: Final = 4
 
 
 class BoxConnection:
-    """Asks one server about one thing that has a path: all boxes, or one of them."""
+    """Sends requests about one resource with a path: all boxes, or one of them."""
 
     def __init__(self, connection: ServerConnection, path: str) -> None:
         self._connection = connection
@@ -77,20 +77,20 @@ class BoxConnection:
         )
 
     async def open_socket(self, path: str, parameters: Parameters = ()) -> Socket:
-        """Tried again where the server was not there; the caller closes it."""
+        """Open a WebSocket, retrying while the server is unreachable. The caller closes it."""
         place = self.path + path
         opened = await open_socket(self._connection, place, parameters)
         return Socket(opened, self._connection.url, words_of(place))
 
     async def open_blocking_socket(self, path: str) -> BlockingSocket:
-        """The same without an event loop."""
+        """Like `open_socket`, but without an event loop."""
         from holdfast.client.blocking import open_socket_once
 
         return await keep_trying(self._connection, lambda: open_socket_once(self._connection, self.path + path))
 
 
 def read_frame(frame: bytes | str, asked: str) -> bytes | dict[str, Any]:
-    """Tagged bytes as they are, or what the server tells. Raises what it says went wrong."""
+    """Returns tagged bytes unchanged, and JSON as a dict. Raises the error that the server reports in it."""
     if isinstance(frame, bytes):
         return frame
     try:
@@ -105,15 +105,15 @@ def read_frame(frame: bytes | str, asked: str) -> bytes | dict[str, Any]:
 
 
 def exit_of(frame: dict[str, Any]) -> int:
-    """The exit code that a frame tells."""
+    """Returns the exit code in a frame."""
     code = frame.get("exit")
     if not isinstance(code, int):
-        raise not_understood(f"this frame says nothing that we know: {frame}")
+        raise not_understood(f"unexpected frame: {frame}")
     return code
 
 
 class Socket:
-    """A WebSocket to something in a box. Frames are tagged bytes, or JSON that says how it ended."""
+    """A WebSocket to something in a box. Frames are tagged bytes, or JSON with the result."""
 
     def __init__(self, opened: ClientConnection, url: str, asked: str) -> None:
         self._opened = opened
@@ -121,7 +121,7 @@ class Socket:
         self._asked = asked
 
     async def receive(self) -> bytes | dict[str, Any]:
-        """The next frame. Raises what the server says went wrong, and `Unreachable` where it says nothing."""
+        """Returns the next frame. Raises the error that the server sent, or `Unreachable` if the connection is lost."""
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -131,7 +131,7 @@ class Socket:
         return read_frame(frame, self._asked)
 
     async def send(self, data: bytes | str) -> None:
-        """Waits while the server does not keep up."""
+        """Send a frame. Waits while the server is not keeping up."""
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -148,4 +148,4 @@ class Socket:
         try:
             await self._opened.close()
         finally:
-            self._opened.transport.abort()  # where nobody waits for the other side to close
+            self._opened.transport.abort()  # do not wait for the other side to close

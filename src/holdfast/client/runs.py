@@ -1,4 +1,4 @@
-"""Runs of a server: launched, waited for, steered, cancelled, gone on with: `client.runs`."""
+"""The runs of a server: launch, wait for, steer, cancel and resume them: `client.runs`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LONGEST_PAUSE: Final = 2.0
 
 
 class Runs:
-    """All runs of one server: `client.runs`. A run is named by its id, or by its thread: that is its latest."""
+    """All runs of one server: `client.runs`. A run is named by its id, or by its thread, which means its latest run."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -51,7 +51,7 @@ class Runs:
         self._workspaces = BoxConnection(connection, "/v1/workspaces")
 
     async def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
-        """Keep a folder for workspaces to begin with; says its digest. `leave_out` is asked of each path below it."""
+        """Upload a folder for workspaces to start with. Returns its digest. `leave_out` is called for each path."""
         with tempfile.TemporaryFile() as spool:
             await asyncio.to_thread(_pack, folder, spool, leave_out)
 
@@ -62,7 +62,7 @@ class Runs:
             return await self.upload_tar(pieces())
 
     async def upload_tar(self, archive: AsyncIterator[bytes]) -> str:
-        """The same for files that are a tar archive already."""
+        """Like `upload`, for files that are already a tar archive."""
         async with self._workspaces.exchange("POST", "", body=archive, silence=LONG_SECONDS) as response:
             return Workspace.from_json(json.loads(await response.aread())).digest
 
@@ -74,7 +74,7 @@ class Runs:
         thread: str | None = None,
         box: Mapping[str, Any] | None = None,
     ) -> str:
-        """The model (`NAME/MODEL`) that a run would use; raises what `launch` would raise. Begins nothing."""
+        """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
         wanted = WantedRun(agent=agent, model=model, thread=thread).given() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
@@ -92,15 +92,15 @@ class Runs:
         timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk.
+        """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
-        `workspace` is a digest that `upload` gave. `box` says what the box is to be, as the server takes it:
-        provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. `timeout`: seconds after which the run
-        is ended, whoever is gone by then.
+        `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
+        image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
+        no client is connected any more.
         """
         new = NewRun(
             prompt=prompt,
-            # Ids of our own making: a retry finds what the first attempt began.
+            # With ids chosen here, a retry finds what the first attempt started.
             prompt_id=new_entry_id(),
             agent=agent,
             model=model,
@@ -130,9 +130,9 @@ class Runs:
         timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
+        """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
-        `memory` and `disk` are bytes, `timeout` is seconds, and 0 none.
+        `memory` and `disk` are in bytes. `timeout` is in seconds; 0 means no limit.
         """
         wanted = Resume(
             prompt=prompt,
@@ -152,40 +152,42 @@ class Runs:
         return answer.read(Launched.from_json)
 
     async def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Steered:
-        """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
+        """Send a prompt to a run in progress. It waits for the run to end, or interrupts it. Returns in `how` what
+        happened.
+        """
         wanted = Steer(prompt=prompt, prompt_id=new_entry_id(), interrupt=interrupt, author_id=author_id)
         return (await self._runs.below(id).ask("POST", "/steer", wanted.given())).read(Steered.from_json)
 
     async def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
-        """End a run. One that has ended stays as it is."""
+        """End a run. A run that has already ended stays as it is."""
         return (await self._runs.below(id).ask("POST", "/cancel", Cancel(by=by).given())).read(RunInfo.from_json)
 
     async def get(self, id: str) -> RunInfo:
         return (await self._runs.below(id).ask("GET")).read(RunInfo.from_json)
 
     async def wait(self, id: str) -> RunInfo:
-        """The run, once it has ended. To see it work, follow its thread."""
+        """Wait until a run has ended, and return it. To watch it work, follow its thread."""
         run = await self.get(id)
         if not run.live:
             return run
         async with Tail(self._connection, f"/v1/stream/threads/{quote(run.thread, safe='')}", since=NOW) as tail:
             while (run := await self.get(run.id)).live:
-                # What is on the thread is told at once. To ask now and then has the server look after the run.
+                # The thread reports the end at once. Asking now and then makes the server check on the run.
                 with suppress(TimeoutError):
                     async with time_limit(_LONGEST_PAUSE):
                         await _end_of(run.id, tail)
         return run
 
     async def diagnose(self, id: str) -> Diagnosis:
-        """How far a run came, what is wrong with it, and what to do."""
+        """Returns how far a run got, what is wrong with it, and what to do."""
         return (await self._runs.below(id).ask("GET", "/diagnose")).read(Diagnosis.from_json)
 
     async def changes(self, id: str) -> Changes:
-        """The workspace of a thread now, against what it began with."""
+        """Compare the workspace of a thread with its initial state."""
         return (await self._runs.below(id).ask("GET", "/diff", timeout=LONG_SECONDS)).read(Changes.from_json)
 
     async def patch(self, id: str) -> AsyncIterator[bytes]:
-        """What `git apply` makes the workspace as it is now of what it began with, in pieces."""
+        """Yields a patch for `git apply` that turns the initial workspace into the current one."""
         async with self._runs.below(id).exchange("GET", "/patch", silence=LONG_SECONDS) as response:
             async for piece in response.aiter_bytes():
                 yield piece
@@ -199,7 +201,7 @@ class Runs:
         cursor: str | None = None,
         limit: int = 50,
     ) -> RunPage:
-        """Up to `limit` runs at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` runs (200 at most) and the cursor of the next page."""
         wanted = {"thread": thread, "status": status, "agent": agent, "cursor": cursor, "limit": str(limit)}
         parameters = [(name, value) for name, value in wanted.items() if value is not None]
         return (await self._runs.ask("GET", parameters=parameters)).read(RunPage.from_json)
@@ -212,7 +214,7 @@ class Runs:
         agent: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """All runs that fit, or the first `limit` of them, the newest first."""
+        """Yields matching runs, newest first, at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)
@@ -226,19 +228,19 @@ class Runs:
 
 
 async def _end_of(run: str, tail: Tail) -> None:
-    """Until the thread tells it."""
+    """Wait until the thread reports the end of a run."""
     async for entry in tail:
         if entry.type == RUN_FINISHED and entry.payload.get("run") == run:
             return
 
 
 def _box(box: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The box of a request, as the server takes it."""
+    """Returns the `box` field of a request."""
     return {"box": dict(box)} if box else {}
 
 
 def _pack(folder: Path, spool: IO[bytes], leave_out: Callable[[Path], bool]) -> None:
-    """Links are packed as links. Credentials in the settings of git stay here."""
+    """Pack links as links, and leave out credentials in git configurations."""
     with tarfile.open(fileobj=spool, mode="w") as archive:
         _add(archive, folder.resolve(), Path(), leave_out)
     spool.seek(0)
@@ -248,13 +250,13 @@ def _add(archive: tarfile.TarFile, folder: Path, name: Path, leave_out: Callable
     path = folder / name
     member = archive.gettarinfo(path, str(name))
     if member is None or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        return  # sockets, pipes and devices are no files of a project
+        return  # sockets, pipes and devices are not project files
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     if member.issym() or member.isdir():
         archive.addfile(member)
     else:
-        # By its own content, also where it has a second name, which may be left out.
+        # Pack a hard link by content, because its other name may be left out.
         member.type, member.linkname = tarfile.REGTYPE, ""
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if is_configuration(name.as_posix()):

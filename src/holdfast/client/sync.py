@@ -132,27 +132,27 @@ class SyncClient(SyncOwner):
 
     @property
     def has_credential(self) -> bool:
-        """Whether it sends one. A server that asks for none needs none in its links either."""
+        """Whether this client sends a credential. A server that requires none needs none in its links either."""
         return self._async.has_credential
 
     def thread(self, id: str) -> SyncThread:
-        """A handle on a thread; asks nothing yet."""
+        """Returns a handle on a thread, without a request."""
         return SyncThread._wrap(self._async.thread(id), self)
 
     def box_resource(self, name: str) -> BoxConnection:
-        """How one box is asked, by its id or, for exec, by its key; asks nothing yet."""
+        """Returns the resource of one box, by its id or, for exec, by its key, without a request."""
         return self._async.box_resource(name)
 
     def health(self) -> dict[str, Any]:
-        """What the server says of itself; needs no credential."""
+        """Returns the health of the server. Needs no credential."""
         return self._loop.run(self._async.health())
 
     def renew_token(self) -> Token:
-        """Exchange the thread token this client uses for a fresh one, and use that from now on."""
+        """Exchange this client's thread token for a new one, and use that from now on."""
         return self._loop.run(self._async.renew_token())
 
     def close(self) -> None:
-        """Let go of all connections. Closing twice does nothing."""
+        """Close all connections. Closing twice does nothing."""
         self._end(self._async.aclose)
 
     def __enter__(self) -> Self:
@@ -175,7 +175,7 @@ class SyncThreads(SyncHandle):
         labels: Mapping[str, str] | None = None,
         id: str | None = None,
     ) -> SyncThread:
-        """Make a thread, and return a handle on it. `Conflict` where the id is taken."""
+        """Create a thread, and return a handle on it. Raises `Conflict` if the id is taken."""
         return SyncThread._wrap(
             self._loop.run(self._async.create(title=title, parent=parent, labels=labels, id=id)), self
         )
@@ -189,7 +189,7 @@ class SyncThreads(SyncHandle):
         archived: Archived = False,
         limit: int | None = None,
     ) -> SyncIterator[ThreadInfo]:
-        """All threads that fit, or the first `limit` of them, those with the newest activity first."""
+        """Yields matching threads, latest activity first, at most `limit`."""
         return SyncIterator._wrap(
             self._async.list(parent=parent, status=status, labels=labels, archived=archived, limit=limit), self
         )
@@ -204,7 +204,7 @@ class SyncThreads(SyncHandle):
         cursor: str | None = None,
         limit: int = 50,
     ) -> ThreadPage:
-        """Up to `limit` threads at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` threads (200 at most) and the cursor of the next page."""
         return self._loop.run(
             self._async.page(parent=parent, status=status, labels=labels, archived=archived, cursor=cursor, limit=limit)
         )
@@ -237,28 +237,28 @@ class SyncThread(SyncHandle):
     def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
         """Append entries, and return when they are on the server's disk.
 
-        All or none of them are written where they fit in one request: 20,000 entries and 16 MiB. More are sent in
-        several requests, in order, and nothing of this handle comes between them.
+        Up to 20,000 entries and 16 MiB fit in one request, and all or none of them are written. More are sent in
+        several requests, in order, with no other append of this handle in between.
 
-        A payload gets an id and a time here; an `Entry` keeps its own, and is dropped where the thread has it already.
-        Lost connections and overload are retried; `Unreachable` tells which entries nobody acknowledged.
+        A payload gets an id and a time here. An `Entry` keeps its own, and is skipped if the thread already has its id.
+        Lost connections and overload are retried. `Unreachable` lists the entries that were not acknowledged.
         """
         return self._loop.run(self._async.append(what, author_id=author_id))
 
     def append_encoded(self, entries: Sequence[bytes]) -> None:
-        """The same for whole entries that are JSON already, each with an id of its own."""
+        """Like `append`, for complete entries that are already JSON, each with its own id."""
         self._loop.run(self._async.append_encoded(entries))
 
     def chat(self, text: str, *, author_id: str | None = None) -> Entry:
-        """Say something as the user."""
+        """Append a chat message as the user."""
         return self._loop.run(self._async.chat(text, author_id=author_id))
 
     def entries(
         self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int | None = None, live: bool = False
     ) -> SyncIterator[Entry]:
-        """The entries there are, oldest first: from an offset on, of some types (`chat`, `pi.*`), at most so many.
+        """Yields the existing entries, oldest first: from an offset, of some types (`chat`, `pi.*`), at most `limit`.
 
-        `live`: with the text that agents say as it came, piece by piece, before each whole message.
+        With `live`, includes the streamed pieces of agent messages, before each complete message.
         """
         return SyncIterator._wrap(self._async.entries(types=types, since=since, limit=limit, live=live), self)
 
@@ -271,18 +271,18 @@ class SyncThread(SyncHandle):
         live: bool = False,
         unfinished: bool = False,
     ) -> EntryPage:
-        """Up to `limit` entries at once (1000 at most), and where the next ones are.
+        """Returns up to `limit` entries (1000 at most) and the offset of the next page.
 
-        `unfinished`: the last page also has the pieces of a message that is not whole yet. A tail from there goes on
-        with the next piece.
+        With `unfinished`, the last page also has the pieces of a message that is not complete yet. A tail from there
+        continues with the next piece.
         """
         return self._loop.run(self._async.page(types=types, since=since, limit=limit, live=live, unfinished=unfinished))
 
     def tail(self, *, since: str | None = None, patience: float | None = None) -> SyncTail:
-        """Follow the thread from an offset on (the beginning, unless told), as entries come.
+        """Follow the thread from an offset (by default, the beginning) as entries are written.
 
-        Lost connections are taken up again without gap or repetition, for as long as it takes, or for `patience`
-        seconds at a time.
+        Lost connections are resumed without gaps or repetition, without a time limit or for at most `patience` seconds
+        each time.
         """
         return SyncTail._wrap(self._async.tail(since=since, patience=patience), self)
 
@@ -293,19 +293,19 @@ class SyncThread(SyncHandle):
         return self._loop.run(self._async.rename(title))
 
     def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
-        """Replace the labels, archive the thread or bring it back; what is None stays."""
+        """Replace the labels, and archive or unarchive the thread. What is None stays as it is."""
         return self._loop.run(self._async.update(labels=labels, archived=archived))
 
     def delete(self) -> None:
-        """Delete the thread and all its entries, for good."""
+        """Delete the thread and all its entries permanently."""
         self._loop.run(self._async.delete())
 
     def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
-        """A credential for this thread alone, to `read` it or to `write` to it too. Needs an API key."""
+        """Issue a credential for this thread alone, to `read` it or also to `write` to it. Needs an API key."""
         return self._loop.run(self._async.token(scope, ttl_seconds=ttl_seconds))
 
     def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
-        """The address of this thread's page, with a key to read it in the part that browsers never send."""
+        """Returns the URL of this thread's page, with a read key in the fragment, which browsers never send."""
         return self._loop.run(self._async.link(ttl_seconds=ttl_seconds))
 
 
@@ -316,7 +316,7 @@ class SyncTail(SyncIterator[Entry]):
 
     @property
     def offset(self) -> str:
-        """Where to go on after the entry that was handed out last: `thread.tail(since=tail.offset)`."""
+        """The position after the last entry returned: `thread.tail(since=tail.offset)`."""
         return self._async.offset
 
     def close(self) -> None:
@@ -324,7 +324,7 @@ class SyncTail(SyncIterator[Entry]):
         self._loop.run(self._async.aclose())
 
     def __enter__(self) -> Self:
-        """Entering fixes what `now` means, so that nothing written afterwards is missed."""
+        """Resolve `now` on entry, so that nothing written afterwards is missed."""
         self._loop.run(self._async.__aenter__())
         return self
 
@@ -338,14 +338,14 @@ class SyncKeys(SyncHandle):
     _async: Keys
 
     def create(self, name: str) -> CreatedKey:
-        """A new key. Its `secret` is told this once: the server keeps only a digest."""
+        """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
         return self._loop.run(self._async.create(name))
 
     def list(self) -> list[Key]:
         return self._loop.run(self._async.list())
 
     def revoke(self, id: str) -> None:
-        """The key stops working, on all servers of the store."""
+        """Revoke a key on all servers that share the storage."""
         self._loop.run(self._async.revoke(id))
 
 
@@ -367,22 +367,23 @@ class SyncBoxes(SyncHandle):
         replaces: bool = True,
         owner: Owner | None = None,
     ) -> MadeBox:
-        """Make a box; with a key, acquire the one of that key: resumed, restored or created. `fresh`: the one that
-        there is gets deleted, and the new one has nothing of it. Not `replaces`: one of another spec is a
-        `BoxDiffers`, and stays.
+        """Create a box. With a key, acquire the box of that key: it is resumed, restored or created.
+
+        `fresh` deletes an existing box of the key first, and the new one shares nothing with it. Without `replaces`,
+        raises `BoxDiffers` if the existing box has another spec, and keeps that box.
         """
         return self._loop.run(self._async.create(spec, key=key, fresh=fresh, replaces=replaces, owner=owner))
 
     def get(self, id: str) -> BoxRecord:
-        """A box, dead or alive. Raises `BoxNotFound`."""
+        """Returns a box, even one that no longer exists. Raises `BoxNotFound`."""
         return self._loop.run(self._async.get(id))
 
     def open(self, id: str) -> SyncBox:
-        """A handle on a box that is there. Raises `BoxNotFound`, `BoxGone`."""
+        """Returns a handle on an existing box. Raises `BoxNotFound` or `BoxGone`."""
         return SyncBox._wrap(self._loop.run(self._async.open(id)), self)
 
     def handle(self, record: BoxRecord, *, env: Mapping[str, str] | None = None) -> SyncBox:
-        """A handle on a box that the server just told of; asks nothing. `env` is that of its spec, if it is known."""
+        """Returns a handle for a record from the server, without a request. `env` is that of its spec, if known."""
         return SyncBox._wrap(self._async.handle(record, env=env), self)
 
     def page(
@@ -395,21 +396,21 @@ class SyncBoxes(SyncHandle):
         cursor: str | None = None,
         limit: int = 50,
     ) -> BoxRecordPage:
-        """Up to `limit` boxes at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` boxes (200 at most) and the cursor of the next page."""
         return self._loop.run(
             self._async.page(states=states, labels=labels, key=key, all=all, cursor=cursor, limit=limit)
         )
 
     def stop(self, id: str) -> BoxRecord:
-        """End every process in a box. Its files stay."""
+        """End all processes in a box. Its files are kept."""
         return self._loop.run(self._async.stop(id))
 
     def start(self, id: str) -> BoxRecord:
-        """Start a stopped box on its files."""
+        """Start a stopped box with its files."""
         return self._loop.run(self._async.start(id))
 
     def delete(self, id: str) -> Deleted:
-        """Delete a box and everything of its own. Deleting twice is fine."""
+        """Delete a box and everything it owns. Deleting a box twice is not an error."""
         return self._loop.run(self._async.delete(id))
 
     def set_network(self, id: str, policy: NetworkPolicy) -> BoxRecord:
@@ -419,8 +420,8 @@ class SyncBoxes(SyncHandle):
     def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
     ) -> BoxRecord:
-        """Another box with the same spec and files; of a key, where one is given that has no box yet. With
-        `idle_seconds` it is ephemeral, whatever the first one is.
+        """Create a box with the same spec and files. A `key` must not have a box yet. With `idle_seconds` the fork is
+        ephemeral, even if the original is not.
         """
         return self._loop.run(self._async.fork(id, owner=owner, key=key, idle_seconds=idle_seconds))
 
@@ -429,35 +430,35 @@ class SyncBoxes(SyncHandle):
         return self._loop.run(self._async.prune())
 
     def usage(self) -> BoxUsages:
-        """What all boxes use now."""
+        """Returns what all boxes use now."""
         return self._loop.run(self._async.usage())
 
     def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
-        """What works and what does not: of a provider, or of one box."""
+        """Returns what works and what does not, for a provider or for one box."""
         return self._loop.run(self._async.diagnose(id, provider=provider))
 
     def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Keep the files of a box as they are now."""
+        """Save the current files of a box."""
         return self._loop.run(self._async.snapshot(id, labels=labels))
 
     def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
-        """All snapshots, or those of a box or a key, the oldest first."""
+        """Returns all snapshots, or those of a box or a key, oldest first."""
         return self._loop.run(self._async.snapshots(box=box, key=key))
 
     def delete_snapshot(self, id: str) -> int:
-        """Forget a snapshot; says how many bytes that freed."""
+        """Delete a snapshot. Returns the bytes freed."""
         return self._loop.run(self._async.delete_snapshot(id))
 
     def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
-        """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
+        """Create a box with a snapshot's files and the spec of its original box, or with another spec."""
         return self._loop.run(self._async.restore(snapshot, spec, owner=owner))
 
     def export_snapshot(self, id: str) -> SyncIterator[bytes]:
-        """A snapshot by value, piece by piece."""
+        """Yields the contents of a snapshot, for `import_snapshot`."""
         return SyncIterator._wrap(self._async.export_snapshot(id), self)
 
     def import_snapshot(self, stream: Iterable[bytes], *, provider: str = "local") -> Snapshot:
-        """Take in a snapshot that was exported, here or elsewhere."""
+        """Import an exported snapshot, from this server or another."""
         return self._loop.run(self._async.import_snapshot(feed(stream), provider=provider))
 
     def list(
@@ -469,7 +470,7 @@ class SyncBoxes(SyncHandle):
         all: bool = False,
         limit: int | None = None,
     ) -> SyncIterator[BoxRecord]:
-        """Boxes that fit, or the first `limit` of them, the newest first. With `all`, those that are no more, too."""
+        """Yields matching boxes, newest first, at most `limit`. With `all`, includes boxes that no longer exist."""
         return SyncIterator._wrap(self._async.list(states=states, labels=labels, key=key, all=all, limit=limit), self)
 
 
@@ -495,13 +496,13 @@ class SyncImages(SyncHandle):
     _async: Images
 
     def get(self, name: str, *, provider: str = "local") -> Image:
-        """By name or digest."""
+        """Returns an image by name or digest."""
         return self._loop.run(self._async.get(name, provider=provider))
 
     def import_archive(self, name: str, archive: Iterable[bytes] | bytes, *, provider: str = "local") -> Image:
-        """A root filesystem tarball, an OCI layout or what `docker save` writes, compressed or not.
+        """Import a root filesystem tarball, an OCI layout or the output of `docker save`, compressed or not.
 
-        Raises `HostileArchive`, `BadArchive`, `NoSpace`, and leaves nothing then.
+        Raises `HostileArchive`, `BadArchive` or `NoSpace`. A failed import leaves nothing behind.
         """
         return self._loop.run(self._async.import_archive(name, feed(archive), provider=provider))
 
@@ -515,11 +516,11 @@ class SyncImages(SyncHandle):
         provider: str = "local",
         progress: Progress | None = None,
     ) -> Image:
-        """Pull an image from a registry, by its name as Docker understands it, under that name or `save_as`.
+        """Pull an image from a registry by its Docker name. It is saved under that name or `save_as`.
 
-        The server fetches it. `credentials` are a user and a password for the registry; they are used for this pull
-        and not kept. `insecure` allows plain HTTP, which on loopback needs no asking. Raises `NotInRegistry`,
-        `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive`, `NoSpace`.
+        The server fetches it. `credentials` are a user name and a password for the registry; they are used for this
+        pull only and not stored. `insecure` allows plain HTTP, which is always allowed on loopback. Raises
+        `NotInRegistry`, `RegistryRefused`, `RegistryFailed`, `HostileArchive`, `BadArchive` or `NoSpace`.
         """
         return self._loop.run(
             self._async.pull(
@@ -536,17 +537,17 @@ class SyncImages(SyncHandle):
         labels: Mapping[str, str] | None = None,
         provider: str = "local",
     ) -> Image:
-        """Name a snapshot's files as an image. Without a config: that of the snapshot's own image."""
+        """Name a snapshot's files as an image. Without a config, uses that of the snapshot's image."""
         return self._loop.run(
             self._async.from_snapshot(snapshot, name, config=config, labels=labels, provider=provider)
         )
 
     def remove(self, name: str, *, provider: str = "local") -> int:
-        """Forget a name; says how many bytes that freed."""
+        """Remove a name. Returns the bytes freed."""
         return self._loop.run(self._async.remove(name, provider=provider))
 
     def list(self, *, provider: str = "local") -> list[Image]:
-        """All of them, by name."""
+        """Returns all images, sorted by name."""
         return self._loop.run(self._async.list(provider=provider))
 
 
@@ -556,7 +557,7 @@ class SyncEgress(SyncHandle):
     _async: Egress
 
     def set(self, environment: str, policy: NetworkPolicy) -> EnvironmentPolicy:
-        """The policy of an environment, from now on, for its running boxes too."""
+        """Set the policy of an environment. It also applies to running boxes."""
         return self._loop.run(self._async.set(environment, policy))
 
     def get(self, environment: str) -> EnvironmentPolicy:
@@ -568,23 +569,23 @@ class SyncEgress(SyncHandle):
         self._loop.run(self._async.remove(environment))
 
     def policies(self) -> list[EnvironmentPolicy]:
-        """All of them, by name."""
+        """Returns all policies, sorted by name."""
         return self._loop.run(self._async.policies())
 
     def default(self) -> DefaultList:
-        """What `default` stands for on the server's machine."""
+        """Returns what `default` stands for on the server's machine."""
         return self._loop.run(self._async.default())
 
     def page(
         self, box: str, *, denied_only: bool = False, cursor: str | None = None, limit: int = 50
     ) -> EgressDecisionPage:
-        """Up to `limit` decisions about a box at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` decisions about a box (200 at most) and the cursor of the next page."""
         return self._loop.run(self._async.page(box, denied_only=denied_only, cursor=cursor, limit=limit))
 
     def decisions(
         self, box: str, *, denied_only: bool = False, limit: int | None = None
     ) -> SyncIterator[EgressDecision]:
-        """What was decided about what a box asked for, the newest first: all that is kept, or `limit` of it."""
+        """Yields the decisions about a box's requests, newest first: all that are kept, or at most `limit`."""
         return SyncIterator._wrap(self._async.decisions(box, denied_only=denied_only, limit=limit), self)
 
 
@@ -594,7 +595,7 @@ class SyncModelStore(SyncHandle):
     _async: ModelStore
 
     def list(self) -> list[ModelRecord]:
-        """Those that can be used first."""
+        """Returns all models, usable ones first."""
         return self._loop.run(self._async.list())
 
     def get(self, name: str) -> ModelRecord:
@@ -611,7 +612,7 @@ class SyncModelStore(SyncHandle):
         context_window: int | None = None,
         max_tokens: int | None = None,
     ) -> ModelRecord:
-        """Add a model, or change one: what is left out stays. For a provider that is built in, a key is enough."""
+        """Add a model, or change one: omitted fields stay as they are. A built-in provider needs only a key."""
         return self._loop.run(
             self._async.add(
                 name,
@@ -625,18 +626,18 @@ class SyncModelStore(SyncHandle):
         )
 
     def remove(self, name: str) -> None:
-        """Forget a model and its key."""
+        """Remove a model and its key."""
         self._loop.run(self._async.remove(name))
 
     def test(self, name: str, *, model: str | None = None, api: Api | None = None) -> ModelTrial:
-        """Ask it one small question, from the server, by the way that agents go."""
+        """Send one small prompt from the server, in the same way as agents do."""
         return self._loop.run(self._async.test(name, model=model, api=api))
 
     def complete(
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
-        """Ask a model something, from the server: `role` and `content` of each message. `model` is `NAME` or
-        `NAME/MODEL`, or the only one there is.
+        """Ask a model from the server. Each message has `role` and `content`. `model` is `NAME` or `NAME/MODEL`; it may
+        be omitted if there is only one.
         """
         return self._loop.run(self._async.complete(messages, model=model, timeout=timeout))
 
@@ -659,17 +660,17 @@ class SyncRuns(SyncHandle):
     _async: Runs
 
     def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
-        """Keep a folder for workspaces to begin with; says its digest. `leave_out` is asked of each path below it."""
+        """Upload a folder for workspaces to start with. Returns its digest. `leave_out` is called for each path."""
         return self._loop.run(self._async.upload(folder, leave_out=leave_out))
 
     def upload_tar(self, archive: Iterable[bytes]) -> str:
-        """The same for files that are a tar archive already."""
+        """Like `upload`, for files that are already a tar archive."""
         return self._loop.run(self._async.upload_tar(feed(archive)))
 
     def check(
         self, *, agent: str, model: str | None = None, thread: str | None = None, box: Mapping[str, Any] | None = None
     ) -> str:
-        """The model (`NAME/MODEL`) that a run would use; raises what `launch` would raise. Begins nothing."""
+        """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
         return self._loop.run(self._async.check(agent=agent, model=model, thread=thread, box=box))
 
     def launch(
@@ -686,11 +687,11 @@ class SyncRuns(SyncHandle):
         timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on the server's disk.
+        """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
-        `workspace` is a digest that `upload` gave. `box` says what the box is to be, as the server takes it:
-        provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. `timeout`: seconds after which the run
-        is ended, whoever is gone by then.
+        `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
+        image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
+        no client is connected any more.
         """
         return self._loop.run(
             self._async.launch(
@@ -722,9 +723,9 @@ class SyncRuns(SyncHandle):
         timeout: int | None = None,
         author_id: str | None = None,
     ) -> Launched:
-        """Go on with a thread: as before, or with another agent, in a new box, or with another network or limits.
+        """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
-        `memory` and `disk` are bytes, `timeout` is seconds, and 0 none.
+        `memory` and `disk` are in bytes. `timeout` is in seconds; 0 means no limit.
         """
         return self._loop.run(
             self._async.resume(
@@ -743,30 +744,32 @@ class SyncRuns(SyncHandle):
         )
 
     def steer(self, id: str, prompt: str, *, interrupt: bool = False, author_id: str | None = None) -> Steered:
-        """A prompt for a run that goes on: it waits for its end, or brings that about. `how` says what became of it."""
+        """Send a prompt to a run in progress. It waits for the run to end, or interrupts it. Returns in `how` what
+        happened.
+        """
         return self._loop.run(self._async.steer(id, prompt, interrupt=interrupt, author_id=author_id))
 
     def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
-        """End a run. One that has ended stays as it is."""
+        """End a run. A run that has already ended stays as it is."""
         return self._loop.run(self._async.cancel(id, by=by))
 
     def get(self, id: str) -> RunInfo:
         return self._loop.run(self._async.get(id))
 
     def wait(self, id: str) -> RunInfo:
-        """The run, once it has ended. To see it work, follow its thread."""
+        """Wait until a run has ended, and return it. To watch it work, follow its thread."""
         return self._loop.run(self._async.wait(id))
 
     def diagnose(self, id: str) -> Diagnosis:
-        """How far a run came, what is wrong with it, and what to do."""
+        """Returns how far a run got, what is wrong with it, and what to do."""
         return self._loop.run(self._async.diagnose(id))
 
     def changes(self, id: str) -> Changes:
-        """The workspace of a thread now, against what it began with."""
+        """Compare the workspace of a thread with its initial state."""
         return self._loop.run(self._async.changes(id))
 
     def patch(self, id: str) -> SyncIterator[bytes]:
-        """What `git apply` makes the workspace as it is now of what it began with, in pieces."""
+        """Yields a patch for `git apply` that turns the initial workspace into the current one."""
         return SyncIterator._wrap(self._async.patch(id), self)
 
     def page(
@@ -778,7 +781,7 @@ class SyncRuns(SyncHandle):
         cursor: str | None = None,
         limit: int = 50,
     ) -> RunPage:
-        """Up to `limit` runs at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` runs (200 at most) and the cursor of the next page."""
         return self._loop.run(self._async.page(thread=thread, status=status, agent=agent, cursor=cursor, limit=limit))
 
     def list(
@@ -789,7 +792,7 @@ class SyncRuns(SyncHandle):
         agent: str | None = None,
         limit: int | None = None,
     ) -> SyncIterator[RunInfo]:
-        """All runs that fit, or the first `limit` of them, the newest first."""
+        """Yields matching runs, newest first, at most `limit`."""
         return SyncIterator._wrap(self._async.list(thread=thread, status=status, agent=agent, limit=limit), self)
 
 
@@ -813,8 +816,8 @@ class SyncInterpreters(SyncHandle):
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> InterpreterDetail:
-        """Make one, with a box and a Python in it. `box` is as for runs: provider, image, cpu, memory, network…
-        `restore="fork"`: code that has to be killed costs no state.
+        """Create an interpreter with a box and a Python in it. `box` has the same fields as for runs: provider, image,
+        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state.
         """
         return self._loop.run(
             self._async.create(
@@ -833,7 +836,7 @@ class SyncInterpreters(SyncHandle):
         )
 
     def get(self, id: str) -> InterpreterDetail:
-        """With what its thread tells: executions, calls, tokens."""
+        """Returns an interpreter with the counts from its thread: executions, calls and tokens."""
         return self._loop.run(self._async.get(id))
 
     def execute(
@@ -846,9 +849,9 @@ class SyncInterpreters(SyncHandle):
         on_output: OnOutput | None = None,
         execution_id: str | None = None,
     ) -> RemoteExecution:
-        """Run code to its end; `on_output` is given what it prints as it comes.
+        """Run code until it ends. `on_output` receives its output as it is printed.
 
-        A connection that is lost is made again, and the code runs once all the same.
+        Lost connections are reopened, and the code still runs only once.
         """
         return self._loop.run(
             self._async.execute(
@@ -857,11 +860,11 @@ class SyncInterpreters(SyncHandle):
         )
 
     def interrupt(self, id: str) -> None:
-        """KeyboardInterrupt in the code that runs, if any does."""
+        """Raise KeyboardInterrupt in the running code, if any."""
         self._loop.run(self._async.interrupt(id))
 
     def reset(self, id: str) -> None:
-        """Empty its memory: a new Python in the same box. Code that runs is ended."""
+        """Start a new Python in the same box, with empty memory. Ends running code."""
         self._loop.run(self._async.reset(id))
 
     def configure_workspace(
@@ -873,37 +876,37 @@ class SyncInterpreters(SyncHandle):
         volume: str | None = None,
         force_new: bool = False,
     ) -> WorkspaceTransition:
-        """Change what it works on, in place. Returns what became of its box, and why."""
+        """Change the workspace in place. Returns what happened to the box, and why."""
         return self._loop.run(
             self._async.configure_workspace(id, repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
         )
 
     def export_state(self, id: str) -> SyncIterator[bytes]:
-        """What it has in memory, piece by piece: for `import_state`, of this one or another."""
+        """Yields the saved memory, for `import_state` of this interpreter or another."""
         return SyncIterator._wrap(self._async.export_state(id), self)
 
     def import_state(self, id: str, state: Iterable[bytes] | bytes) -> LoadedState:
-        """Replace all that it has in memory. Returns the names that were loaded, and those that could not be."""
+        """Replace the whole memory. Returns the names that were loaded and those that could not be."""
         return self._loop.run(self._async.import_state(id, feed(state)))
 
     def delete(self, id: str) -> None:
-        """Delete its box and all that it has in memory. Its thread stays."""
+        """Delete its box and memory. Its thread is kept."""
         self._loop.run(self._async.delete(id))
 
     def page(self, *, deleted: bool = False, cursor: str | None = None, limit: int = 50) -> InterpreterPage:
-        """Up to `limit` interpreters at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` interpreters (200 at most) and the cursor of the next page."""
         return self._loop.run(self._async.page(deleted=deleted, cursor=cursor, limit=limit))
 
     def test_box(
         self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
     ) -> RuntimeReport:
-        """Whether interpreters work here: each phase, timed, with what is wrong."""
+        """Test whether interpreters work here. Returns each phase with its time and problems."""
         return self._loop.run(self._async.test_box(box=box, repo_url=repo_url, ref=ref))
 
     def test_model(self, *, model: str | None = None) -> RuntimeReport:
-        """Whether a model answers."""
+        """Test whether a model answers."""
         return self._loop.run(self._async.test_model(model=model))
 
     def list(self, *, deleted: bool = False, limit: int | None = None) -> SyncIterator[InterpreterInfo]:
-        """All interpreters, those of scripts and notebooks too, or the first `limit`, the latest active first."""
+        """Yields all interpreters, including those of scripts and notebooks, latest activity first, at most `limit`."""
         return SyncIterator._wrap(self._async.list(deleted=deleted, limit=limit), self)

@@ -1,7 +1,7 @@
-"""How a request reaches a server: the contract of transports, and the ways in which one fails.
+"""How a request reaches a server: the contract of transports, and how they fail.
 
-`async_transport` is what clients use: httpx, on an event loop. `blocking` asks one thing after the other on a plain
-socket, which loads a tenth of the code; the command line uses it.
+Clients use `async_transport`: httpx on an event loop. The command line uses `blocking`: one request at a time on a
+plain socket, which loads a tenth of the code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class TransportError(Exception):
-    """No answer. The message says why, in a few words."""
+    """There was no response. The message gives a short reason."""
 
 
 class NotSent(TransportError):
@@ -20,22 +20,22 @@ class NotSent(TransportError):
 
 
 class AnswerLost(TransportError):
-    """The server may have got the request, and may have carried it out."""
+    """The server may have received the request and carried it out."""
 
 
 class NotHttp(TransportError):
-    """What came back is no answer of HTTP."""
+    """The response is not HTTP."""
 
 
 class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
-    """Found by names in lower case."""
+    """With lower-case names."""
     body: bytes
 
 
 class Transport(ABC):
-    """Asks servers. Its owner closes it."""
+    """Sends requests to servers. Its owner closes it."""
 
     @abstractmethod
     async def request(
@@ -48,7 +48,7 @@ class Transport(ABC):
         timeout: float,
         connect_timeout: float,
     ) -> Reply:
-        """Ask once. Raises a `TransportError` where no answer comes. `timeout` bounds each silence."""
+        """Send one request. Raises `TransportError` if there is no response. `timeout` limits each silence."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Opens WebSockets to a server: with the credential of a connection, tried again as its requests are."""
+"""Opens WebSockets to a server, with the credential and the retries of a connection."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_MESSAGE: Final = 1024 * 1024
-"""Bytes of one message that a server takes."""
+"""The largest message in bytes that a server accepts."""
 OPEN_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 20.0
 
 
 async def open_socket(connection: ServerConnection, path: str, parameters: Parameters = ()) -> ClientConnection:
-    """Tried again where the server was not there; the caller closes it."""
+    """Open a WebSocket, retrying while the server is unreachable. The caller closes it."""
     return await keep_trying(connection, lambda: open_once(connection, path, parameters))
 
 
 async def keep_trying(connection: ServerConnection, attempt_once: Callable[[], Awaitable[T]]) -> T:
-    """Open a socket; where the server is not there, again, as its requests are."""
+    """Call `attempt_once`, retrying while the server is unreachable."""
     deadline, attempt = time.monotonic() + connection.retry_seconds, 0
     while True:
         used = connection.address
@@ -65,7 +65,7 @@ async def open_once(
             open_timeout=OPEN_SECONDS,
             close_timeout=_CLOSE_SECONDS,
             ping_interval=_PING_SECONDS,
-            # A server that waits for us to read is slow to answer pings, and must not be taken for dead.
+            # A server that waits for us to read answers pings slowly, and is not dead.
             ping_timeout=None,
         )
     except InvalidStatus as refused:
@@ -73,7 +73,7 @@ async def open_once(
         headers = {name.lower(): value for name, value in answer.headers.raw_items()}
         raise error_of(answer.status_code, headers, bytes(answer.body or b""), asked) from None
     except InvalidURI as error:
-        raise ValueError(f"{connection.url} is not a URL: {error}") from None
+        raise ValueError(f"{connection.url} is not a valid URL: {error}") from None
     except InvalidHandshake as error:
         raise not_understood(f"{asked} failed: {error}") from error
     except (OSError, TimeoutError, EOFError) as error:
@@ -81,12 +81,13 @@ async def open_once(
 
 
 def words_of(path: str) -> str:
-    """What is asked for by a socket, as messages name it."""
+    """Returns how messages name the request of a WebSocket."""
     return f"WebSocket {path}"
 
 
 def unreachable(url: str, asked: str, error: BaseException) -> Unreachable:
     reason = str(error) or "no answer in time"
     return Unreachable(
-        f"{url} cannot be reached: {reason} ({asked})", hint="check that the server runs and that the URL is right"
+        f"{url} cannot be reached: {reason} ({asked})",
+        hint="check that the server is running and that the URL is correct",
     )

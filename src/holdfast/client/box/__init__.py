@@ -1,1 +1,1 @@
-"""Boxes over HTTP and WebSockets: the same contract as a provider's boxes, behind a server."""
+"""Boxes over HTTP and WebSockets, with the same contract as a provider's boxes."""

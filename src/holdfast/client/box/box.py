@@ -1,4 +1,4 @@
-"""A box over the wire: the same contract as any other, behind a server."""
+"""A box on a server, with the same contract as any other box."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from holdfast.client.box.types import info_of, power_of
 from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
 
 _AT_ONCE: Final = 256 * 1024
-"""Bytes of stdin that go along with the command."""
+"""Up to this many bytes of stdin are sent together with the command."""
 
 
 class RemoteBox(Box):
-    """Owns nothing but the sockets of calls that are going on: closing it does nothing. The client outlives it."""
+    """Owns only the sockets of its current calls, so closing it does nothing. The client must outlive it."""
 
     def __init__(self, boxes: BoxConnection, record: BoxRecord, env: Mapping[str, str] | None = None) -> None:
         self.id = record.id
@@ -53,7 +53,7 @@ class RemoteBox(Box):
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
     ) -> Completed:
-        """Run a command to its end. `stdin` may also come as a stream."""
+        """Run a command until it exits. `stdin` may also be a stream."""
         at_once = base64.b64encode(stdin).decode() if isinstance(stdin, bytes) and len(stdin) <= _AT_ONCE else None
         request = ExecuteFrames(argv=list(argv), env=dict(env or {}), cwd=cwd, timeout=timeout, stdin=at_once)
         output = _Output(on_stdout, on_stderr, max_output)
@@ -156,11 +156,11 @@ class RemoteBox(Box):
 
     async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
         if id is not None or labels:
-            raise Unsupported("a fork over the wire gets its id and labels from the server", hint="leave them out")
+            raise Unsupported("the server chooses the id and labels of a fork", hint="leave them out")
         answer = await self._box.ask("POST", "/fork", {}, repeatable=False, timeout=LONG_SECONDS)
         return RemoteBox(self._boxes, answer.read(BoxRecord.from_json))
 
-    # --- looking at it ---
+    # --- inspection ---
 
     async def metrics(self) -> Metrics:
         told = (await self._box.ask("GET", "/metrics")).read(BoxMetrics.from_json)
@@ -174,7 +174,7 @@ class RemoteBox(Box):
 
 
 class _Output:
-    """Where the output of an exec goes: to sinks, or kept up to a bound."""
+    """Where the output of an exec goes: to sinks, or to buffers of a limited size."""
 
     def __init__(self, on_stdout: Sink | None, on_stderr: Sink | None, most: int) -> None:
         self._sinks = {STDOUT: on_stdout, STDERR: on_stderr}
@@ -196,14 +196,14 @@ class _Output:
                 await taken
         elif len(kept) + len(data) > self._most:
             raise OutputTooLarge(
-                f"more than {self._most} bytes of output", hint="give a sink that takes it as it comes"
+                f"more than {self._most} bytes of output", hint="pass on_stdout and on_stderr to stream it"
             )
         else:
             kept += data
 
 
 async def _attend(socket: Socket, output: _Output, feeding: asyncio.Future[None] | None) -> Completed:
-    """Take output as it comes, until the end. A stdin that cannot be read ends the command."""
+    """Collect output until the command exits. If reading stdin fails, the command is ended."""
     receiving: asyncio.Future[bytes | dict[str, Any]] | None = None
     try:
         while True:
@@ -226,7 +226,7 @@ async def _attend(socket: Socket, output: _Output, feeding: asyncio.Future[None]
 
 
 async def _feed(socket: Socket, stdin: bytes | AsyncIterable[bytes]) -> None:
-    # Where the command ends before its stdin does, the server hangs up; how it ended is told by then.
+    # If the command exits before its stdin ends, the server closes the connection after it has sent the exit code.
     if isinstance(stdin, bytes):
         with contextlib.suppress(Unreachable):
             await socket.send_tagged(STDIN, stdin)

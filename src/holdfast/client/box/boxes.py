@@ -1,4 +1,4 @@
-"""The boxes of a server: make, list and find them. What is done with one box is in `box`.
+"""The boxes of a server: create, list and find them. `box` has the operations on one box.
 
 The command line loads this module for each `box list`, so it imports the types of rarer answers where they are used.
 """
@@ -41,7 +41,7 @@ _PAGE: Final = 200
 
 
 class Boxes:
-    """All boxes of one server: `client.boxes`. What goes wrong with a box is a `holdfast.boxes.errors.BoxError`."""
+    """All boxes of one server: `client.boxes`. Box errors are `holdfast.boxes.errors.BoxError`s."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -63,26 +63,28 @@ class Boxes:
         replaces: bool = True,
         owner: Owner | None = None,
     ) -> MadeBox:
-        """Make a box; with a key, acquire the one of that key: resumed, restored or created. `fresh`: the one that
-        there is gets deleted, and the new one has nothing of it. Not `replaces`: one of another spec is a
-        `BoxDiffers`, and stays."""
+        """Create a box. With a key, acquire the box of that key: it is resumed, restored or created.
+
+        `fresh` deletes an existing box of the key first, and the new one shares nothing with it. Without `replaces`,
+        raises `BoxDiffers` if the existing box has another spec, and keeps that box.
+        """
         new = NewBox(spec=spec or BoxSpec(), owner=_owner(owner), key=key, fresh=fresh, replaces=replaces)
-        # Asked twice for a key, there is one box all the same.
+        # Repeating a request for a key still yields one box.
         answer = await self._boxes.ask(
             "POST", "", new.given(), repeatable=key is not None and not fresh, timeout=LONG_SECONDS
         )
         return answer.read(MadeBox.from_json)
 
     async def get(self, id: str) -> BoxRecord:
-        """A box, dead or alive. Raises `BoxNotFound`."""
+        """Returns a box, even one that no longer exists. Raises `BoxNotFound`."""
         return (await self._boxes.below(id).ask("GET")).read(BoxRecord.from_json)
 
     async def open(self, id: str) -> RemoteBox:
-        """A handle on a box that is there. Raises `BoxNotFound`, `BoxGone`."""
+        """Returns a handle on an existing box. Raises `BoxNotFound` or `BoxGone`."""
         return self.handle(await self.get(id))
 
     def handle(self, record: BoxRecord, *, env: Mapping[str, str] | None = None) -> RemoteBox:
-        """A handle on a box that the server just told of; asks nothing. `env` is that of its spec, if it is known."""
+        """Returns a handle for a record from the server, without a request. `env` is that of its spec, if known."""
         from holdfast.client.box.box import RemoteBox  # here: it brings asyncio
 
         return RemoteBox(self._boxes, record, env)
@@ -90,8 +92,9 @@ class Boxes:
     def near(
         self, record: BoxRecord, home: Path, watch: FileWatch, *, env: Mapping[str, str] | None = None
     ) -> RemoteBox:
-        """The same for a box of this machine, where the server's home is known: what it can, it asks the box itself.
-        `watch` is the caller's to close."""
+        """Like `handle`, for a box on this machine when the server's home is known: it contacts the box directly where
+        it can. The caller closes `watch`.
+        """
         from holdfast.client.box.local_box import NearBox
 
         return NearBox(self._boxes, record, home, watch, env)
@@ -106,7 +109,7 @@ class Boxes:
         cursor: str | None = None,
         limit: int = 50,
     ) -> BoxRecordPage:
-        """Up to `limit` boxes at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` boxes (200 at most) and the cursor of the next page."""
         parameters = [("limit", str(limit)), ("all", str(all).lower())]
         parameters += [("state", str(state)) for state in states]
         parameters += [("label", f"{name}:{value}") for name, value in (labels or {}).items()]
@@ -114,15 +117,15 @@ class Boxes:
         return (await self._boxes.ask("GET", parameters=parameters)).read(BoxRecordPage.from_json)
 
     async def stop(self, id: str) -> BoxRecord:
-        """End every process in a box. Its files stay."""
+        """End all processes in a box. Its files are kept."""
         return await self._record(id, "stop")
 
     async def start(self, id: str) -> BoxRecord:
-        """Start a stopped box on its files."""
+        """Start a stopped box with its files."""
         return await self._record(id, "start")
 
     async def delete(self, id: str) -> Deleted:
-        """Delete a box and everything of its own. Deleting twice is fine."""
+        """Delete a box and everything it owns. Deleting a box twice is not an error."""
         from holdfast.boxes.box import Deleted
 
         answer = await self._boxes.below(id).ask("DELETE", timeout=LONG_SECONDS)
@@ -136,8 +139,9 @@ class Boxes:
     async def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
     ) -> BoxRecord:
-        """Another box with the same spec and files; of a key, where one is given that has no box yet. With
-        `idle_seconds` it is ephemeral, whatever the first one is."""
+        """Create a box with the same spec and files. A `key` must not have a box yet. With `idle_seconds` the fork is
+        ephemeral, even if the original is not.
+        """
         wanted = Fork(owner=None if owner is None else _owner(owner), key=key, idle_seconds=idle_seconds).given()
         answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
@@ -147,13 +151,13 @@ class Boxes:
         return (await self._boxes.ask("POST", "/prune", timeout=LONG_SECONDS)).read(Pruned.from_json)
 
     async def usage(self) -> BoxUsages:
-        """What all boxes use now."""
+        """Returns what all boxes use now."""
         from holdfast.api.box_usage import BoxUsages
 
         return (await self._boxes.ask("GET", "/metrics", timeout=LONG_SECONDS)).read(BoxUsages.from_json)
 
     async def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
-        """What works and what does not: of a provider, or of one box."""
+        """Returns what works and what does not, for a provider or for one box."""
         if id is not None:
             answer = await self._boxes.below(id).ask("GET", "/diagnose", timeout=LONG_SECONDS)
         else:
@@ -164,7 +168,7 @@ class Boxes:
     # --- snapshots ---
 
     async def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Keep the files of a box as they are now."""
+        """Save the current files of a box."""
         from holdfast.api.snapshots import NewSnapshot, Snapshot
 
         answer = await self._boxes.below(id).ask(
@@ -173,7 +177,7 @@ class Boxes:
         return answer.read(Snapshot.from_json)
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
-        """All snapshots, or those of a box or a key, the oldest first."""
+        """Returns all snapshots, or those of a box or a key, oldest first."""
         from holdfast.api.snapshots import SnapshotList
 
         parameters = [(name, value) for name, value in (("box", box), ("key", key)) if value is not None]
@@ -181,12 +185,12 @@ class Boxes:
         return list(answer.read(SnapshotList.from_json).snapshots)
 
     async def delete_snapshot(self, id: str) -> int:
-        """Forget a snapshot; says how many bytes that freed."""
+        """Delete a snapshot. Returns the bytes freed."""
         answer = await self._snapshots.below(id).ask("DELETE", repeatable=False, timeout=LONG_SECONDS)
         return answer.read(Freed.from_json).freed
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
-        """Make a box that begins with a snapshot's files, as the box that it was taken of, or by another spec."""
+        """Create a box with a snapshot's files and the spec of its original box, or with another spec."""
         from holdfast.api.snapshots import Restore
 
         wanted = Restore(spec=spec, owner=_owner(owner)).given()
@@ -196,13 +200,13 @@ class Boxes:
         return answer.read(BoxRecord.from_json)
 
     async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
-        """A snapshot by value, piece by piece."""
+        """Yields the contents of a snapshot, for `import_snapshot`."""
         async with self._snapshots.below(id).exchange("GET", "/export", silence=LONG_SECONDS) as response:
             async for piece in response.aiter_bytes():
                 yield piece
 
     async def import_snapshot(self, stream: AsyncIterator[bytes], *, provider: str = "local") -> Snapshot:
-        """Take in a snapshot that was exported, here or elsewhere."""
+        """Import an exported snapshot, from this server or another."""
         from holdfast.api.snapshots import Snapshot
 
         async with self._snapshots.exchange(
@@ -223,7 +227,7 @@ class Boxes:
         all: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[BoxRecord]:
-        """Boxes that fit, or the first `limit` of them, the newest first. With `all`, those that are no more, too."""
+        """Yields matching boxes, newest first, at most `limit`. With `all`, includes boxes that no longer exist."""
         left, cursor = limit, None
         while left is None or left > 0:
             page = await self.page(

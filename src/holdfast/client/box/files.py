@@ -1,4 +1,4 @@
-"""Files of a box over the wire. What is large is streamed, and never held whole."""
+"""Files of a box on a server. Large files are streamed and never held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RemoteFiles(Files):
 
     async def download(self, path: str, target: Path) -> None:
         if await asyncio.to_thread(os.path.lexists, target):
-            raise FileExists(f"{target}: there is something already")
+            raise FileExists(f"{target} already exists")
         await _unpacked(self.download_tar(path), target)
 
     async def upload_tar(self, archive: AsyncIterable[bytes], path: str) -> None:
@@ -128,11 +128,11 @@ class RemoteFiles(Files):
 
 
 def _too_large(path: str) -> OutputTooLarge:
-    return OutputTooLarge(f"{path} has more than {MAX_READ} bytes", hint="stream it, or read a part of it")
+    return OutputTooLarge(f"{path} has more than {MAX_READ} bytes", hint="stream it, or read it in parts")
 
 
 async def _not_empty(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """An empty piece would end a chunked body."""
+    """Skip empty pieces, which would end a chunked body."""
     async for piece in pieces:
         if piece:
             yield piece
@@ -155,7 +155,7 @@ async def _read(source: Path) -> AsyncIterator[bytes]:
 
 
 async def _packed(source: Path) -> AsyncIterator[bytes]:
-    """A folder as a tar stream. A thread packs into a pipe, and waits while nobody reads."""
+    """Yields a folder as a tar stream. A thread packs it into a pipe, and blocks while the pipe is full."""
     read_end, write_end = os.pipe()
 
     def pack() -> None:
@@ -178,12 +178,12 @@ async def _packed(source: Path) -> AsyncIterator[bytes]:
     finally:
         if reading is not None:
             await asyncio.gather(reading, return_exceptions=True)
-        os.close(read_end)  # ends the packing, if it has not
+        os.close(read_end)  # ends the packing if it is still running
         await asyncio.gather(packing, return_exceptions=True)
 
 
 async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
-    """Unpack what a box says it is, which is never believed. A thread unpacks out of a pipe."""
+    """Unpack an untrusted archive from a box. A thread unpacks it from a pipe."""
     read_end, write_end = os.pipe()
 
     def unpack() -> None:
@@ -198,7 +198,7 @@ async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
             writing = asyncio.ensure_future(asyncio.to_thread(_write, write_end, piece))
             await asyncio.shield(writing)
     except BrokenPipeError:
-        pass  # the unpacking has failed, and says why
+        pass  # the unpacking failed; its error is raised below
     except BaseException as error:
         failed = error
     finally:
@@ -210,7 +210,7 @@ async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
         raise failed
     problem = unpacking.exception()
     if isinstance(problem, tree.BadArchive):
-        raise HostileArchive(f"what the box sent cannot be unpacked as {target}: {problem}") from None
+        raise HostileArchive(f"the archive from the box cannot be unpacked to {target}: {problem}") from None
     if isinstance(problem, OSError):
         raise file_problem(problem.errno or errno.EIO, str(problem.filename or target)) from None
     if problem is not None:

@@ -1,6 +1,6 @@
-"""A box behind a server of this machine: its ports, files and processes are reached through its own guest.
+"""A box on a server of this machine. Its ports, files and processes are reached through its guest directly.
 
-Only whoever may read the server's home can do that. All else is asked of the server, which knows what the box is.
+This requires read access to the server's home. Everything else goes through the server, which knows the box's state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROVIDER: Final = "local"
 
 
 def folder_of(record: BoxRecord, home: Path) -> Path | None:
-    """Where the server keeps a box that can be reached so; None where it is of another kind, or another machine."""
+    """Returns the folder of a box that can be reached directly, or None if it has another provider or machine."""
     folder = home.absolute() / PROVIDER / "boxes" / record.id
     return folder if record.provider == PROVIDER and (folder / "guest.sock").exists() else None
 
@@ -47,7 +47,7 @@ class NearBox(RemoteBox):
         self._guest = GuestClient(record.id, folder, wake=self._woken)
         self._kept = GuestProcesses(self._guest, watch, folder, other_user=False)
         self._far_files = self.files
-        if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image says where commands start
+        if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image sets the work folder
             self.files = GuestFiles(self._guest, record.spec.workdir)
 
     async def connect(self, port: int) -> Connection:
@@ -71,7 +71,9 @@ class NearBox(RemoteBox):
         columns: int = 80,
         tree: bool = False,
     ) -> RemoteProcess:
-        """By the server, which knows the box's own environment. What is done with the process goes without it."""
+        """Spawn through the server, which knows the box's environment. Later operations on the process bypass the
+        server.
+        """
         wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "stdin": stdin, "pty": pty, "rows": rows}
         wanted |= {"columns": columns, "tree": tree}
         answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
@@ -86,13 +88,15 @@ class NearBox(RemoteBox):
         return await self._kept.all()
 
     async def _woken(self) -> bool:
-        """The server wakes what sleeps as soon as it is asked for something in it. What somebody stopped stays so."""
+        """Make the server wake a sleeping box by requesting something in it. A box that was stopped on purpose stays
+        stopped.
+        """
         await self._far_files.stat("/")
         return True
 
 
 class NearProcess(RemoteProcess):
-    """A process whose output is in files of this machine."""
+    """A process whose output is in files on this machine."""
 
     def __init__(self, box: BoxConnection, info: ProcessInfo, kept: Process) -> None:
         super().__init__(box, info)

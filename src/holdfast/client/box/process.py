@@ -1,4 +1,4 @@
-"""Processes of a box over the wire: spawned ones, their terminals, channels, and connections to ports."""
+"""Processes of a box on a server: spawned ones, their terminals, channels, and connections to ports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, 
 
 _WAIT_SECONDS: Final = 20.0
 _SILENCE_SECONDS: Final = 75.0
-"""A process may be silent for longer: then its output is asked for again, from where we are."""
+"""A process may be silent for longer. Then its output is requested again from the current offset."""
 _KEPT_STDERR: Final = 64 * 1024
 _WAITING: Final = 64 * 1024 * 1024
-"""Bytes that are taken in while somebody waits for the end of a channel and nobody reads."""
+"""How many bytes are buffered while a caller waits for a channel to end and none reads it."""
 
 
 class RemoteProcess(Process):
@@ -54,8 +54,8 @@ class RemoteProcess(Process):
             except Unreachable as error:
                 if lost is not None:
                     raise
-                lost = error  # one silence, or one server that was restarted, is no reason to give up
-            await self._process.ask("GET")  # waits for the server as long as any question does
+                lost = error  # one silence or one restart of the server is no reason to give up
+            await self._process.ask("GET")  # retries until the server is back, like any request
 
     async def wait(self, timeout: float | None = None) -> int:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -69,7 +69,7 @@ class RemoteProcess(Process):
             if code is not None:
                 return int(code)
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"process {self.id} did not end in {timeout:g} s")
+                raise TimeoutError(f"process {self.id} did not exit within {timeout:g} s")
 
     async def write(self, data: bytes) -> None:
         await self._process.ask("POST", "/stdin", body=data, repeatable=False)
@@ -84,19 +84,19 @@ class RemoteProcess(Process):
         await self._process.ask("POST", "/resize", Resize(rows=rows, columns=columns).given())
 
     def attach(self, offset: int = 0) -> Terminal:
-        """The terminal of this process, from an offset of its output on: `async with process.attach() as terminal`."""
+        """Returns the terminal of this process from an output offset: `async with process.attach() as terminal`."""
         return Terminal(self._process, offset)
 
 
 class Terminal:
-    """Bytes of a terminal, both ways. The process goes on when this is closed."""
+    """The input and output of a terminal. The process continues when this is closed."""
 
     def __init__(self, process: BoxConnection, offset: int) -> None:
         self._process = process
         self._offset = offset
         self._socket: Socket | None = None
         self.exit_code: int | None = None
-        """Once the process has ended."""
+        """Set once the process has exited."""
 
     async def __aenter__(self) -> Self:
         self._socket = await self._process.open_socket("/attach", [("offset", str(self._offset))])
@@ -108,7 +108,7 @@ class Terminal:
         await self.close()
 
     async def read(self) -> bytes:
-        """Some of what it prints; empty once it has ended. Raises `Unreachable` where the connection is lost."""
+        """Returns some output; empty once the process has exited. Raises `Unreachable` if the connection is lost."""
         while self.exit_code is None:
             frame = await self._opened().receive()
             if isinstance(frame, dict):
@@ -135,7 +135,7 @@ class Terminal:
 
 
 class _Tagged:
-    """Reads tagged frames on demand, for several tasks: one receives, whoever waits sees what came."""
+    """Reads tagged frames on demand for several tasks: one task receives, and all waiting tasks see the result."""
 
     def __init__(self, socket: Socket) -> None:
         self.socket = socket
@@ -149,7 +149,7 @@ class _Tagged:
         self._read = asyncio.Event()
 
     async def advance(self) -> None:
-        """Return when something new has come, whoever received it."""
+        """Return when something new has arrived, no matter which task received it."""
         seen = self._frames
         async with self._turn:
             if self._frames != seen or self.ended:
@@ -210,7 +210,7 @@ class RemoteConnection(Connection):
     async def close_write(self) -> None:
         if not self._finished:
             self._finished = True
-            with contextlib.suppress(Unreachable):  # the other side has closed already
+            with contextlib.suppress(Unreachable):  # the other side has already closed
                 await self._frames.close_write()
 
     async def close(self) -> None:
@@ -218,17 +218,17 @@ class RemoteConnection(Connection):
 
 
 class RemoteChannel(Channel):
-    """Stdin and stdout of a process that lives as long as this channel is open."""
+    """Stdin and stdout of a process that runs as long as this channel is open."""
 
     def __init__(self, socket: Socket) -> None:
         self._frames = _Tagged(socket)
 
     @classmethod
     async def started(cls, socket: Socket) -> RemoteChannel:
-        """Wait until the server has started the command. Raises why it could not."""
+        """Wait until the server has started the command. Raises the server's error if it could not."""
         frame = await socket.receive()
         if not isinstance(frame, dict) or "started" not in frame:
-            raise not_understood("a channel begins otherwise")
+            raise not_understood("unexpected first frame of a channel")
         return cls(socket)
 
     async def read(self, limit: int = 1 << 16) -> bytes:
@@ -249,5 +249,5 @@ class RemoteChannel(Channel):
 
     @property
     def stderr(self) -> bytes:
-        """Told when the process has ended."""
+        """Known once the process has exited."""
         return self._frames.stderr

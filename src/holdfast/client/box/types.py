@@ -1,4 +1,4 @@
-"""What a client makes of the record of a box."""
+"""Converts box records to the types of the box contract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def power_of(record: BoxRecord) -> Power:
 
 
 def info_of(record: BoxRecord, env: Mapping[str, str] | None = None) -> BoxInfo:
-    """Raises `BoxGone` if the box is gone. Servers do not tell the values of `env`: they are as given, or empty."""
+    """Raises `BoxGone` if the box is gone. Servers do not return the values of `env`: they are as given, or empty."""
     spec, power = record.spec.to_spec(), power_of(record)
     if env is not None:
         spec = replace(spec, env=dict(env))

@@ -1,1 +1,1 @@
-"""Threads over HTTP: appends that are never doubled, reads, and tails that outlive connections."""
+"""Threads over HTTP: appends without duplicates, reads, and tails that survive lost connections."""

@@ -1,7 +1,7 @@
-"""Where a reader of a thread stands: an offset of the server, and how many entries past it the reader has already.
+"""The position of a reader on a thread: an offset of the server, and how many entries after it have been read.
 
-The server gives out offsets between batches, not between entries. A reader that stops inside a batch keeps its place
-as `OFFSET+COUNT`; forks of the protocol count the same way (`Stream-Fork-Sub-Offset`).
+The server returns offsets between batches, not between entries. The position of a reader that stops inside a batch is
+`OFFSET+COUNT`; forks in the protocol count the same way (`Stream-Fork-Sub-Offset`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ NOW: Final = "now"
 class Position:
     offset: str = BEGINNING
     past: int = 0
-    """Entries after the offset that are done with."""
+    """How many entries after the offset have been read."""
 
     def __str__(self) -> str:
         return f"{self.offset}+{self.past}" if self.past else self.offset
 
 
 def parse_position(text: str | None) -> Position:
-    """The position that a text stands for; None is the beginning."""
+    """Parse a position. None is the beginning of the thread."""
     if text is None:
         return Position()
     offset, plus, past = text.rpartition("+")
     if not plus:
         return Position(text)
     if not offset or offset == NOW or not (past.isascii() and past.isdigit()):
-        raise ValueError(f"{text!r} is not a place on a thread: use an offset, OFFSET+COUNT, {BEGINNING} or {NOW}")
+        raise ValueError(f"{text!r} is not a position on a thread: use an offset, OFFSET+COUNT, {BEGINNING} or {NOW}")
     return Position(offset, int(past))

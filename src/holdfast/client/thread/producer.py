@@ -1,7 +1,7 @@
-"""An idempotent producer: numbers the requests of one writer, so that the server takes each of them once.
+"""An idempotent producer: numbers the requests of one writer, so that the server accepts each of them once.
 
-After a request whose fate is unknown the count cannot go on: the server may or may not have it. Then a new epoch
-begins, which also shuts out what is left of the old one on its way.
+After a request with an unknown outcome, the numbering cannot continue, because the server may or may not have it. Then
+a new epoch begins, which also invalidates requests of the old one that are still on their way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """One writer of one stream. Its requests go one after the other."""
+    """One writer of one stream. Sends one request at a time."""
 
     def __init__(self, id: str | None = None) -> None:
         self.id = id or f"p-{os.urandom(12).hex()}"
@@ -29,19 +29,19 @@ class Producer:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[Mapping[str, str]]:
-        """The headers of the next request; leaving without an error means that it was acknowledged."""
+        """Yields the headers of the next request. Leaving the block without an error means that it was acknowledged."""
         async with self.turn(), self.numbered() as headers:
             yield headers
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for the requests before, and keep those of other tasks away: for several that belong together."""
+        """Wait for earlier requests, and hold off those of other tasks. For several requests that belong together."""
         async with self._turns:
             yield
 
     @asynccontextmanager
     async def numbered(self) -> AsyncIterator[Mapping[str, str]]:
-        """As `request`, for whoever has the turn."""
+        """Like `request`, for a caller that has the turn."""
         try:
             yield {
                 "producer-id": self.id,
@@ -49,7 +49,7 @@ class Producer:
                 "producer-seq": str(self.seq),
             }
         except StaleEpoch:
-            raise  # a newer producer has this id: ours must not climb over it
+            raise  # a newer producer uses this id, so ours must not raise its epoch above it
         except BaseException:
             self.epoch += 1
             self.seq = 0
@@ -58,7 +58,7 @@ class Producer:
 
 
 class _Turns:
-    """A lock, first come, first served. It waits only where it is taken: one writer alone needs no event loop."""
+    """A fair lock. It waits only if it is taken, so a single writer needs no event loop."""
 
     def __init__(self) -> None:
         self._taken = False
@@ -85,6 +85,6 @@ class _Turns:
 
     def _pass_on(self) -> None:
         if self._waiting:
-            self._waiting.popleft().set()  # it stays taken, by the next one
+            self._waiting.popleft().set()  # it stays locked, now by the next waiter
         else:
             self._taken = False

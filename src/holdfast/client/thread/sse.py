@@ -1,4 +1,4 @@
-"""Server-sent events, decoded from bytes as they come. Lines end in LF, CR or CRLF and in nothing else."""
+"""Decodes server-sent events from bytes as they arrive. Lines end only in LF, CR or CRLF."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Event:
 
 
 class LineDecoder:
-    """Cuts bytes into lines. A line may come in any number of pieces, and a CRLF may be cut in two."""
+    """Splits bytes into lines. A line may arrive in any number of pieces, and a CRLF may be split in two."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk completes."""
+        """Returns the lines that this chunk completes."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -41,7 +41,7 @@ class LineDecoder:
 
 
 async def decode_events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Event]:
-    """Events as they are complete. One that the connection's end cuts off is dropped, as the standard wants."""
+    """Yields complete events. Drops an event that the end of the connection cuts off, as the standard requires."""
     decoder = LineDecoder()
     event_type, data = "message", list[str]()
     async for chunk in chunks:

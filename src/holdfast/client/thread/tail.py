@@ -1,7 +1,7 @@
-"""Following a thread live: an iterator of entries that outlives connections and servers.
+"""Follows a thread live: an iterator of entries that survives lost connections and server restarts.
 
-Entries are handed out only when the server has said where they end, so a broken connection is taken up again exactly
-there: no entry twice, none left out.
+Entries are returned only when the server has sent the offset after them. A broken connection resumes at that offset, so
+no entry is repeated or skipped.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from holdfast.client.thread.sse import Event, decode_events
 T = TypeVar("T")
 
 _STEADY_SECONDS: Final = 1.0
-"""A connection that lasted so long was a good one: its end is no failure."""
+"""A connection that lasted this long was good, so its end is not a failure."""
 
 
 class Progress:
-    """How far a reader has come. Batches go in, single entries come out, and the position is always right."""
+    """The progress of a reader. Batches go in, single entries come out, and the position is always correct."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
@@ -38,7 +38,7 @@ class Progress:
         self._end = position.offset
 
     def receive(self, entries: list[Entry], end: str) -> None:
-        """Take a batch in that begins at the position's offset. Only once the batch before is used up."""
+        """Add a batch that begins at the position's offset. Must be called only when the previous batch is used up."""
         fresh = entries[self.position.past :]
         if fresh:
             self._batch.extend(fresh)
@@ -47,7 +47,7 @@ class Progress:
             self.position = Position(end, self.position.past - len(entries))
 
     def hand_out(self) -> Entry | None:
-        """The next entry, if there is one; the position is then behind it."""
+        """Returns the next entry and moves the position past it, or None if there is none."""
         if not self._batch:
             return None
         entry = self._batch.popleft()
@@ -57,10 +57,10 @@ class Progress:
 
 
 class Tail:
-    """The entries of one thread, those to come included. Use it in `async for`; `async with` makes sure it is closed.
+    """The entries of one thread, including future ones. Use it with `async for`; `async with` makes sure it is closed.
 
-    It ends when the thread's stream is closed, and raises when the thread is gone or the credential is refused. After
-    an error, a time-out or a cancellation it can be asked for the next entry again: it goes on where it was.
+    It ends when the thread's stream is closed. It raises when the thread is gone or the credential is refused. After an
+    error, a timeout or a cancellation, iteration can continue where it stopped.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class Tail:
         self._events: AsyncIterator[Event] | None = None
         self._cursor: str | None = None
         self._used = connection.address
-        """What the connection at hand, or the last one, was made with."""
+        """The address used by the current or last connection."""
         self._connected_at = 0.0
         self._brought_entries = False
-        """Of the connection at hand, or the last one."""
+        """Whether the current or last connection delivered entries."""
         self._ever_connected = False
         self._failures = 0
         self._down_since: float | None = None
 
     @property
     def offset(self) -> str:
-        """Where to go on after the entry that was handed out last: `thread.tail(since=tail.offset)`."""
+        """The position after the last entry returned: `thread.tail(since=tail.offset)`."""
         return str(self._progress.position)
 
     def __aiter__(self) -> Self:
@@ -101,7 +101,7 @@ class Tail:
             return entry
 
     async def __aenter__(self) -> Self:
-        """Entering fixes what `now` means, so that nothing written afterwards is missed."""
+        """Resolve `now` on entry, so that nothing written afterwards is missed."""
         await self._fix_now()
         return self
 
@@ -119,7 +119,7 @@ class Tail:
         await self._disconnect()
 
     async def _receive(self) -> None:
-        """Take the next batch in; where the connection is lost instead, wait until it is time for another one."""
+        """Receive the next batch. If the connection is lost, wait until the next attempt is due."""
         try:
             if self._events is None:
                 self._used = self._connection.address
@@ -149,12 +149,12 @@ class Tail:
             error = error_of(status, headers, await response.aread(), f"GET {self._stream}")
             raise _NotNow(error, retry_after(headers)) if is_temporary(status) else error
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            raise not_understood(f"{self._connection.url}{self._stream} does not answer with events")
+            raise not_understood(f"{self._connection.url}{self._stream} did not return events")
         self._events = decode_events(response.aiter_bytes())
         self._ever_connected = True
 
     async def _fix_now(self) -> None:
-        # Once: were every connection asked to begin now, whatever is written between two of them would be missed.
+        # Only once: if every connection began at `now`, entries written between two connections would be missed.
         if self._progress.position.offset == NOW:
             self._progress = Progress(Position(await end_of(self._connection, self._stream)))
 
@@ -172,10 +172,10 @@ class Tail:
                 if closed:
                     await self.aclose()
                 return
-        await self._recover(Unreachable(f"{self._connection.url} ended the connection (GET {self._stream})"))
+        await self._recover(Unreachable(f"{self._connection.url} closed the connection (GET {self._stream})"))
 
     async def _recover(self, error: HoldfastError, asked_delay: float = 0.0) -> None:
-        """The connection is lost. After a good one try again at once; else wait, longer each time."""
+        """Handle a lost connection: retry at once after a good one, otherwise wait, longer each time."""
         now = time.monotonic()
         was_good = self._events is not None and (self._brought_entries or now - self._connected_at >= _STEADY_SECONDS)
         await self._disconnect()
@@ -204,15 +204,15 @@ class Tail:
 
 
 async def end_of(connection: ServerConnection, stream: str) -> str:
-    """The offset where the next entry will be."""
+    """Returns the offset of the next entry to be written."""
     answer = await connection.ask("HEAD", stream)
     if (end := answer.headers.get("stream-next-offset")) is None:
-        raise not_understood(f"{connection.url}{stream} does not say where it ends")
+        raise not_understood(f"{connection.url}{stream} did not return a stream-next-offset header")
     return end
 
 
 class _NotNow(Exception):
-    """An answer that asks for another attempt later."""
+    """A response that asks to try again later."""
 
     def __init__(self, error: HoldfastError, delay: float) -> None:
         super().__init__(error.message)

@@ -1,4 +1,4 @@
-"""A handle on one thread: write to it, read it, follow it. Holds no state of the thread, only its id and a producer.
+"""A handle on one thread: write to it, read it, follow it. It has no thread state, only the id and a producer.
 
 The command line loads this module for each append, so it imports the types of other answers where they are used.
 """
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from holdfast.client.thread.tail import Tail
 
 Appendable = Mapping[str, Any] | Entry
-"""A payload (with its `type`), or a whole entry."""
+"""A payload (with its `type`), or a complete entry."""
 
 _PAGE: Final = 1000
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far an append of several requests has come."""
+    """The progress of an append that needs several requests."""
 
     written: int = 0
-    """Entries that are acknowledged."""
+    """How many entries are acknowledged."""
     next_offset: str | None = None
 
 
 class Thread:
-    """One thread of the server. Made by `client.thread(id)`; asks nothing until a method is called.
+    """One thread of the server. `client.thread(id)` creates a handle; no request is sent until a method is called.
 
-    Appends of one handle keep their order and are written once each, however often the network fails. Handles are
-    independent writers: make one per task where order between tasks does not matter.
+    Appends of one handle keep their order, and each is written once, however often the network fails. Handles are
+    independent writers: use one per task if order between tasks does not matter.
     """
 
     def __init__(self, connection: ServerConnection, id: str) -> None:
         if not id:
-            raise ValueError("a thread needs an id, such as t-01jd2x8w4hq7r; the one given is empty")
+            raise ValueError("the thread id is empty: it should look like t-01jd2x8w4hq7r")
         self.id = id
         self._connection = connection
         self._path = f"/v1/threads/{quote(id, safe='')}"
@@ -60,11 +60,11 @@ class Thread:
     async def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
         """Append entries, and return when they are on the server's disk.
 
-        All or none of them are written where they fit in one request: 20,000 entries and 16 MiB. More are sent in
-        several requests, in order, and nothing of this handle comes between them.
+        Up to 20,000 entries and 16 MiB fit in one request, and all or none of them are written. More are sent in
+        several requests, in order, with no other append of this handle in between.
 
-        A payload gets an id and a time here; an `Entry` keeps its own, and is dropped where the thread has it already.
-        Lost connections and overload are retried; `Unreachable` tells which entries nobody acknowledged.
+        A payload gets an id and a time here. An `Entry` keeps its own, and is skipped if the thread already has its id.
+        Lost connections and overload are retried. `Unreachable` lists the entries that were not acknowledged.
         """
         several = (what,) if isinstance(what, Mapping | Entry) else what
         entries = tuple(_as_entry(each, author_id) for each in several)
@@ -76,11 +76,11 @@ class Thread:
         return Acknowledgement(entries, progress.next_offset)
 
     async def append_encoded(self, entries: Sequence[bytes]) -> None:
-        """The same for whole entries that are JSON already, each with an id of its own."""
+        """Like `append`, for complete entries that are already JSON, each with its own id."""
         await self._send(entries, _Progress())
 
     async def _send(self, entries: Sequence[bytes], progress: _Progress) -> None:
-        """Each batch is a request of its own to the producer: a retry repeats that batch and no other."""
+        """Send each batch as a numbered request of the producer, so that a retry repeats only that batch."""
         async with self._producer.turn():
             for batch in split_batches(entries):
                 body = b"[%b]" % b",".join(batch)
@@ -95,7 +95,7 @@ class Thread:
                 progress.next_offset = answer.headers.get("stream-next-offset")
 
     async def chat(self, text: str, *, author_id: str | None = None) -> Entry:
-        """Say something as the user."""
+        """Append a chat message as the user."""
         payload = {"type": "chat", "role": "user", "text": text}
         return (await self.append(payload, author_id=author_id)).entry
 
@@ -107,9 +107,9 @@ class Thread:
         limit: int | None = None,
         live: bool = False,
     ) -> AsyncIterator[Entry]:
-        """The entries there are, oldest first: from an offset on, of some types (`chat`, `pi.*`), at most so many.
+        """Yields the existing entries, oldest first: from an offset, of some types (`chat`, `pi.*`), at most `limit`.
 
-        `live`: with the text that agents say as it came, piece by piece, before each whole message.
+        With `live`, includes the streamed pieces of agent messages, before each complete message.
         """
         left = limit
         while left is None or left > 0:
@@ -120,7 +120,7 @@ class Thread:
             if page.up_to_date:
                 return
             if page.next_offset == since:
-                raise not_understood(f"reading thread {self.id} does not get past {since}")
+                raise not_understood(f"reading thread {self.id} makes no progress after {since}")
             since = page.next_offset
             left = None if left is None else left - len(page.entries)
 
@@ -133,10 +133,10 @@ class Thread:
         live: bool = False,
         unfinished: bool = False,
     ) -> EntryPage:
-        """Up to `limit` entries at once (1000 at most), and where the next ones are.
+        """Returns up to `limit` entries (1000 at most) and the offset of the next page.
 
-        `unfinished`: the last page also has the pieces of a message that is not whole yet. A tail from there goes on
-        with the next piece.
+        With `unfinished`, the last page also has the pieces of a message that is not complete yet. A tail from there
+        continues with the next piece.
         """
         from holdfast.api.threads import EntryPage
 
@@ -148,10 +148,10 @@ class Thread:
         return answer.read(EntryPage.from_json)
 
     def tail(self, *, since: str | None = None, patience: float | None = None) -> Tail:
-        """Follow the thread from an offset on (the beginning, unless told), as entries come.
+        """Follow the thread from an offset (by default, the beginning) as entries are written.
 
-        Lost connections are taken up again without gap or repetition, for as long as it takes, or for `patience`
-        seconds at a time.
+        Lost connections are resumed without gaps or repetition, without a time limit or for at most `patience` seconds
+        each time.
         """
         from holdfast.client.thread.tail import Tail
 
@@ -169,29 +169,29 @@ class Thread:
         return await self._change(ThreadChange(title=title))
 
     async def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
-        """Replace the labels, archive the thread or bring it back; what is None stays."""
+        """Replace the labels, and archive or unarchive the thread. What is None stays as it is."""
         from holdfast.api.threads import ThreadChange
 
         return await self._change(ThreadChange(labels=None if labels is None else dict(labels), archived=archived))
 
     async def delete(self) -> None:
-        """Delete the thread and all its entries, for good."""
+        """Delete the thread and all its entries permanently."""
         try:
             await self._connection.ask("DELETE", self._path)
         except NotFound as error:
-            # Deleted by an earlier attempt of ours, whose answer was lost: then this is a success.
+            # An earlier attempt deleted it and its response was lost, so this is a success.
             if not error.repeated:
                 raise
 
     async def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
-        """A credential for this thread alone, to `read` it or to `write` to it too. Needs an API key."""
+        """Issue a credential for this thread alone, to `read` it or also to `write` to it. Needs an API key."""
         from holdfast.api.keys import NewToken, Scope, Token
 
         body = encode_json(NewToken(scope=Scope(scope), ttl_seconds=ttl_seconds).given())
         return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
 
     async def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
-        """The address of this thread's page, with a key to read it in the part that browsers never send."""
+        """Returns the URL of this thread's page, with a read key in the fragment, which browsers never send."""
         from holdfast.api.keys import Link, NewLink
 
         body = encode_json(NewLink(ttl_seconds=ttl_seconds).given())
@@ -205,7 +205,7 @@ class Thread:
         return answer.read(ThreadInfo.from_json)
 
     async def _resolve(self, position: Position) -> str:
-        """A plain offset for a position inside a batch, which the server finds by counting entries."""
+        """Returns the plain offset of a position inside a batch. The server finds it by counting entries."""
         if position.offset == NOW:
             from holdfast.client.thread.tail import end_of
 

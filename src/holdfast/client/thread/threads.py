@@ -1,4 +1,4 @@
-"""The threads of a server: make, list and find them. What is done with one thread is in `thread`."""
+"""The threads of a server: create, list and find them. `thread` has the operations on one thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE: Final = 200
 
 Archived = bool | Literal["any"]
 Labels = Mapping[str, str | None]
-"""Labels that a thread must have: with a value, or with any where it is None."""
+"""Labels that a thread must have, with this value, or with any value if it is None."""
 
 
 class Threads:
@@ -33,8 +33,8 @@ class Threads:
         labels: Mapping[str, str] | None = None,
         id: str | None = None,
     ) -> Thread:
-        """Make a thread, and return a handle on it. `Conflict` where the id is taken."""
-        # An id of our own making belongs to nobody else, so a retry that finds it taken has found our own thread.
+        """Create a thread, and return a handle on it. Raises `Conflict` if the id is taken."""
+        # Nobody else uses an id generated here, so a retry that finds it taken has found our own thread.
         chosen = id or new_id("t")
         new = NewThread(id=chosen, title=title, parent=parent, labels=dict(labels or {}))
         try:
@@ -53,7 +53,7 @@ class Threads:
         archived: Archived = False,
         limit: int | None = None,
     ) -> AsyncIterator[ThreadInfo]:
-        """All threads that fit, or the first `limit` of them, those with the newest activity first."""
+        """Yields matching threads, latest activity first, at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             page = await self.page(
@@ -81,7 +81,7 @@ class Threads:
         cursor: str | None = None,
         limit: int = 50,
     ) -> ThreadPage:
-        """Up to `limit` threads at once (200 at most), and where the next ones are."""
+        """Returns up to `limit` threads (200 at most) and the cursor of the next page."""
         wanted = {"parent": parent, "status": status, "cursor": cursor, "limit": str(limit)}
         parameters = [(name, value) for name, value in wanted.items() if value is not None]
         parameters.append(("archived", archived if isinstance(archived, str) else str(archived).lower()))
