@@ -105,6 +105,10 @@ class Repository:
         self.suite = suite
         self._stanzas: list[str] = []
 
+    def clear(self) -> None:
+        """Forget the packages, for the next `publish`."""
+        self._stanzas.clear()
+
     @property
     def url(self) -> str:
         return f"file://{self.root}"
@@ -122,22 +126,24 @@ class Repository:
         self._stanzas.append(package.control + "".join(f"{name}: {value}\n" for name, value in told.items()))
         return self.root / place
 
-    def publish(self, key: Key | None = None, *, suffix: str = ".xz", extra: str = "", detached: bool = False) -> None:
-        place = f"main/binary-{ARCHITECTURE}/Packages{suffix}"
-        data = compress("\n".join(self._stanzas).encode(), suffix)
-        path = self.release / place
+    def publish(self, key: Key | None = None, *, extra: str = "") -> None:
+        place = f"main/binary-{ARCHITECTURE}/Packages"
+        plain = "\n".join(self._stanzas).encode()
+        packed = compress(plain, ".xz")
+        path = self.release / f"{place}.xz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        path.write_bytes(packed)
+        # apt wants the index listed as it is unpacked, too, though no mirror has it that way.
+        listed = {place: plain, f"{place}.xz": packed}
+        sums = "".join(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in listed.items())
         text = (
             f"Origin: Test\nSuite: {self.suite}\nCodename: {self.suite}\nArchitectures: {ARCHITECTURE}\n"
-            f"Components: main\n{extra}SHA256:\n {hashlib.sha256(data).hexdigest()} {len(data)} {place}\n"
+            f"Components: main\n{extra}SHA256:\n{sums}"
         )
-        if key is None or detached:
+        if key is None:
             (self.release / "Release").write_text(text)
-        if key is not None and detached:
-            (self.release / "Release.gpg").write_bytes(key.sign(text.encode(), "--detach-sign"))
-        elif key is not None:
-            (self.release / "InRelease").write_bytes(key.sign(text.encode(), "--clear-sign"))
+        else:
+            (self.release / "InRelease").write_bytes(key.sign(text.encode()))
 
 
 class Key:
@@ -157,8 +163,8 @@ class Key:
         listed = self._gpg("--with-colons", "--list-keys").decode()
         self.fingerprint = next(line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:"))
 
-    def sign(self, data: bytes, how: str) -> bytes:
-        return self._gpg("--digest-algo", "SHA256", how, data=data)
+    def sign(self, data: bytes) -> bytes:
+        return self._gpg("--digest-algo", "SHA256", "--clear-sign", data=data)
 
     def close(self) -> None:
         """The agent that gpg starts outlives it otherwise."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.images.kitchen import busybox
 from tests.images.packing import Key, Repository, TestPackage
-from tests.images.test_bootstrap import packages
+from tests.images.test_debian import packages
 
 from holdfast.cli.app import run as run_command
 from holdfast.client import SyncClient
@@ -141,7 +141,7 @@ def test_a_base_comes_from_the_mirror_that_is_named(command: Command, repository
     repository.publish(key)
     options = ("--mirror", repository.url, "--suite", "test", "--arch", "amd64", "--name", "cli/base")
     strange = command("image", "build", "base", *options)
-    assert (strange.returncode, "not signed by a key" in strange.stderr) == (1, True)
+    assert (strange.returncode, "does not trust" in strange.stderr) == (1, True)
     made = command("image", "build", "base", *options, "--keyring", str(key.keyring), "--package", "tool")
     assert (made.returncode, made.stdout) == (0, "cli/base\n"), made.stderr
     for step in ("packages", "download", "unpack", "configure"):
@@ -157,6 +157,17 @@ def test_a_base_comes_from_the_mirror_that_is_named(command: Command, repository
         True,
         True,
     )
+
+
+def test_on_a_machine_without_apt_a_base_is_pulled(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = command("image", "build", "base")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "this machine has no apt-get" in done.stderr
+    assert "pull an image instead" in done.stderr
+    assert "image pull" in done.stderr
 
 
 def test_on_a_terminal_there_is_a_line_that_moves_and_what_to_do_next(command: Command) -> None:

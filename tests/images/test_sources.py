@@ -8,21 +8,19 @@ import pytest
 
 from holdfast.images.debian.sources import (
     Source,
-    debian_architecture,
+    SourceFiles,
     given,
     of_distribution,
     parse_deb822,
     parse_list,
-    parse_logins,
-    parse_settings,
-    read_configuration,
     read_os_release,
-    with_login,
+    read_sources,
+    read_trusted,
     without_password,
-    write_deb822,
 )
-from holdfast.images.errors import NoSources
+from holdfast.images.errors import NoSources, NotVerified
 
+KEYRINGS = "/etc/apt/keyrings"
 LIST = """
 # deb http://commented.invalid/debian bookworm main
 deb http://mirror.invalid/debian bookworm main contrib  # a mirror of our own
@@ -80,26 +78,23 @@ def test_stanzas_are_read() -> None:
 
 
 def test_a_machine_is_read_as_apt_reads_it(tmp_path: Path) -> None:
-    for name in ("sources.list.d", "trusted.gpg.d", "apt.conf.d"):
+    for name in ("sources.list.d", "trusted.gpg.d", "keyrings"):
         (tmp_path / name).mkdir()
     (tmp_path / "sources.list").write_text("deb http://a.invalid/ bookworm main\n")
     (tmp_path / "sources.list.d" / "b.list").write_text("deb http://b.invalid/ bookworm main\n")
     (tmp_path / "sources.list.d" / "c.sources").write_text("Types: deb\nURIs: http://c.invalid/\nSuites: x\n")
     (tmp_path / "sources.list.d" / "ignored.save").write_text("deb http://d.invalid/ bookworm main\n")
     (tmp_path / "trusted.gpg.d" / "one.asc").write_text("key")
-    (tmp_path / "apt.conf.d" / "proxy").write_text(
-        '// Acquire::http::Proxy "http://old.invalid";\nAcquire::http::Proxy "http://proxy.invalid:3142";\n'
-        'Acquire::Check-Valid-Until "false";\n'
-    )
-    found = read_configuration(tmp_path)
-    assert [source.url for source in found.sources] == ["http://a.invalid/", "http://b.invalid/", "http://c.invalid/"]
-    assert [path.name for path in found.keyrings] == ["one.asc"]
-    assert (found.proxy, found.check_valid_until) == ("http://proxy.invalid:3142", False)
+    (tmp_path / "keyrings" / "debian-archive-keyring.gpg").write_text("key")
+    (tmp_path / "keyrings" / "somebody-else.gpg").write_text("key")
+    urls = [source.url for source in read_sources(tmp_path)]
+    assert urls == ["http://a.invalid/", "http://b.invalid/", "http://c.invalid/"]
+    trusted = [path.name for path in read_trusted(tmp_path, tmp_path / "keyrings")]
+    assert trusted == ["one.asc", "debian-archive-keyring.gpg"]
 
 
 def test_a_machine_without_apt_has_no_sources(tmp_path: Path) -> None:
-    found = read_configuration(tmp_path / "missing")
-    assert (found.sources, found.keyrings, found.proxy, found.check_valid_until) == ((), (), None, True)
+    assert (read_sources(tmp_path / "missing"), read_trusted(tmp_path, tmp_path)) == ([], ())
 
 
 def test_only_the_distributions_own_sources_are_for_an_image(tmp_path: Path) -> None:
@@ -110,52 +105,44 @@ def test_only_the_distributions_own_sources_are_for_an_image(tmp_path: Path) -> 
     assert [source.suite for source in kept] == suites[:3]
 
 
-def test_a_password_is_neither_shown_nor_passed_on() -> None:
-    source = Source("https://user:s3cret@mirror.invalid:8443/debian", "bookworm", ("main",))
-    assert without_password(source.url) == "https://mirror.invalid:8443/debian"
-    for text in (repr(source), source.shown, write_deb822([source])):
-        assert "s3cret" not in text
+def test_the_image_gets_the_sources_with_their_keys_and_without_passwords(tmp_path: Path) -> None:
+    (tmp_path / "trusted.gpg").write_bytes(b"trusted")
+    armoured = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
+    sources = (
+        Source("https://user:s3cret@mirror.invalid:8443/debian", "bookworm", ("main", "contrib")),
+        Source("http://other.invalid/", "bookworm", ("main",), (armoured,)),
+        Source("file:/srv/mirror", "bookworm", ("main",)),
+    )
+    files = SourceFiles(sources, (tmp_path / "trusted.gpg",))
+    image = files.image_files()
+    assert image["etc/apt/keyrings/holdfast-1.gpg"] == b"trusted"
+    assert image["etc/apt/keyrings/holdfast-2.asc"] == armoured.encode()
+    assert parse_deb822(image["etc/apt/sources.list.d/holdfast.sources"].decode()) == [
+        Source("https://mirror.invalid:8443/debian", "bookworm", ("main", "contrib"), (f"{KEYRINGS}/holdfast-1.gpg",)),
+        Source("http://other.invalid/", "bookworm", ("main",), (f"{KEYRINGS}/holdfast-2.asc",)),
+    ]
+    assert "s3cret" not in repr(sources)
+    assert without_password(sources[0].url) == "https://mirror.invalid:8443/debian"
+    here = files.files(Path("/keys"))
+    assert here["keys/holdfast-1.gpg"] == b"trusted"
+    assert b"s3cret@mirror" in here["holdfast.sources"]
+    assert b"URIs: copy:/srv/mirror\n" in here["holdfast.sources"]
 
 
-@pytest.mark.parametrize(
-    ("machine", "url", "fits"),
-    [
-        ("mirror.invalid", "https://mirror.invalid/debian", True),
-        ("mirror.invalid/debian", "https://mirror.invalid/debian/", True),
-        ("mirror.invalid:8443", "https://mirror.invalid:8443/debian", True),
-        ("http://mirror.invalid", "http://mirror.invalid/debian", True),
-        ("mirror.invalid", "http://mirror.invalid/debian", False),
-        ("mirror.invalid/debian", "https://mirror.invalid/debian-security", False),
-        ("mirror.invalid", "https://mirror.invalid.evil.invalid/debian", False),
-        ("mirror.invalid", "https://mirror.invalid:8443/debian", False),
-    ],
-)
-def test_a_login_goes_to_its_own_machine_only(machine: str, url: str, fits: bool) -> None:
-    [login] = parse_logins(f"# ours\nmachine {machine}\n  login me@work password s3/cret\nmachine half login x\n")
-    source = with_login(Source(url, "bookworm", ("main",)), [login])
-    assert ("me%40work:s3%2Fcret@" in source.url) is fits
-    assert without_password(source.url) == url
-    assert "s3" not in repr(login)
+def test_without_a_signature_no_key_is_named() -> None:
+    files = SourceFiles((Source("http://mirror.invalid/", "bookworm", ("main",)),), insecure=True)
+    [text] = files.image_files().values()
+    assert text.decode().endswith("Components: main\nTrusted: yes\n")
 
 
-def test_what_is_written_is_read_again() -> None:
-    sources = [Source("http://mirror.invalid/debian", "bookworm", ("main", "contrib"), ("/etc/apt/keyrings/a.gpg",))]
-    assert parse_deb822(write_deb822(sources)) == sources
-
-
-def test_settings_are_read_but_for_comments() -> None:
-    assert parse_settings('A::B "1";\n# C "2";\n// D "3";\n  E::F   "4" ;\nblock { G "5"; };') == {
-        "a::b": "1",
-        "e::f": "4",
-    }
+def test_a_keyring_that_is_not_there_is_said(tmp_path: Path) -> None:
+    files = SourceFiles((Source("http://mirror.invalid/", "x", ("main",), (str(tmp_path / "missing.gpg"),)),))
+    with pytest.raises(NotVerified, match=r"missing\.gpg cannot be read"):
+        files.image_files()
 
 
 def test_a_mirror_is_a_url() -> None:
     with pytest.raises(NoSources, match="is no mirror"):
         given("mirror.invalid/debian", "bookworm", ["main"], [])
-
-
-def test_an_unknown_processor_is_said_so() -> None:
-    assert (debian_architecture("x86_64"), debian_architecture("aarch64")) == ("amd64", "arm64")
-    with pytest.raises(NoSources, match="pdp11"):
-        debian_architecture("pdp11")
+    with pytest.raises(NoSources, match="no blanks"):
+        given("http://mirror.invalid/", "bookworm\nTrusted: yes", ["main"], [])

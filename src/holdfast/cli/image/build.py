@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.images import Image
     from holdfast.client import Client
     from holdfast.images.build_host import Workshop
-    from holdfast.images.debian.bootstrap import Trust
-    from holdfast.images.debian.sources import AptConfiguration, Source
+    from holdfast.images.debian.sources import SourceFiles
     from holdfast.images.progress import Progress
 
 _RECIPE: Final = "image.toml"
@@ -74,7 +73,8 @@ def build(
     next build does only what has changed. What fails leaves nothing, and the next build goes on there.
 
     base is holdfast/base: git, Python, node, ripgrep and the usual build tools, from the packages of this machine's
-    distribution. Packages come from where apt gets them, are checked by its keys, and kept in the home folder.
+    distribution. This machine's apt fetches and verifies them, without root, and they are kept in the home folder. A
+    machine without apt pulls an image instead.
 
     \b
     holdfast image build base
@@ -87,10 +87,14 @@ def build(
     is_base = recipe in ("base", "holdfast/base")
     if not is_base and (insecure or any(options)):
         raise wrong("--package, --mirror, --suite, --component, --keyring, --arch and --insecure are for base")
+    if insecure:
+        note("insecure", "signatures are not checked: whoever sits between here and the mirror can change packages")
     began = time.monotonic()
 
     async def work(client: Client) -> Image:
         from holdfast.client.image_build import ServerWorkshop
+        from holdfast.images.base import BASE, ENV, PACKAGES
+        from holdfast.images.debian.system import build_of_machine
         from holdfast.images.errors import StepFailed
 
         workshop = ServerWorkshop(client, provider)
@@ -98,9 +102,17 @@ def build(
             with BuildProgress() as progress:
                 if not is_base:
                     return await _from_recipe(workshop, recipe, name, progress, cache=not no_cache)
-                choice = _Choice(mirror, suite or [], component or [], keyring or [], arch, insecure)
-                cache = the_home(where.home) / "cache" / "packages"
-                return await _base(workshop, choice, name, package or [], cache, progress, again=no_cache)
+                return await build_of_machine(
+                    workshop,
+                    name or BASE,
+                    [*PACKAGES, *(package or [])],
+                    env=ENV,
+                    cache=the_home(where.home) / "cache" / "packages",
+                    progress=progress,
+                    sources=lambda: _sources(mirror, suite or [], component or [], keyring or [], insecure=insecure),
+                    architecture=arch,
+                    again=no_cache,
+                )
         except StepFailed as error:
             show_output(error.output)
             raise
@@ -113,84 +125,39 @@ def build(
     tell(image, time.monotonic() - began, as_json=as_json)
 
 
-class _Choice:
-    """Where the packages of a base image come from, as the command line says it."""
-
-    def __init__(
-        self,
-        mirror: str | None,
-        suites: Sequence[str],
-        components: Sequence[str],
-        keyrings: Sequence[Path],
-        architecture: str | None,
-        insecure: bool,
-    ) -> None:
-        self._mirror = mirror
-        self._suites = suites
-        self._components = components
-        self._keyrings = keyrings
-        self._architecture = architecture
-        self._insecure = insecure
-
-    @property
-    def architecture(self) -> str:
-        from holdfast.images.debian.sources import debian_architecture
-
-        return self._architecture or debian_architecture()
-
-    def sources(self, apt: AptConfiguration, release: dict[str, str]) -> list[Source]:
-        from holdfast.images.debian.host_system import own_sources
-        from holdfast.images.debian.sources import given, of_distribution
-        from holdfast.images.errors import NoSources
-
-        if self._mirror is None and not self._suites:
-            return own_sources(apt)
-        own = of_distribution(apt.sources, release)
-        codename = release.get("VERSION_CODENAME")
-        suites = self._suites or ([codename] if codename else [])
-        mirror = self._mirror or (own[0].url if own else None)
-        if mirror is None or not suites:
-            raise NoSources("a mirror and a suite are wanted", hint="--mirror URL --suite NAME, say --suite bookworm")
-        components = self._components or ["main"]
-        return [given(mirror, suite, components, self._keyrings) for suite in suites]
-
-    def trust(self, apt: AptConfiguration) -> Trust:
-        from holdfast.images.debian.bootstrap import Unsigned
-        from holdfast.images.debian.host_system import own_trust
-
-        if self._insecure:
-            note("insecure", "signatures are not checked: whoever sits between here and the mirror can change packages")
-            return Unsigned()
-        return own_trust(apt)
-
-
-async def _base(
-    workshop: Workshop,
-    choice: _Choice,
-    name: str | None,
-    more: Sequence[str],
-    cache: Path,
-    progress: Progress,
+def _sources(
+    mirror: str | None,
+    suites: Sequence[str],
+    components: Sequence[str],
+    keyrings: Sequence[Path],
     *,
-    again: bool,
-) -> Image:
-    from holdfast.images.base import BASE, ENV, PACKAGES
-    from holdfast.images.debian.host_system import build_of_machine
-    from holdfast.images.debian.sources import read_configuration, read_os_release
+    insecure: bool,
+) -> SourceFiles:
+    """Where the packages of a base image come from, as the command line says it."""
+    from dataclasses import replace
 
-    apt = read_configuration()
-    return await build_of_machine(
-        workshop,
-        name or BASE,
-        [*PACKAGES, *more],
-        env=ENV,
-        cache=cache,
-        progress=progress,
-        sources=choice.sources(apt, read_os_release()),
-        trust=choice.trust(apt),
-        architecture=choice.architecture,
-        again=again,
+    from holdfast.images.debian.sources import (
+        SourceFiles,
+        given,
+        of_distribution,
+        read_os_release,
+        read_sources,
+        read_trusted,
     )
+    from holdfast.images.debian.system import machine_sources
+    from holdfast.images.errors import NoSources
+
+    if mirror is None and not suites:
+        return replace(machine_sources(), insecure=insecure)
+    release = read_os_release()
+    own = of_distribution(read_sources(), release)
+    codename = release.get("VERSION_CODENAME")
+    named = suites or ([codename] if codename else [])
+    place = mirror or (own[0].url if own else None)
+    if place is None or not named:
+        raise NoSources("a mirror and a suite are wanted", hint="--mirror URL --suite NAME, say --suite bookworm")
+    found = [given(place, suite, components or ["main"], keyrings) for suite in named]
+    return SourceFiles(tuple(found), read_trusted(), insecure)
 
 
 async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:

@@ -1,5 +1,5 @@
-"""A Debian or Ubuntu root filesystem from packages: without root, and without any tool of Debian's on the machine.
+"""A Debian or Ubuntu root filesystem from packages, without root: apt and dpkg of the machine do what they do best.
 
-`sources` says where packages come from, `release` whom to believe, `index` and `resolve` which ones are needed,
-`download` brings them, `deb` opens them, `rootfs` puts them together, and `bootstrap` does all of this in order.
+`sources` says where packages come from, `apt` resolves, verifies and fetches them, `essential` unpacks as many of them
+as dpkg needs to run, and `system` has dpkg install all of them in a box.
 """

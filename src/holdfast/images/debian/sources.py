@@ -1,30 +1,28 @@
-"""Where packages come from: the apt configuration of this machine, or what somebody says instead.
+"""Where packages come from: the sources that apt on this machine has, or what the caller names instead.
 
-Reads what apt reads (`sources.list`, its deb822 successor, proxies), as far as a plain mirror needs it.
+Only sources of the distribution itself are taken. apt would not say which these are before it has fetched their lists,
+so its files are read here: `sources.list`, and its deb822 successor.
 """
 
 from __future__ import annotations
 
-import platform
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
-from holdfast.images.debian.control import stanzas, words
-from holdfast.images.errors import NoSources
+from holdfast.images.errors import NoSources, NotVerified
 
 SCHEMES: Final = ("http", "https", "file", "copy")
-_ARCHITECTURES: Final = {
-    "x86_64": "amd64", "aarch64": "arm64", "armv7l": "armhf", "i686": "i386", "ppc64le": "ppc64el",
-    "riscv64": "riscv64", "s390x": "s390x", "loongarch64": "loong64",
-}  # fmt: skip
 _FINGERPRINT: Final = re.compile(r"[0-9A-Fa-f]{40,64}!?")
-_SETTING: Final = re.compile(r'^\s*(?P<name>[A-Za-z][A-Za-z0-9:-]*)\s+"(?P<value>[^"]*)"\s*;', re.MULTILINE)
+_WORD: Final = re.compile(r"\S+")
 _LARGEST_FILE: Final = 1 << 20
+_DISTRIBUTION_KEYS: Final = ("debian-archive-keyring.gpg", "ubuntu-archive-keyring.gpg")
+_APT: Final = Path("/etc/apt")
+_KEYRINGS: Final = Path("/usr/share/keyrings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Source:
     """One suite of one mirror."""
 
     url: str = field(repr=False)
-    """May hold a password: `shown` is for people."""
+    """May hold a password."""
     suite: str
     components: tuple[str, ...]
     signed_by: tuple[str, ...] = ()
@@ -40,36 +38,52 @@ class Source:
     architectures: tuple[str, ...] = ()
     """Empty: all."""
 
-    @property
-    def shown(self) -> str:
-        return f"{without_password(self.url)} {self.suite}"
-
 
 @dataclass(frozen=True, slots=True)
-class AptConfiguration:
+class SourceFiles:
+    """Sources and their keys, as files for an apt: the one that builds an image, and the one in the image."""
+
     sources: tuple[Source, ...]
-    keyrings: tuple[Path, ...]
-    """Trusted for sources that do not say whom to trust."""
-    proxy: str | None = None
-    check_valid_until: bool = True
+    trusted: tuple[Path, ...] = ()
+    """Keyrings for sources that name none."""
+    insecure: bool = False
+    """Believe sources without a signature."""
 
+    def files(self, keys: Path) -> dict[str, bytes]:
+        """For the apt that builds. `keys` is the folder where the keys lie, which is `keys/` in the result."""
+        files, text = self._write(self.sources, str(keys), passwords=True)
+        # From a folder of this machine packages are copied: all of them lie in one place then.
+        return {**{f"keys/{name}": data for name, data in files.items()}, "holdfast.sources": text.encode()}
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """Of a mirror, as `auth.conf` has it."""
+    def image_files(self) -> dict[str, bytes]:
+        """For the image, by path from its root. Folders of this machine are left out, and so are passwords."""
+        remote = [source for source in self.sources if not source.url.startswith(("file:", "copy:"))]
+        files, text = self._write(remote, "/etc/apt/keyrings", passwords=False)
+        found = {f"etc/apt/keyrings/{name}": data for name, data in files.items()}
+        return {**found, "etc/apt/sources.list.d/holdfast.sources": text.encode()} if remote else {}
 
-    machine: str
-    name: str
-    password: str = field(repr=False)
+    def _write(self, sources: Sequence[Source], folder: str, *, passwords: bool) -> tuple[dict[str, bytes], str]:
+        names: dict[bytes, str] = {}
+        stanzas = []
+        for source in sources:
+            signed = []
+            for key in () if self.insecure else self._keys(source):
+                suffix = "asc" if key.startswith(b"-----BEGIN") else "gpg"
+                names.setdefault(key, f"holdfast-{len(names) + 1}.{suffix}")
+                signed.append(f"{folder}/{names[key]}")
+            url = re.sub("^file:", "copy:", source.url) if passwords else without_password(source.url)
+            lines = ["Types: deb", f"URIs: {url}", f"Suites: {source.suite}"]
+            lines += [f"Components: {' '.join(source.components)}"] if source.components else []
+            lines += [f"Signed-By: {' '.join(signed)}"] if signed else []
+            lines += ["Trusted: yes"] if self.insecure else []
+            stanzas.append("\n".join(lines) + "\n")
+        return {name: key for key, name in names.items()}, "\n".join(stanzas)
 
-    def fits(self, url: str) -> bool:
-        """A machine without a scheme means HTTPS only: a password is not for everybody on the way."""
-        scheme, separator, place = self.machine.rpartition("://")
-        parts = urlsplit(url)
-        host, slash, path = place.partition("/")
-        if parts.scheme != (scheme if separator else "https") or parts.netloc != host:
-            return False
-        return f"{parts.path}/".startswith(f"/{path.rstrip('/')}/") if slash and path.strip("/") else True
+    def _keys(self, source: Source) -> list[bytes]:
+        named = [each for each in source.signed_by if not _FINGERPRINT.fullmatch(each)]
+        if not named:
+            return [_key(path) for path in self.trusted]
+        return [each.encode() if "BEGIN PGP" in each else _key(Path(each)) for each in named]
 
 
 def without_password(url: str) -> str:
@@ -77,38 +91,23 @@ def without_password(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def debian_architecture(machine: str | None = None) -> str:
-    name = machine or platform.machine()
-    if name not in _ARCHITECTURES:
-        raise NoSources(f"nobody knows what Debian calls the processor {name}", hint="say it with --arch")
-    return _ARCHITECTURES[name]
-
-
-def read_configuration(folder: Path = Path("/etc/apt")) -> AptConfiguration:
-    """What apt would use. A machine without apt has no sources."""
+def read_sources(folder: Path = _APT) -> list[Source]:
+    """What apt on this machine would use. A machine without apt has none."""
     sources: list[Source] = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
         sources += parse_list(_text(path))
     for path in sorted((folder / "sources.list.d").glob("*.sources")):
         sources += parse_deb822(_text(path))
-    trusted = [folder / "trusted.gpg"]
+    return sources
+
+
+def read_trusted(folder: Path = _APT, keyrings: Path = _KEYRINGS) -> tuple[Path, ...]:
+    """Keyrings that apt trusts for sources that name none, and those of the distributions."""
+    found = [folder / "trusted.gpg"]
     for pattern in ("*.gpg", "*.asc"):
-        trusted += sorted((folder / "trusted.gpg.d").glob(pattern))
-    settings: dict[str, str] = {}
-    for path in (folder / "apt.conf", *sorted((folder / "apt.conf.d").glob("*"))):
-        settings |= parse_settings(_text(path))
-    logins = [
-        login
-        for path in (folder / "auth.conf", *sorted((folder / "auth.conf.d").glob("*.conf")))
-        for login in parse_logins(_text(path))
-    ]
-    proxy = settings.get("acquire::http::proxy") or settings.get("acquire::https::proxy")
-    return AptConfiguration(
-        tuple(with_login(source, logins) for source in sources),
-        tuple(path for path in trusted if path.is_file()),
-        proxy if proxy and proxy.upper() != "DIRECT" else None,
-        settings.get("acquire::check-valid-until", "true").lower() not in ("false", "no", "0"),
-    )
+        found += sorted((folder / "trusted.gpg.d").glob(pattern))
+    found += [keyrings / name for name in _DISTRIBUTION_KEYS]
+    return tuple(path for path in found if path.is_file() and path.stat().st_size)
 
 
 def parse_list(text: str) -> list[Source]:
@@ -156,37 +155,6 @@ def parse_deb822(text: str) -> list[Source]:
     return found
 
 
-def parse_settings(text: str) -> dict[str, str]:
-    """The plain settings of an apt configuration (`Name::Part "value";`), their names in lower case."""
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("//", "#")))
-    return {match["name"].lower(): match["value"] for match in _SETTING.finditer(lines)}
-
-
-def parse_logins(text: str) -> list[Login]:
-    """`machine example.com/debian login NAME password WORD`, on one line or several."""
-    words = [word for line in text.splitlines() if not line.lstrip().startswith("#") for word in line.split()]
-    found: list[dict[str, str]] = []
-    for name, value in zip(words[::2], words[1::2], strict=False):
-        if name == "machine":
-            found.append({})
-        if found:
-            found[-1][name] = value
-    return [
-        Login(each["machine"], each["login"], each["password"])
-        for each in found
-        if {"machine", "login", "password"} <= set(each)
-    ]
-
-
-def with_login(source: Source, logins: Iterable[Login]) -> Source:
-    parts = urlsplit(source.url)
-    login = next((each for each in logins if each.fits(source.url)), None)
-    if login is None or "@" in parts.netloc:
-        return source
-    netloc = f"{quote(login.name, safe='')}:{quote(login.password, safe='')}@{parts.netloc}"
-    return replace(source, url=urlunsplit(parts._replace(netloc=netloc)))
-
-
 def of_distribution(sources: Iterable[Source], release: Mapping[str, str]) -> list[Source]:
     """Those that the distribution itself comes from: what others add to a machine is not for every image."""
     codename = release.get("VERSION_CODENAME") or release.get("UBUNTU_CODENAME") or ""
@@ -211,23 +179,39 @@ def given(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence
     """A source that somebody names, instead of the machine's."""
     if urlsplit(mirror).scheme not in SCHEMES:
         raise NoSources(f"{mirror!r} is no mirror", hint=f"a URL that begins with one of {', '.join(SCHEMES)}")
+    if any(not _WORD.fullmatch(each) for each in (mirror, suite, *components)):
+        raise NoSources("a mirror, a suite and a component have no blanks in them", hint="--suite bookworm")
     return Source(mirror, suite, tuple(components), tuple(str(path.absolute()) for path in keyrings))
 
 
-def write_deb822(sources: Iterable[Source]) -> str:
-    """Sources as a file of apt's. Passwords are left out: an image is passed on."""
-    return "\n".join(
-        "Types: deb\n"
-        f"URIs: {without_password(source.url)}\n"
-        f"Suites: {source.suite}\n"
-        + (f"Components: {' '.join(source.components)}\n" if source.components else "")
-        + (f"Signed-By: {' '.join(source.signed_by)}\n" if source.signed_by else "")
-        for source in sources
-    )
+def stanzas(text: str) -> Iterator[dict[str, str]]:
+    """Stanzas as mappings with the names in lower case. Comments and lines that are no fields are left out.
+
+    A continued field keeps its line ends; its first line is what stands behind the colon.
+    """
+    fields: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if fields:
+                yield fields
+            fields, name = {}, ""
+        elif line[0] in " \t":
+            if name:
+                fields[name] += "\n" + line.strip()
+        else:
+            before, colon, after = line.partition(":")
+            name = before.strip().lower() if colon else ""
+            if name:
+                fields[name] = after.strip()
+    if fields:
+        yield fields
 
 
-def signed_by(source: Source, names: Sequence[str]) -> Source:
-    return replace(source, signed_by=tuple(names))
+def words(fields: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(fields.get(name, "").split())
 
 
 def _usable(
@@ -253,8 +237,14 @@ def _signed_by(text: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[\s,]+", text)))
 
 
-def is_fingerprint(text: str) -> bool:
-    return _FINGERPRINT.fullmatch(text) is not None
+def _key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NotVerified(
+            f"the keyring {path} cannot be read: {(error.strerror or str(error)).lower()}",
+            hint="give another with --keyring; package debian-archive-keyring or ubuntu-keyring has one",
+        ) from None
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import tarfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,12 +23,11 @@ from holdfast.images.registry.blobs import Blobs
 from holdfast.images.registry.client import Registry
 from holdfast.images.registry.manifest import Manifest, check_digest, digest_of, read_manifest
 from holdfast.images.registry.reference import DOCKER_HUB, Reference, parse_reference
+from holdfast.images.tar_stream import END, from_disk, whole
 from holdfast.time_limit import time_limit
 
 _PULL_SECONDS: Final = 4 * 3600.0
 _DEEPEST_INDEX: Final = 3
-_PIECE: Final = 1 << 18
-_BLOCK: Final = 512
 
 
 class Puller:
@@ -171,17 +169,14 @@ async def _layout(manifest: Manifest, coming: Mapping[str, asyncio.Task[Path]], 
         _place(manifest.digest): manifest.data,
     }
     for name, data in documents.items():
-        yield _header(name, len(data)) + data + _padding(len(data))
+        yield whole(name, data)
     for blob in manifest.blobs:
         path = await asyncio.shield(coming[blob.digest])
-        yield _header(_place(blob.digest), blob.size)
-        with path.open("rb") as file:
-            while piece := await asyncio.to_thread(file.read, _PIECE):
-                yield piece
-        yield _padding(blob.size)
+        async for piece in from_disk(_place(blob.digest), path, blob.size):
+            yield piece
     told.end()
     told.begin("unpack", _layers(manifest))
-    yield b"\0" * (2 * _BLOCK)
+    yield END
 
 
 def _layers(manifest: Manifest) -> str:
@@ -190,13 +185,3 @@ def _layers(manifest: Manifest) -> str:
 
 def _place(digest: str) -> str:
     return f"blobs/sha256/{digest.removeprefix('sha256:')}"
-
-
-def _header(name: str, size: int) -> bytes:
-    entry = tarfile.TarInfo(name)
-    entry.size = size
-    return entry.tobuf(tarfile.PAX_FORMAT)
-
-
-def _padding(size: int) -> bytes:
-    return b"\0" * (-size % _BLOCK)

@@ -26,7 +26,7 @@ from holdfast.boxes.network_policy import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.images.base import ENV
 from holdfast.images.build_host import Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.builder import build
-from holdfast.images.debian.host_system import build_of_machine
+from holdfast.images.debian.system import build_of_machine
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import make_plan
 from holdfast.images.progress import Progress, Silent
