@@ -39,8 +39,15 @@ def in_records(hello: bytes, size: int) -> bytes:
 async def tunnel(world: World, target: str) -> Client:
     client = await world.client()
     await client.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
-    assert (await client.head()).startswith(b"HTTP/1.1 200 ")
+    assert (await client.head()).startswith(b"HTTP/1.1 200 Connection established\r\n")
     return client
+
+
+async def test_an_answer_after_which_the_proxy_closes_says_so(world: World) -> None:
+    world.box("a.example.com")
+    client = await world.client()
+    await client.send(b"CONNECT blocked.example.com:443 HTTP/1.1\r\nHost: blocked.example.com:443\r\n\r\n")
+    assert b"\r\nConnection: close\r\n" in await client.head()
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ _LONGEST_METHOD: Final = 32
 BLOCKED: Final = "Blocked by the network policy of this box"
 _LONGEST_REASON: Final = 300
 NO_NETWORK: Final = "this box has no network"
-_ESTABLISHED: Final = b"HTTP/1.1 200 ProxyConnection established\r\n\r\n"
+_ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class Denied(Exception):
@@ -305,7 +305,7 @@ class ProxyConnection:
         head = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             f"X-Holdfast-Egress: {'denied' if status == 403 else 'failed'}\r\n"
-            f"{'' if keep else 'ProxyConnection: close' + chr(13) + chr(10)}\r\n"
+            f"{'' if keep else 'Connection: close' + chr(13) + chr(10)}\r\n"
         )
         await self._client.write(head.encode() + body)
         if drain:
