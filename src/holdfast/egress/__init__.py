@@ -1,4 +1,4 @@
-"""The egress of boxes: a proxy on the host that lets through what a policy allows, and records what it decided."""
+"""The egress of boxes: a proxy on the host that applies network policies and records its decisions."""
 
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
 from holdfast.egress.environment_policies import EnvironmentPolicies, PolicyStore

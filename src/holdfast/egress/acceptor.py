@@ -1,8 +1,8 @@
-"""Acceptor from listeners that boxes hold, too, without ever being made to wait there.
+"""Accepts connections on listeners that are shared with boxes, without blocking forever.
 
-A listener's flags are shared by all who have it. Whoever took a box over can let it block again, right before it is
-asked for a connection, and take that connection away: there is no way to ask that cannot be made to wait. So somebody
-watches, and ends a listener that does not answer.
+A listener's flags are shared by all processes that have it. A hostile box can make it blocking right before `accept`
+and take the pending connection away, and no call is safe from that. So a thread watches, and shuts down a listener
+that blocks.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Final
 _LOOK_SECONDS: Final = 0.5
 _TICK_SECONDS: Final = 0.1
 _TICKS: Final = 5
-"""In a row that the same call has to be seen waiting. On a busy machine one look proves nothing."""
+"""Consecutive checks in which the same call has to be waiting. On a busy machine, one check proves nothing."""
 
 
 class Acceptor:
-    """Of one event loop. Owns the thread that watches, from the first call to `close`."""
+    """The acceptor of one event loop. Owns the watching thread from the first call to `close`."""
 
     def __init__(self) -> None:
         self._count = 0
         self._now: tuple[int, socket.socket] | None = None
-        """The call that is under way, by number."""
+        """The current call, with its number."""
         self._end = Event()
         self._watcher: Thread | None = None
 
     def accept(self, listener: socket.socket) -> socket.socket:
-        """Raises `BlockingIOError` where nobody waits, `OSError` where nobody will: the listener is dead."""
+        """Raises `BlockingIOError` if no connection is pending, and `OSError` if the listener is dead."""
         if self._watcher is None:
             self._watcher = Thread(target=self._watch, name="holdfast-accepting", daemon=True)
             self._watcher.start()
-        os.set_blocking(listener.fileno(), False)  # what can be done about it without a thread
+        os.set_blocking(listener.fileno(), False)  # makes blocking unlikely; the watching thread handles the rest
         self._count += 1
         self._now = (self._count, listener)
         try:
@@ -55,10 +55,10 @@ class Acceptor:
             seen = number
             if ticks >= _TICKS:
                 with suppress(OSError):
-                    listener.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits there
+                    listener.shutdown(socket.SHUT_RDWR)  # this wakes the blocked call
 
     def close(self) -> None:
-        """Closing twice does nothing. Not while a call is under way."""
+        """Must not be called during `accept`. Closing twice has no effect."""
         self._end.set()
         watcher, self._watcher = self._watcher, None
         if watcher is not None:

@@ -1,8 +1,7 @@
-"""Which addresses nobody reaches through us, whatever a policy says and whatever name led there.
+"""Decides which addresses boxes never reach, under any policy and by any name.
 
-Private ones are reached where the operator of the server named them, by `private`.
-
-Judged on the address that will be connected to, never on a name. Only what is unicast and public passes.
+Decisions are made on the address to connect to, never on a name. Only public unicast addresses pass. The operator of
+the server can allow private addresses (`private_networks`).
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 @lru_cache(maxsize=4096)
 def refusal(address: str) -> str | None:
-    """Why this address is never reached, as the end of a sentence (`is …`). None: it is public."""
+    """Returns why this address is never reached, as the end of a sentence (`is …`), or None if it is public."""
     if "%" in address:
         return "an address of one link"
     try:
@@ -68,12 +67,12 @@ def refusal(address: str) -> str | None:
 
 
 def is_private(address: str) -> bool:
-    """Whether it is an address of somebody's own network: the operator of a server may let boxes reach it."""
+    """Returns whether this is an address of a private network, which the operator of a server may allow."""
     return refusal(address) in _PRIVATE
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a name means something near whoever resolves it, and nothing on the internet."""
+    """Returns whether a name is valid only in a local network and not on the internet."""
     if refusal(host) != "no address":
         return False
     return "." not in host or host.endswith(_LOCAL_NAMES)
@@ -82,7 +81,7 @@ def is_local_name(host: str) -> bool:
 def _refusal(address: Address) -> str | None:
     if isinstance(address, ipaddress.IPv4Address):
         return next((what for network, what in _IPV4 if address in network), None)
-    # What carries an IPv4 address is as reachable as that: a translator on the way would take it there.
+    # An address that embeds an IPv4 address is judged by that, because a translator may forward it there.
     if address.ipv4_mapped is not None:
         return _refusal(address.ipv4_mapped)
     low = int(address) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""The egress of one box: its policy, its share of everything, and the connections it has now."""
+"""The egress of one box: its policy, its limits and its open connections."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from holdfast.egress.sockets import reset
 from holdfast.egress.upstream_proxy import UpstreamProxy
 
 _ACCEPTS: Final = 32
-"""At a time; then the other boxes get their turn."""
+"""Connections accepted at a time, before other boxes get their turn."""
 _PAUSE_SECONDS: Final = 0.05
-"""For a box that makes more connections than it may have: what it spends is its own time."""
+"""Delay for a box that opens more connections than it may have."""
 _MOST_AT_ONCE: Final = 1 << 20
 _RESOLVES: Final = 8
-"""Names that one box waits for at once: a name server that never answers keeps nobody else waiting."""
+"""Names that one box resolves at once, so that a dead name server does not delay other boxes."""
 
 _log = logging.getLogger("holdfast.egress")
 
 
 def _stay_on_this_machine(client: socket.socket) -> None:
-    """Between box and proxy there is no network to be polite to: what is sent may leave at once, unpaced.
+    """Disables pacing between box and proxy, which are on one machine.
 
-    Where the machine's default paces (BBR), the timers alone cost as much as the bytes.
+    If the machine's default congestion control paces (BBR), the timers alone cost as much as the bytes.
     """
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with contextlib.suppress(OSError):  # as the machine has it, then
+    with contextlib.suppress(OSError):  # keep the machine's default
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 class BoxEgress:
-    """Owned by the proxy, which tells it the policy and awaits the tasks that it starts."""
+    """Owned by the proxy, which sets the policy and awaits the tasks that this starts."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class BoxEgress:
     # --- policy ---
 
     def use(self, policy: NetworkPolicy, allowance: Allowance, environment: NetworkPolicy | None = None) -> None:
-        """From now on. Connections that are at something that is not allowed any more are ended."""
+        """Apply a policy. Ends connections that it does not allow."""
         self.policy, self.allowance = policy, allowance
         theirs = environment or NetworkPolicy()
         self._most = policy.connections or theirs.connections or self.limits.connections
@@ -106,17 +106,17 @@ class BoxEgress:
                 connection.end(f"the policy has changed: {ruling.why}")
 
     def explain(self, target: Target, why: str) -> str:
-        """For whoever reads the answer in the box."""
+        """Returns a message for the client in the box."""
         return (
             f"{target.method} {target} is blocked by the network policy of this box ({self.box}): {why}.\n"
             f"To allow a host, add a rule for it to the policy of the box (holdfast box network {self.box} --allow "
-            "HOST, with the rules that it keeps) or of its environment (holdfast egress set).\n"
+            "HOST, together with the rules to keep) or of its environment (holdfast egress set).\n"
         )
 
-    # --- shares ---
+    # --- limits ---
 
     def spend(self, many: int) -> float:
-        """Seconds to hold back, after so many bytes."""
+        """Returns the seconds to wait after this many bytes."""
         return self._bandwidth.take(many) if self._bandwidth is not None else 0.0
 
     async def pace(self) -> None:
@@ -141,13 +141,13 @@ class BoxEgress:
         self._loop.add_reader(listener, self._accept)
 
     def take(self, client: socket.socket) -> bool:
-        """Whether there is room for it. Takes it in any case."""
+        """Serve a connection, or refuse and close it. Returns whether it is served."""
         if self.allowance.mode is Network.NONE and self.guest_api is None:
             why = NO_NETWORK
         elif len(self.connections) >= self._most:
-            why = f"more than {self._most} connections of this box at once"
+            why = f"this box has more than {self._most} connections at once"
         elif not self._room(len(self.connections)):
-            why = "more connections than there may be at once, of all boxes together"
+            why = "all boxes together have too many connections at once"
         else:
             if client.family != socket.AF_UNIX:
                 _stay_on_this_machine(client)
@@ -176,7 +176,7 @@ class BoxEgress:
                 break
             except OSError as error:
                 _log.warning("box %s: cannot accept: %s", self.box, error)
-                if error.errno == errno.EINVAL:  # it listens no more: nobody will come
+                if error.errno == errno.EINVAL:  # it no longer listens
                     self._stop_listening()
                 else:
                     self._pause(_PAUSE_SECONDS * 10)

@@ -1,4 +1,4 @@
-"""Bodies on their way: by count, in chunks, or until the end. Chunks are read strictly and written anew."""
+"""Relays HTTP bodies: by length, in chunks, or until the end. Chunks are parsed strictly and rewritten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GATHER: Final = 64 << 10
 
 
 async def relay_body(source: Socket, to: Socket, body: Body, allow: Callable[[int], None]) -> None:
-    """`allow` is told of every piece before it goes, and may raise. Raises `BadHead` and `Ended`."""
+    """Relays a body. Calls `allow` with each size before it is sent, which may raise. Raises `BadHead` and `Ended`."""
     if body.chunked:
         await _relay_chunks(source, to, allow)
     elif body.length is None:
@@ -24,12 +24,12 @@ async def relay_body(source: Socket, to: Socket, body: Body, allow: Callable[[in
     elif body.length:
         allow(body.length)
         if await source.pump(to, body.length) < body.length:
-            raise Ended("the other end closed within a body")
+            raise Ended("the connection closed within a body")
 
 
 async def _relay_chunks(source: Socket, to: Socket, allow: Callable[[int], None]) -> None:
     out = bytearray()
-    """Small chunks go on together, but never wait for others to come."""
+    """Small chunks are sent together, but never wait for further ones."""
     while True:
         if out and (len(out) >= _GATHER or not source.line_ready()):
             await to.write(out)
@@ -48,7 +48,7 @@ async def _relay_chunks(source: Socket, to: Socket, allow: Callable[[int], None]
             await to.write(out)
             out = bytearray()
             if await source.pump(to, size - len(data)) < size - len(data):
-                raise Ended("the other end closed within a chunk")
+                raise Ended("the connection closed within a chunk")
         if await source.line(0):
             raise BadHead("a chunk is longer than its size")
         out += b"\r\n"

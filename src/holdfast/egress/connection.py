@@ -1,6 +1,6 @@
-"""One connection of a box, from its first byte to its end: read what it asks for, judge that, and carry it.
+"""One connection of a box: reads its requests, checks them against the policy, and forwards them.
 
-Every request is judged by itself, so redirects need nothing of their own. What goes out is written anew by us, to the
+Every request is checked by itself, so redirects need no special handling. Requests are rewritten and sent to the
 address that was checked.
 """
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from holdfast.egress.box_egress import BoxEgress
 
 _MOST_ADDRESSES: Final = 6
-"""Tried for one name."""
+"""The most addresses tried for one name."""
 _NEXT_SECONDS: Final = 4.0
 _DRAINED: Final = 1 << 20
-"""Bytes of a refused request that are read to its end, so that the box gets to see the answer."""
+"""The most bytes of a refused request that are still read, so that the box receives the answer."""
 _DRAIN_SECONDS: Final = 2.0
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _LONGEST_METHOD: Final = 32
@@ -45,11 +45,11 @@ _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class Denied(Exception):
-    """The policy, or what may never be reached, speaks against it."""
+    """The policy or the address forbids the request."""
 
 
 class Failed(Exception):
-    """It was allowed, and did not come to anything."""
+    """The request was allowed but failed."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -63,7 +63,7 @@ class _Upstream:
 
 
 class ProxyConnection:
-    """Runs as one task, which its way owns. Whoever wants it to end cancels that, after saying why."""
+    """Runs as one task, owned by the proxy. `end` cancels it and records why."""
 
     def __init__(self, way: BoxEgress, client: socket.socket) -> None:
         self._way = way
@@ -71,11 +71,11 @@ class ProxyConnection:
         self._client = Socket(client, _Meter(self, self._sent))
         self._upstream: _Upstream | None = None
         self._answered = False
-        """Whether a byte of the answer to the present request has gone to the box."""
+        """Whether a byte of the answer to the current request was sent to the box."""
         self.target: Target | None = None
-        """What it is at now, for who judges again when the policy changes."""
+        """The current target, which is checked again when the policy changes."""
         self.is_outside = way.guest_api is None
-        """It asks for the outside. Until it has spoken it may ask Holdfast itself, which no policy is about."""
+        """Whether this goes outside. Until the first request it may be for the guest API, which no policy limits."""
         self._decision: Decision | None = None
         self._began = monotonic()
         self._sent_bytes = self._received_bytes = 0
@@ -88,10 +88,10 @@ class ProxyConnection:
         self.task: asyncio.Task[None] | None = None
         self._expect(self._limits.head, self._limits.head)
 
-    # --- deadlines: kept by whoever sweeps ---
+    # --- deadlines, enforced by the proxy's sweep ---
 
     def overdue(self, now: float) -> str | None:
-        """Why this has to end now. None: it has time."""
+        """Returns why this has to end now, or None."""
         if now - self._moved_at > self._quiet:
             return f"nothing moved for {self._quiet:g} s"
         if now > self._ends_at:
@@ -104,14 +104,14 @@ class ProxyConnection:
         self._ends_at = self._moved_at + whole
 
     def end(self, why: str | None) -> None:
-        """The box sees a reset, and the record says why; None where nobody decided anything."""
+        """Reset the connection and record `why`. None records nothing."""
         if not self._ending and self.task is not None:
             self._ending = True
             self._ended_why = why
             self.task.cancel()
 
     def end_overdue(self, why: str) -> None:
-        """One that rests between two requests just closes, as servers do."""
+        """End an overdue connection. Between two requests it is just closed, as servers do."""
         if self._resting:
             self._client.close()
         self.end(None if self._resting else why)
@@ -134,7 +134,7 @@ class ProxyConnection:
         self._received_bytes += many
         self._way.received += many
 
-    # --- the life of it ---
+    # --- running ---
 
     async def run(self) -> None:
         try:
@@ -151,13 +151,13 @@ class ProxyConnection:
             self.discard()
 
     async def _goes_outside(self) -> bool:
-        """False for a request to the guest API, which is answered here, and for one that is refused."""
+        """Returns False for a request to the guest API, which is served here, and for a refused one."""
         if self._way.guest_api is None:
             return True
-        # A proxy is asked for a whole URL or by CONNECT, a server for a path.
+        # Requests to a proxy have a whole URL or CONNECT. Requests to a server have a path.
         first = await self._client.peek(b" ", _LONGEST_METHOD)
         if first.partition(b" ")[2][:1] == b"/":
-            self._quiet = self._ends_at = math.inf  # the guest API has limits of its own
+            self._quiet = self._ends_at = math.inf  # the guest API has its own limits
             await self._way.guest_api(self._way.box, *self._client.hand_over())
             return False
         if self._way.allowance.mode is Network.NONE:
@@ -167,14 +167,14 @@ class ProxyConnection:
         return True
 
     def discard(self) -> None:
-        """Let go of everything. Also for a task that was cancelled before it began; twice does nothing."""
+        """Close everything. Also works for a task that was cancelled before it started. Twice has no effect."""
         self._complete()
         self._drop_upstream()
-        # A client that was not served to the end must not take what it got for the whole.
+        # A client that was not fully served must not take a partial answer for the whole.
         self._client.reset()
 
     async def _one_request(self) -> bool:
-        """False: this was the last."""
+        """Serves one request. Returns whether another may follow."""
         self._begin()
         self._expect(self._limits.between, self._limits.between)
         try:
@@ -192,7 +192,7 @@ class ProxyConnection:
             request = parse_request(head)
         except BadHead as problem:
             self._note(False, f"bad request: {problem}")
-            await self._answer(400, f"this is no request that a proxy can carry: {problem}\n", drain=True)
+            await self._answer(400, f"the proxy cannot handle this request: {problem}\n", drain=True)
             return False
         self.target = Target(request.host, request.port, request.method)
         if request.method == CONNECT:
@@ -207,16 +207,16 @@ class ProxyConnection:
         self._began = monotonic()
         self._sent_bytes = self._received_bytes = 0
 
-    # --- what all have in common ---
+    # --- reaching a target ---
 
     async def _reach(self, target: Target) -> tuple[Socket, str]:
-        """A connection to the target, and the rule that allows it. Raises `Denied` and `Failed`."""
+        """Returns a connection to the target and the rule that allows it. Raises `Denied` and `Failed`."""
         ruling = self._way.allowance.judge(target)
         if not ruling.allowed:
             raise Denied(ruling.why)
         if self._way.upstream is not None and not self._way.private.names(target.host):
             return await self._reach_through(self._way.upstream, target, ruling.why), ruling.why
-        # Only now: the question itself would carry something out, to whoever answers for the name.
+        # Resolved only now, because a DNS query itself sends data to the name server of that name.
         found = await self._addresses(target)
         refused = [(address, self._refusal(target.host, address)) for address in found]
         usable = [address for address, why in refused if why is None]
@@ -227,7 +227,7 @@ class ProxyConnection:
             async with time_limit(self._limits.connect):
                 tried = usable[:_MOST_ADDRESSES]
                 for address in tried:
-                    # One that swallows everything must not take the time of those behind it.
+                    # An address that does not answer must not use up the time of the others.
                     patience = None if address == tried[-1] else _NEXT_SECONDS
                     try:
                         async with time_limit(patience):
@@ -240,7 +240,7 @@ class ProxyConnection:
                     except TimeoutError:
                         problem = CannotConnect(f"{address} did not answer")
         except TimeoutError:
-            problem = problem or CannotConnect(f"nobody answered within {self._limits.connect:g} s")
+            problem = problem or CannotConnect(f"no answer within {self._limits.connect:g} s")
         self._note(True, f"{ruling.why}; {problem}", failed=True)
         raise Failed(502, f"cannot connect to {target}: {problem}")
 
@@ -253,12 +253,12 @@ class ProxyConnection:
         return f"{name}{address} is {addresses.refusal(address)}, which no box reaches{unless}"
 
     async def _reach_through(self, proxy: UpstreamProxy, target: Target, rule: str) -> Socket:
-        """By the proxy of this network, which resolves the name: what is near it is none of a box's business."""
+        """Connects through the proxy of this network, which resolves the name. Refuses names of the local network."""
         if addresses.is_local_name(target.host):
             raise Denied(f"{target.host} is a name of this network, which no box reaches")
         if addresses.refusal(target.host) not in (None, "no address"):
             raise Denied(self._never_reached(target.host, target.host))
-        problem = f"nobody answered within {self._limits.connect:g} s"
+        problem = f"no answer within {self._limits.connect:g} s"
         with contextlib.suppress(TimeoutError):
             async with time_limit(self._limits.connect):
                 try:
@@ -289,7 +289,7 @@ class ProxyConnection:
         except CannotResolve as error:
             problem = str(error)
         except TimeoutError:
-            problem = f"nobody said the address of {target.host} within {self._limits.resolve:g} s"
+            problem = f"{target.host} was not resolved within {self._limits.resolve:g} s"
         else:
             return found
         self._note(True, problem, failed=True)
@@ -298,7 +298,7 @@ class ProxyConnection:
     async def _answer(
         self, status: int, text: str, *, drain: bool, keep: bool = False, reason: str | None = None
     ) -> None:
-        """`reason` is for the first line: of the answer to CONNECT, clients show nothing else."""
+        """`reason` goes into the status line, which is all that clients show of the answer to CONNECT."""
         body = text.encode()
         usual = {400: "Bad Request", 403: "Forbidden", 413: "Content Too Large", 502: "Bad Gateway"}[status]
         reason = _in_one_line(reason) if reason else usual
@@ -313,7 +313,7 @@ class ProxyConnection:
             await self._drain()
 
     async def _drain(self) -> None:
-        """Closing with unread bytes would reset the connection, and the box would lose the answer."""
+        """Reads the rest of a request. Closing with unread bytes would reset the connection and lose the answer."""
         left = _DRAINED
         try:
             async with time_limit(_DRAIN_SECONDS):
@@ -352,7 +352,7 @@ class ProxyConnection:
         try:
             return await self._both_ways(request, upstream)
         except _NoAnswer as nothing:
-            # A server may close a connection at rest just as we use it again. Nothing was answered: ask anew, once.
+            # A server may close an idle connection just as we reuse it. There was no answer yet, so retry once.
             if not used or not request.body.empty or request.method not in _REPEATABLE:
                 raise Failed(502, f"{target}: {nothing}") from None
         self._drop_upstream()
@@ -364,7 +364,7 @@ class ProxyConnection:
             raise Failed(502, f"{target}: {nothing}") from None
 
     async def _upstream_for(self, target: Target) -> tuple[Socket, str, bool]:
-        """Connected, by which rule, and whether it was used before."""
+        """Returns a connection, the rule that allows it, and whether the connection was used before."""
         before, self._upstream = self._upstream, None
         if before is not None:
             same = (before.target.host, before.target.port) == (target.host, target.port)
@@ -389,9 +389,9 @@ class ProxyConnection:
         try:
             await asyncio.wait((receiver, sender), return_when=asyncio.FIRST_COMPLETED)
             if not receiver.done():
-                await sender  # what was wrong with the body ends it all
+                await sender  # raises what was wrong with the body
             keep = await receiver
-            # An answer before the whole request was sent: what is left of that would be read as the next one.
+            # If the answer came before the whole request was sent, the rest would be read as the next request.
             return keep and sender.done() and sender.result()
         finally:
             for task in (receiver, sender):
@@ -399,7 +399,7 @@ class ProxyConnection:
             await asyncio.gather(receiver, sender, return_exceptions=True)
 
     async def _send_body(self, request: Request, upstream: Socket) -> bool:
-        """Whether all of it was sent. Raises `Failed`, `BadHead` and `Ended`."""
+        """Returns whether the whole body was sent. Raises `Failed`, `BadHead` and `Ended`."""
         limit, total = self._limits.request_body, 0
         window_at, window_sent = monotonic(), self._sent_bytes
 
@@ -415,16 +415,16 @@ class ProxyConnection:
             while True:
                 await asyncio.sleep(self._limits.slow_window)
                 now, sent = monotonic(), self._sent_bytes
-                # Where the server or our own limit holds the box back, the box is not slow.
+                # If the server or our own limit holds the box back, the box is not slow.
                 if sent - window_sent < self._limits.slowest * (now - window_at) and self._client.waiting:
-                    self.end("the request's body comes too slowly")
+                    self.end("the request's body arrives too slowly")
                 window_at, window_sent = now, sent
 
         watching = asyncio.create_task(watch())
         try:
             await relay_body(self._client, upstream, request.body, allow)
         except ReadsNoMore:
-            return False  # it may have answered: that it wants no more of this, most likely
+            return False  # the server may have answered already, probably with a refusal
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -438,7 +438,7 @@ class ProxyConnection:
                     raise _NoAnswer("the server closed without an answer")
                 response = parse_response(head, request.method)
             except BadHead as problem:
-                raise Failed(502, f"the server's answer makes no sense: {problem}") from None
+                raise Failed(502, f"the server's answer is invalid: {problem}") from None
             except Ended as ended:
                 if self._answered:
                     raise
@@ -448,7 +448,7 @@ class ProxyConnection:
             if request.version == b"HTTP/1.1":
                 await self._client.write(response.to_bytes(last=False))
         if response.status == 101 and request.upgrade is None:
-            raise Failed(502, "the server changes the protocol unasked")
+            raise Failed(502, "the server changed the protocol without a request")
         keep = request.keep_alive and response.body != UNTIL_CLOSE
         self._answered = True
         await self._client.write(response.to_bytes(last=not keep))
@@ -477,13 +477,13 @@ class ProxyConnection:
                 self._note(True, rule)
                 await self._tunnel(upstream)
             else:
-                # Everything public is allowed, so this may be no TLS, and the server may have the first word.
+                # Everything public is allowed, so this may not be TLS, and the server may send first.
                 self._note(True, rule)
                 await self._tunnel(upstream, before=lambda: self._check_name_of_tls(target))
         except Denied as denied:
             self._note(False, str(denied))
             if established:
-                self._client.reset()  # inside of the tunnel an answer would be taken for the server's
+                self._client.reset()  # inside the tunnel, an answer would look like the server's
                 return
             why = f"{BLOCKED}: {denied}"
             await self._answer(403, self._way.explain(target, str(denied)), drain=True, reason=why)
@@ -491,7 +491,7 @@ class ProxyConnection:
             await self._answer(failed.status, f"{failed}\n", drain=True, reason=f"Bad Gateway: {failed}")
 
     async def _check_name(self, target: Target) -> None:
-        """What goes through has to be TLS, for the name that was allowed. Raises `Denied`."""
+        """Raises `Denied` unless the tunnel carries TLS for the allowed name."""
         self._expect(self._limits.head, self._limits.head)
         try:
             while (hello := read_hello(self._client.ahead)) is None:
@@ -506,12 +506,12 @@ class ProxyConnection:
             raise Denied(f"a tunnel to {target.host} asks for {name or 'no name'} inside (SNI)")
 
     async def _check_name_of_tls(self, target: Target) -> None:
-        """Raises `Denied` where it is TLS, and for another name."""
+        """Raises `Denied` if the tunnel carries TLS for another name."""
         if (self._client.ahead or await self._client.more()) and self._client.ahead[0] == TLS_BEGINS:
             await self._check_name(target)
 
     async def _tunnel(self, upstream: Socket, before: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Both ways until both have ended; `before` anything of the box's is sent."""
+        """Relays in both directions until both have ended. Awaits `before` before it sends anything of the box."""
 
         async def one_way(source: Socket, to: Socket) -> None:
             await source.pump(to)
@@ -540,7 +540,7 @@ class ProxyConnection:
     # --- records ---
 
     def _note(self, allowed: bool, why: str, *, failed: bool = False) -> None:
-        """Once for each request: what was decided last is what counts."""
+        """Records a decision. The last one of a request counts."""
         self._complete()
         host, port, method = (self.target.host, self.target.port, self.target.method) if self.target else ("", 0, "")
         self._decision = self._way.record(host, port, method, allowed, why, failed=failed)
@@ -564,11 +564,11 @@ class ProxyConnection:
 
 
 class _NoAnswer(Exception):
-    """The server closed before it said anything."""
+    """The server closed the connection without an answer."""
 
 
 class _Meter:
-    """Of what is read off one side of a connection."""
+    """Counts what is read from one side of a connection."""
 
     def __init__(self, connection: ProxyConnection, count: Callable[[int], None]) -> None:
         self._connection = connection
@@ -584,9 +584,9 @@ class _Meter:
 
 
 def _in_one_line(text: str) -> str:
-    """Fit for the first line of an answer, whatever was put into it."""
+    """Returns the text without characters that a status line may not contain."""
     return "".join(each if " " <= each <= "~" else "?" for each in text)[:_LONGEST_REASON]
 
 
 def _anything(size: int) -> None:
-    """An answer may be as long as it likes: the lifetime ends it."""
+    """Allows answers of any length. The lifetime limits them."""

@@ -1,4 +1,4 @@
-"""The default list: what boxes reach that say no more than that they want a network."""
+"""The default list: what a box may reach if its policy allows a network but lists no hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.boxes.network_policy import Rule
 GIT_HOSTS: Final = (
     "github.com", "*.github.com", "*.githubusercontent.com", "gitlab.com", "bitbucket.org", "codeberg.org",
 )  # fmt: skip
-"""Code comes from there, and goes there by HTTPS."""
+"""Hosts of git repositories, reached by HTTPS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,16 @@ class Source:
 
     rule: Rule
     why: str
-    """Who named it: `pip`, `npm`, `apt`, `cargo`, `git`, `gateway`."""
+    """The client that uses it: `pip`, `npm`, `apt`, `cargo`, `git` or `gateway`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultList:
-    """As it was found on this machine. The registries are not written down here: `registries` asks for them."""
+    """The default list of this machine. `registries` finds out which package registries it uses."""
 
     sources: tuple[Source, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of a box's processes, so that its clients use the registries that this machine's use. No secrets."""
+    """Variables that make clients in a box use the registries of this machine. No secrets."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -1,4 +1,4 @@
-"""The policies of environments: what boxes of an environment may reach, where they list nothing themselves."""
+"""The network policies of environments. They apply to boxes whose own policy lists no hosts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST: Final = 10_000
 
 
 class PolicyStore(Protocol):
-    """The contract of a store of policies. What `put` and `remove` have returned from is on disk."""
+    """The contract of a store of policies. Changes are on disk when `put` and `remove` return."""
 
     async def load_all(self) -> dict[str, NetworkPolicy]:
-        """The policies by the name of their environment."""
+        """Returns the policies by the name of their environment."""
         ...
 
     async def put(self, environment: str, policy: NetworkPolicy, now: int) -> None:
-        """Write a policy, in place of the one of that environment. `now` is UTC milliseconds."""
+        """Set the policy of an environment. `now` is UTC milliseconds."""
 
     async def remove(self, environment: str) -> bool:
         """Remove a policy. Returns whether there was one."""
@@ -44,7 +44,7 @@ class EnvironmentPolicies:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The store is closed by its owner."""
+        """Does not close the store, which belongs to its owner."""
 
     def __call__(self, environment: str) -> NetworkPolicy | None:
         return self._known.get(environment)
@@ -53,17 +53,21 @@ class EnvironmentPolicies:
         return MappingProxyType(dict(sorted(self._known.items())))
 
     async def put(self, environment: str, policy: NetworkPolicy) -> None:
-        """Also tell the proxy (`EgressProxy.refresh`): boxes that run go by it at once then."""
+        """Set a policy. Call `EgressProxy.refresh` afterwards to apply it to running boxes."""
         if not _NAME.fullmatch(environment):
-            raise InvalidSpec(f"{environment!r} is no name of an environment", hint="letters, digits, dots and dashes")
+            raise InvalidSpec(
+                f"{environment!r} is not a valid name of an environment", hint="use letters, digits, dots and dashes"
+            )
         if environment not in self._known and len(self._known) >= _MOST:
-            raise InvalidSpec(f"there are {_MOST} policies already", hint="remove those of environments that are gone")
+            raise InvalidSpec(
+                f"there are {_MOST} policies already", hint="remove those of environments that no longer exist"
+            )
         policy.check()
         await self._store.put(environment, policy, now_ms())
         self._known[environment] = policy
 
     async def remove(self, environment: str) -> bool:
-        """Returns whether there was one."""
+        """Remove a policy. Returns whether there was one."""
         removed = await self._store.remove(environment)
         self._known.pop(environment, None)
         return removed

@@ -1,7 +1,6 @@
-"""Heads of HTTP/1.1 messages, read strictly: what two readers could understand in two ways is refused.
+"""Parses heads of HTTP/1.1 messages strictly. Anything that two parsers could read differently is refused.
 
-A box's requests pass through here before anything of them goes out, and they go out as we write them: the bytes that
-a server sees are ours, never the box's own.
+Every request of a box is parsed here and then rewritten, so a server never sees the box's own bytes.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _HOP_BY_HOP: Final = frozenset((b"connection", b"keep-alive", b"te", b"upgrade", b"proxy-connection"))
 _ESSENTIAL: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"trailer"))
-"""Not to be taken away by naming them in a Connection header."""
+"""Headers that a Connection header cannot remove."""
 MOST_HEADERS: Final = 200
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class BadHead(Exception):
-    """The message makes no sense, or more than one. The text ends a sentence for whoever sent it."""
+    """The message is malformed or ambiguous. The text ends a sentence for the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """How the end of a message's body is found."""
+    """How the end of a message's body is determined."""
 
     length: int | None = 0
-    """None: not by a count."""
+    """None if it is not given by a length."""
     chunked: bool = False
 
     @property
@@ -59,12 +58,12 @@ class Request:
     body: Body
     keep_alive: bool
     version: bytes = b"HTTP/1.1"
-    """The box's. We speak the same to the server: an answer in chunks is no good to a client of HTTP/1.0."""
+    """The version of the box's request. The server gets the same, because a 1.0 client cannot read chunks."""
     upgrade: bytes | None = None
-    """What the connection is to become, for a WebSocket."""
+    """The protocol to upgrade to: a WebSocket, or None."""
 
     def to_bytes(self) -> bytes:
-        """The head as the server gets it."""
+        """Returns the head that is sent to the server."""
         authority = f"[{self.host}]" if ":" in self.host else self.host
         if self.port != 80:
             authority += f":{self.port}"
@@ -84,7 +83,7 @@ class Response:
     keep_alive: bool
 
     def to_bytes(self, *, last: bool) -> bytes:
-        """The head as the box gets it; `last` where the connection ends with this message."""
+        """Returns the head that is sent to the box. Set `last` if the connection ends with this message."""
         lines = [b"HTTP/1.1 %d %s" % (self.status, self.reason)]
         lines += (b"%s: %s" % header for header in end_to_end(self.headers))
         if self.status == 101:
@@ -95,7 +94,7 @@ class Response:
 
 
 def end_to_end(headers: Headers) -> Iterable[tuple[bytes, bytes]]:
-    """Those that are meant for who is at the other end, not for a proxy."""
+    """Yields the headers for the final recipient, without those for a proxy."""
     named = {part.strip().lower() for value in values(headers, b"connection") for part in value.split(b",")}
     for name, value in headers:
         lower = name.lower()
@@ -109,16 +108,16 @@ def values(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def parse_request(head: bytes) -> Request:
-    """A head without its empty line. Raises `BadHead`."""
+    """Parses a head without its empty line. Raises `BadHead`."""
     first, headers = _split(head)
     parts = first.split(b" ")
     if len(parts) != 3:
         raise BadHead("the first line has to be: method, one space, URL, one space, version")
     method, target, version = parts
     if not _METHOD.fullmatch(method):
-        raise BadHead("the method is none")
+        raise BadHead("the method is invalid")
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise BadHead("only HTTP/1.1 and HTTP/1.0 are spoken here")
+        raise BadHead("only HTTP/1.1 and HTTP/1.0 are supported")
     hosts = values(headers, b"host")
     if len(hosts) > 1 or (not hosts and version == b"HTTP/1.1"):
         raise BadHead("there has to be one Host header")
@@ -127,17 +126,17 @@ def parse_request(head: bytes) -> Request:
         path = b""
     else:
         if target[:7].lower() != b"http://":
-            raise BadHead("this is a proxy: it takes http://host/path, and CONNECT host:port for everything else")
+            raise BadHead("this is a proxy: it accepts http://host/path, and CONNECT host:port for everything else")
         authority, slash, path = target[7:].partition(b"/")
         if b"?" in authority:
             authority, _, path = target[7:].partition(b"?")
             slash = b"/?"
         path = (slash or b"/") + path
         if not _PATH.fullmatch(path):
-            raise BadHead("the URL has characters that have no place in one")
+            raise BadHead("the URL has invalid characters")
         host, port = parse_authority(authority, 80)
-    # Where the two disagree, a server behind a shared address would serve the one, and we would have judged the other.
-    # Of a CONNECT many write the Host without the port: it goes nowhere.
+    # If they disagree, a server with several hosts would serve one, and the policy would have judged the other.
+    # For CONNECT, many clients omit the port in the Host header, which is not forwarded.
     if hosts and parse_authority(hosts[0], port if method == b"CONNECT" else 80) != (host, port):
         raise BadHead("the Host header and the URL disagree")
     body = _body(headers, version)
@@ -157,10 +156,10 @@ def parse_request(head: bytes) -> Request:
 
 
 def parse_response(head: bytes, method: str) -> Response:
-    """The answer to a request of that method. Raises `BadHead`."""
+    """Parses the answer to a request with this method. Raises `BadHead`."""
     first, headers = _split(head)
     if (found := _STATUS.fullmatch(first)) is None:
-        raise BadHead("the first line is no status line of HTTP/1")
+        raise BadHead("the first line is not a status line of HTTP/1")
     version, status, reason = b"HTTP/1." + found[1], int(found[2]), found[3] or b""
     if method == "HEAD" or status < 200 or status in (204, 304):
         body = NOTHING
@@ -172,7 +171,7 @@ def parse_response(head: bytes, method: str) -> Response:
 
 
 def parse_trailer(line: bytes) -> bytes:
-    """The line as it goes on, or nothing, where it would change what was said before. Raises `BadHead`."""
+    """Returns the line to forward, or nothing for a trailer that may not be forwarded. Raises `BadHead`."""
     _, [(name, value)] = _split(b"\r\n" + line)
     lower = name.lower()
     if lower in _HOP_BY_HOP or lower in _ESSENTIAL or lower.startswith(b"proxy-"):
@@ -181,15 +180,15 @@ def parse_trailer(line: bytes) -> bytes:
 
 
 def parse_authority(text: bytes, default: int | None) -> tuple[str, int]:
-    """Host and port of `host`, `host:port` or `[IPv6]:port`. Raises `BadHead`."""
+    """Parses `host`, `host:port` or `[IPv6]:port`. Raises `BadHead`."""
     try:
         plain = text.decode("ascii")
     except UnicodeDecodeError:
-        raise BadHead("a host name is written in ASCII (xn--…)") from None
+        raise BadHead("a host name has to be in ASCII (xn--…)") from None
     if plain.startswith("["):
         inside, bracket, rest = plain[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")) or ":" not in inside:
-            raise BadHead(f"{plain[:300]!r} is no host")
+            raise BadHead(f"{plain[:300]!r} is not a valid host")
         host, port = inside, rest[1:] if rest else None
     else:
         host, colon, after = plain.partition(":")
@@ -201,40 +200,40 @@ def parse_authority(text: bytes, default: int | None) -> tuple[str, int]:
     elif _DIGITS.fullmatch(port.encode()) and len(port) <= 5 and 0 < int(port) < 65536:
         number = int(port)
     else:
-        raise BadHead(f"{port[:20]!r} is no port")
+        raise BadHead(f"{port[:20]!r} is not a valid port")
     return host_name(host), number
 
 
 def host_name(text: str) -> str:
-    """A name in lower case without its last dot, or an address as it is written canonically. Raises `BadHead`."""
+    """Returns a name in lower case without its last dot, or an address in canonical form. Raises `BadHead`."""
     host = text.lower()
     if "%" in host:
-        raise BadHead(f"{text[:300]!r} is no host name")
+        raise BadHead(f"{text[:300]!r} is not a valid host name")
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
         host = host.removesuffix(".")
     labels = host.split(".")
-    # Something like 127.1, 0x7f000001 or 2130706433 is an address to some and a name to others.
+    # Some programs read 127.1, 0x7f000001 or 2130706433 as an address, and others as a name.
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels) or _NUMBER.fullmatch(labels[-1]):
-        raise BadHead(f"{text[:300]!r} is no host name")
+        raise BadHead(f"{text[:300]!r} is not a valid host name")
     return host
 
 
 def _split(head: bytes) -> tuple[bytes, Headers]:
     if b"\0" in head:
-        raise BadHead("there is a NUL in it")
+        raise BadHead("it contains a NUL character")
     lines = head.split(b"\r\n")
     if len(lines) > MOST_HEADERS + 1:
         raise BadHead(f"more than {MOST_HEADERS} headers")
     headers: Headers = []
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
-        # Among what this refuses: folded lines, bare line ends, and space before the colon.
+        # This also refuses folded lines, bare line ends, and spaces before the colon.
         if not colon or not _TOKEN.fullmatch(name):
-            raise BadHead("a header's name is none")
+            raise BadHead("the name of a header is invalid")
         if not _VALUE.fullmatch(value):
-            raise BadHead(f"the value of {name.decode('ascii')[:100]} has characters that have no place in one")
+            raise BadHead(f"the value of {name.decode('ascii')[:100]} has invalid characters")
         headers.append((name, value.strip(b" \t")))
     return lines[0], headers
 
@@ -242,15 +241,15 @@ def _split(head: bytes) -> tuple[bytes, Headers]:
 def _body(headers: Headers, version: bytes) -> Body:
     codings, lengths = values(headers, b"transfer-encoding"), values(headers, b"content-length")
     if codings and lengths:
-        raise BadHead("both Content-Length and Transfer-Encoding: its end could be read in two ways")
+        raise BadHead("it has both Content-Length and Transfer-Encoding")
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked" or version != b"HTTP/1.1":
-            raise BadHead("the only Transfer-Encoding is chunked, once, in HTTP/1.1")
+            raise BadHead("the only supported Transfer-Encoding is chunked, once, in HTTP/1.1")
         return Body(None, chunked=True)
     if len(lengths) > 1:
         raise BadHead("more than one Content-Length")
     if lengths and not _DIGITS.fullmatch(lengths[0]):
-        raise BadHead("the Content-Length is no number")
+        raise BadHead("the Content-Length is not a number")
     return Body(int(lengths[0])) if lengths else NOTHING
 
 
@@ -265,7 +264,7 @@ def _keep_alive(headers: Headers, version: bytes) -> bool:
 
 
 def _upgrade(headers: Headers, version: bytes) -> bytes | None:
-    """Only to WebSocket: any other protocol would take the connection out of our sight for nothing that we carry."""
+    """Returns `websocket` for such an upgrade. The proxy supports no other protocol."""
     named = {part.strip().lower() for value in values(headers, b"connection") for part in value.split(b",")}
     wanted = [value.strip().lower() for value in values(headers, b"upgrade")]
     return b"websocket" if b"upgrade" in named and wanted == [b"websocket"] and version == b"HTTP/1.1" else None

@@ -1,4 +1,4 @@
-"""How much of everything a box may use, and the buckets that measure it out."""
+"""The limits of a box's egress, and the token buckets that enforce rates."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from time import monotonic
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds, sizes in bytes. A box's policy can set `connections` and `bandwidth` for itself."""
+    """Times are in seconds, sizes in bytes. The policy of a box can override `connections` and `bandwidth`."""
 
     connections: int = 256
     """Of one box at once."""
     all_connections: int = 4096
-    """Of all boxes at once, or a quarter of the descriptors that the process may have. A box that has fewer than
-    `spared` gets one even then: others cannot crowd it out."""
+    """Of all boxes at once, and at most a quarter of the process's file descriptors. A box with fewer than `spared`
+    connections is exempt, so that other boxes cannot lock it out."""
     spared: int = 8
     bandwidth: int | None = None
     """Bytes per second of one box, both ways together."""
     requests: float = 1000.0
-    """Of one box per second, allowed or not; more are made to wait."""
+    """Of one box per second, allowed or not. Further requests are delayed."""
     head: float = 15.0
-    """To send a whole head, and to send a ClientHello after a CONNECT."""
+    """Time to send a complete head, and a ClientHello after a CONNECT."""
     head_size: int = 64 << 10
     between: float = 75.0
-    """A connection without a request."""
+    """Time between two requests of a connection."""
     idle: float = 900.0
-    """A request or tunnel through which nothing goes."""
+    """Time in which a request or tunnel transfers nothing."""
     lifetime: float = 24 * 3600.0
-    """A request or tunnel in all."""
+    """Total time of a request or tunnel."""
     resolve: float = 10.0
     connect: float = 20.0
     request_body: int = 16 << 30
     """Of one plain HTTP request."""
     slowest: float = 64.0
-    """Bytes per second of a plain HTTP request's body, over each `slow_window`."""
+    """The minimum bytes per second of a plain HTTP request's body, over each `slow_window`."""
     slow_window: float = 30.0
     decisions: int = 10_000
-    """Kept per box, the newest."""
+    """The newest decisions kept for each box."""
 
 
 class Bucket:
-    """A rate. What is taken beyond it is a debt, and the taker waits until it is paid."""
+    """A token bucket. A caller may take more than is available, and then waits until the level is back at zero."""
 
     def __init__(self, rate: float, *, burst: float, clock: Callable[[], float] = monotonic) -> None:
         self.rate = rate
@@ -52,7 +52,7 @@ class Bucket:
         self._at = clock()
 
     def take(self, amount: float) -> float:
-        """Seconds to wait before going on."""
+        """Returns the seconds to wait before continuing."""
         now = self._clock()
         self._level = min(self._burst, self._level + (now - self._at) * self.rate) - amount
         self._at = now

@@ -1,7 +1,7 @@
-"""Where names become addresses, and addresses connections; and the guest API.
+"""The interfaces to the outside: a resolver, a connector and the guest API.
 
-Between the first two every address is checked. Both are passed in, so tests give names to servers on loopback, and a
-connector that refuses proves that nothing left.
+Every address is checked between resolving and connecting. Both are passed in, so that tests can map names to servers on
+loopback and prove with a refusing connector that nothing was sent.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ _RESOLVERS: Final = 64
 
 
 class CannotResolve(Exception):
-    """The name has no address, or nobody said so in time."""
+    """The name has no address, or was not resolved in time."""
 
 
 class CannotConnect(Exception):
-    """Nobody answered at that address."""
+    """Nothing answered at that address."""
 
 
 class NeverReached(CannotConnect):
-    """An address that is not for boxes, as only the machine itself can tell."""
+    """An address that boxes may not reach, which only the connector can determine."""
 
 
 class Resolver(Protocol):
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Addresses of a name, the best first. Raises `CannotResolve`. Cancelled where it takes too long."""
+        """Returns the addresses of a name, best first. Raises `CannotResolve`. Cancelled after a time limit."""
         ...
 
 
 class Connector(Protocol):
     async def connect(self, address: str, port: int) -> socket.socket:
-        """A connected, non-blocking socket. Raises `CannotConnect`. Cancelled where it takes too long.
+        """Returns a connected, non-blocking socket. Raises `CannotConnect`. Cancelled after a time limit.
 
-        It gets the address that was checked, and must connect to no other.
+        The address has been checked. An implementation must not connect to any other.
         """
         ...
 
 
 class GuestApi(Protocol):
-    """Answers what boxes ask of Holdfast itself."""
+    """Serves requests of boxes to Holdfast itself."""
 
     async def __call__(self, box: str, connection: socket.socket, ahead: bytes) -> None:
-        """Serve a connection of a box, of which `ahead` was read already, to its end. Takes it."""
+        """Serve a connection of a box to its end. `ahead` was already read from it. Owns the connection."""
         ...
 
 
 class SystemResolver:
-    """The machine's own way to resolve names, on threads of its own: a slow name server holds up nothing else."""
+    """Resolves names with the machine's resolver, on separate threads so that a slow name server blocks nothing."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="holdfast-resolve")
@@ -69,7 +69,7 @@ class SystemResolver:
 
 
 class SystemConnector:
-    """TCP from this machine, to anything but this machine."""
+    """Connects by TCP to any machine but this one."""
 
     async def connect(self, address: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -91,8 +91,8 @@ class SystemConnector:
         return sock
 
     def _refuse_own(self, family: int, address: str, port: int) -> None:
-        """A public address of this machine leads to services that outsiders may not reach. The kernel knows which are
-        ours: it would answer from the same address. Nothing is sent for this."""
+        """Raises `NeverReached` for public addresses of this machine, which may offer services that outsiders cannot
+        reach. The kernel uses the same source address for these. Sends nothing."""
         with contextlib.closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
             probe.connect((address, port))
             if probe.getsockname()[0] == address:

@@ -1,4 +1,4 @@
-"""Whether a request may leave a box: pure decisions, on names. Addresses are judged later, by `addresses`."""
+"""Decides by name whether a request may leave a box. Pure decisions; `addresses` checks addresses later."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from holdfast.boxes.network_policy import DEFAULT_LIST, Network, NetworkPolicy, Rule
 
 WEB_PORTS: Final = (80, 443)
-"""Those of a rule that names none."""
+"""The ports of a rule that names none."""
 CONNECT: Final = "CONNECT"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a box asks for."""
+    """What a box wants to reach."""
 
     host: str
-    """A name in lower case without a last dot, or an IP address as it is written canonically."""
+    """A name in lower case without a last dot, or an IP address in canonical form."""
     port: int
     method: str
-    """`CONNECT` for a tunnel: what goes on inside nobody can tell."""
+    """`CONNECT` for a tunnel, whose content is encrypted."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -32,12 +32,12 @@ class Target:
 class Ruling:
     allowed: bool
     why: str
-    """The rule that allowed it, or what speaks against it."""
+    """The rule that allows it, or the reason why it is denied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a box may reach, everything considered: its own policy, its environment's, the default list."""
+    """What a box may reach, from its own policy, its environment's and the default list."""
 
     mode: Network
     rules: tuple[Rule, ...] = ()
@@ -54,7 +54,7 @@ class Allowance:
             if target.port not in (rule.ports or WEB_PORTS):
                 nearly = f"rule {rule} does not cover port {target.port}"
             elif rule.methods and target.method == CONNECT:
-                nearly = f"rule {rule} is for some methods only, and inside HTTPS nobody can tell a method"
+                nearly = f"rule {rule} is for some methods only, and the method of an HTTPS request is encrypted"
             elif rule.methods and target.method not in rule.methods:
                 nearly = f"rule {rule} does not cover {target.method}"
             else:
@@ -63,14 +63,14 @@ class Allowance:
 
 
 def host_matches(pattern: str, host: str) -> bool:
-    """`*.example.com` covers all below example.com, not itself. An address is covered by itself alone."""
+    """`*.example.com` matches all names below example.com, but not itself. An address matches only itself."""
     if pattern.startswith("*."):
         return host.endswith(pattern[1:]) and len(host) > len(pattern) - 1
     return pattern == host
 
 
 def allowance(policy: NetworkPolicy, environment: NetworkPolicy | None, defaults: Iterable[Rule]) -> Allowance:
-    """A policy of mode `allow` that lists nothing stands for the environment's, or else for the default list."""
+    """Returns what a box may reach. If its policy lists no hosts, the environment's or the default list applies."""
     if policy.mode is not Network.ALLOW:
         return Allowance(policy.mode)
     if not policy.allow:

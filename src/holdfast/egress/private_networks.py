@@ -1,7 +1,7 @@
-"""Private addresses that boxes may reach because the operator of the server named them: a company's mirror, say.
+"""Private addresses that the operator of the server lets boxes reach, such as a company's mirror.
 
-Nothing else is lifted by this: loopback, this machine itself, link-local addresses and clouds' metadata stay out of
-reach, and a policy still has to allow the host.
+All other restrictions stay: boxes reach no loopback, link-local or cloud metadata addresses and not this machine, and a
+policy still has to allow the host.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """What the operator named."""
+    """The hosts and networks that the operator allowed."""
 
     hosts: tuple[str, ...] = ()
-    """Names, or `*.domain`: these may be at a private address."""
+    """Names, or `*.domain`, that may have a private address."""
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
-    """Any host may be at these."""
+    """Networks that any host may be in."""
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
@@ -40,7 +40,7 @@ class Private:
                 network = ipaddress.ip_network(name)
             except ValueError:
                 if not _HOST.fullmatch(name) or name.replace(".", "").isdigit() or "/" in name:
-                    raise ValueError(f"{text!r} is no host, address or network") from None
+                    raise ValueError(f"{text!r} is not a host, address or network") from None
                 hosts.append(name)
                 continue
             if not (is_private(str(network[0])) and is_private(str(network[-1]))):
@@ -49,11 +49,11 @@ class Private:
         return cls(tuple(hosts), tuple(networks))
 
     def names(self, host: str) -> bool:
-        """Whether the operator named this host."""
+        """Returns whether the operator allowed this host."""
         return any(host_matches(each, host) for each in self.hosts) or self._holds(host)
 
     def admits(self, host: str, address: str) -> bool:
-        """Whether a private address may be connected to, for this host."""
+        """Returns whether this host may be reached at this private address."""
         return is_private(address) and (self.names(host) or self._holds(address))
 
     def _holds(self, text: str) -> bool:

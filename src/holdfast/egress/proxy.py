@@ -1,7 +1,7 @@
-"""The proxy on the host through which everything that leaves a box goes: `Egress`, as providers know it.
+"""The proxy on the host that carries all traffic of boxes. It implements `Egress` for providers.
 
-It runs on the event loop of its owner. Which box a connection comes from is known by where it was accepted, so boxes
-need no tokens, and cannot speak for each other.
+It runs on the event loop of its owner. The listener that accepted a connection identifies the box, so boxes need no
+tokens and cannot impersonate each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.egress.sockets import reset
 from holdfast.egress.upstream_proxy import UpstreamProxy
 
 Policies = Callable[[str], NetworkPolicy | None]
-"""The policy of an environment, where it has one."""
+"""Returns the policy of an environment, or None."""
 
 _STOP_SECONDS: Final = 5.0
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("holdfast.egress")
 
 
 class EgressProxy:
-    """Owned by who made it: `async with` runs it, and ends every connection at the end. Not for other threads."""
+    """`async with` runs the proxy and ends every connection on exit. Not thread-safe."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class EgressProxy:
         private: Private | None = None,
         upstream: UpstreamProxy | None = None,
     ) -> None:
-        """`guest_api` answers what boxes ask of Holdfast itself; without it they are refused.
+        """`guest_api` serves requests of boxes to Holdfast itself; without it, they are refused.
 
-        `private` are the private addresses that boxes may reach, none unless told; what is not private goes through
-        `upstream`, where there is one.
+        `private` are the private addresses that boxes may reach, by default none. Other traffic goes through
+        `upstream`, if given.
         """
         self._private = private or Private()
         self._upstream = upstream
@@ -68,7 +68,7 @@ class EgressProxy:
         self._limits = limits or Limits()
         self._guest_api = guest_api
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Each takes two descriptors and sometimes four more. Others on this loop need theirs.
+        # Each connection takes two descriptors and sometimes four more. The rest of the process needs some too.
         self._most = min(self._limits.all_connections, descriptors // 4)
         self._ways: dict[str, BoxEgress] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,19 +146,19 @@ class EgressProxy:
         proxy = {**dict.fromkeys(names, GUEST_API_URL), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
         return MappingProxyType({**self._defaults.environment, **proxy})
 
-    # --- for who composes ---
+    # --- for the server ---
 
     @property
     def defaults(self) -> DefaultList:
         return self._defaults
 
     def use(self, defaults: DefaultList) -> None:
-        """Another default list, for all boxes at once."""
+        """Replace the default list, for all boxes."""
         self._defaults = defaults
         self.refresh()
 
     def refresh(self, environment: str | None = None) -> None:
-        """The policy of an environment has changed (None: of any): boxes that go by it do so from now on."""
+        """Apply the changed policy of an environment (None: of any) to its boxes."""
         for way in tuple(self._ways.values()):
             if environment is None or way.environment == environment:
                 self._judge_anew(way, way.policy)
@@ -170,7 +170,7 @@ class EgressProxy:
         way.use(policy, allowance(policy, theirs, self._defaults.rules), theirs)
 
     def _has_room(self, own: int) -> bool:
-        """One more for a box that has so many."""
+        """Returns whether a box with `own` connections may have one more."""
         return own < self._limits.spared or len(self._tasks) < self._most
 
     def _start(self, way: BoxEgress, connection: ProxyConnection) -> None:
@@ -183,7 +183,7 @@ class EgressProxy:
             way.connections.discard(connection)
             connection.discard()
             if not task.cancelled() and (problem := task.exception()) is not None:
-                _log.error("a connection of box %s ended badly", way.box, exc_info=problem)
+                _log.error("a connection of box %s failed", way.box, exc_info=problem)
 
         task.add_done_callback(ended)
 

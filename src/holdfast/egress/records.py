@@ -1,7 +1,7 @@
-"""The record of every request of a box, allowed and denied.
+"""Records every request of a box, allowed or denied.
 
-Adding a decision only puts it in memory. A task writes them to the store in batches, so traffic never waits for a disk.
-A box that floods us has its like decisions counted in one record, and none is forgotten.
+Adding a decision only puts it in memory. A task writes decisions to the store in batches, so traffic never waits for a
+disk. If a box sends very many requests, similar decisions share one record with a count, and none is lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from holdfast.time_limit import time_limit
 
 _BATCH_SECONDS: Final = 0.25
 _MOST_TRIES: Final = 40
-"""Of writing one batch down: what a disk refuses for ten seconds is given up, with a word in the log."""
+"""Attempts to write one batch. A batch that cannot be written for ten seconds is dropped, with a log message."""
 _SINGLE: Final = 200
-"""Decisions of one box in one batch that get a record each. Beyond, equal ones share one."""
+"""Decisions of one box in one batch that get a record each. Beyond that, equal ones share a record."""
 _MOST_PENDING: Final = 400
-"""Records of one box in one batch. Beyond, all share two: one of the allowed, one of the denied."""
+"""Records of one box in one batch. Beyond that, all allowed ones share a record, and all denied ones."""
 _TRIM_EVERY: Final = 500
 _KEPT_MS: Final = 30 * 24 * 3600 * 1000
 _CURSOR: Final = re.compile(r"x-[0-9a-f]{20}")
@@ -37,7 +37,7 @@ _log = logging.getLogger("holdfast.egress")
 
 
 class _Ids:
-    """Microseconds that never repeat, then randomness."""
+    """Creates ids from unique, increasing microseconds and random bits."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -52,31 +52,31 @@ _ids: Final = _Ids()
 
 @dataclass(slots=True)
 class Decision:
-    """One request or tunnel. It is added when it was decided, and completed when it has ended."""
+    """The decision on one request or tunnel. It is added when made, and completed when the request has ended."""
 
     box: str
     host: str
-    """Empty where it did not come to one."""
+    """Empty if it is unknown."""
     port: int
     method: str
-    """`CONNECT` for a tunnel. Empty where it did not come to one."""
+    """`CONNECT` for a tunnel. Empty if it is unknown."""
     allowed: bool
     why: str
-    """The rule that allowed it, or what spoke against it."""
+    """The rule that allowed it, or the reason why it was denied."""
     tenant: str = "default"
     id: str = field(default_factory=_ids.next)
-    """Later ones sort later."""
+    """Ids sort by time."""
     at: int = field(default_factory=now_ms)
     """UTC milliseconds."""
     count: int = 1
-    """How many this stands for: like ones that came in a flood share a record."""
+    """How many similar decisions share this record."""
     sent: int = 0
     """Bytes out of the box."""
     received: int = 0
     ms: int | None = None
-    """How long it took; None while it goes on."""
+    """How long it took. None while it is in progress."""
     failed: bool = False
-    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
+    """It was allowed but failed: the name had no address, or nothing answered there."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "tenant"}
@@ -85,16 +85,16 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class DecisionPage:
     decisions: tuple[Decision, ...]
-    """The newest first."""
+    """Newest first."""
     next_cursor: str | None
 
 
 class Records(Protocol):
     def add(self, decision: Decision) -> None:
-        """Keep it. Never waits."""
+        """Record a decision. Never blocks."""
 
     def complete(self, decision: Decision) -> None:
-        """Its bytes and its time are known. Once for each that was added; never waits."""
+        """Record the bytes and time of a decision. Called once for each that was added. Never blocks."""
 
 
 Figures = tuple[int, int, int]
@@ -102,33 +102,33 @@ Figures = tuple[int, int, int]
 
 
 class DecisionStore(Protocol):
-    """The contract of a store of decisions. Every method raises `StreamError` where the store cannot be used now.
+    """The contract of a store of decisions. Every method raises `StreamError` if the store is unavailable.
 
-    Ids sort by time, and a box's id is never used for another box.
+    Ids sort by time. Ids of boxes are never reused.
     """
 
     async def write(
         self, added: Sequence[Decision], completed: Mapping[str, Figures], trimmed: Mapping[str, int]
     ) -> None:
-        """Write a batch, whole or not at all.
+        """Write a batch atomically.
 
-        `completed` adds to the bytes of decisions by id, and keeps the longest time. `trimmed` removes all but the
-        newest decisions of boxes: how many stay, by box.
+        `completed` adds bytes to decisions by id, and keeps the longest time. `trimmed` has, by box, the number of
+        newest decisions to keep; older ones are removed.
         """
 
     async def page(self, box: str, *, after: str | None, limit: int, denied_only: bool) -> list[Decision]:
-        """At most `limit` decisions of a box with ids before `after`, the newest first."""
+        """Returns at most `limit` decisions of a box with ids before `after`, newest first."""
         ...
 
     async def forget(self, box: str) -> None:
         """Remove all decisions of a box."""
 
     async def expire(self, before: int) -> None:
-        """Remove all decisions from before that time, in UTC milliseconds."""
+        """Remove all decisions made before a time in UTC milliseconds."""
 
 
 class _Batch:
-    """What came since the last one was written, bounded per box."""
+    """The decisions since the last batch was written, bounded for each box."""
 
     def __init__(self) -> None:
         self.added: list[Decision] = []
@@ -147,10 +147,10 @@ class _Batch:
                 key += (decision.host, decision.port, decision.method, decision.why)
             if (shared := self._shared.get(key)) is not None:
                 shared.count += 1
-                decision.id = shared.id  # its bytes go where it was counted
+                decision.id = shared.id  # its bytes are added to the shared record
                 return
             if many >= _MOST_PENDING:
-                why = "too many at once to tell apart"
+                why = "too many at once to record separately"
                 decision = Decision(
                     decision.box, "", 0, "", decision.allowed, why, decision.tenant, decision.id, decision.at
                 )
@@ -164,10 +164,10 @@ class _Batch:
 
 
 class DecisionLog:
-    """`Records` that end up in a store. `async with` starts the writing, and writes what is left at the end."""
+    """Writes decisions to a store. `async with` starts the writing, and writes what is left on exit."""
 
     def __init__(self, store: DecisionStore, *, kept: int = 10_000) -> None:
-        """`kept` decisions of each box stay, the newest; a few more until the next trim."""
+        """Keeps the newest `kept` decisions of each box, and a few more until the next trim."""
         self._store = store
         self._kept = kept
         self._batch = _Batch()
@@ -183,7 +183,7 @@ class DecisionLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()  # cancelling it could lose a batch that waits for the disk
+        self._stopping.set()  # cancelling the task could lose a batch that waits for the disk
         if self._writer is not None:
             await asyncio.wait((self._writer,))
         await self.flush()
@@ -207,20 +207,18 @@ class DecisionLog:
                     return
                 except (StreamError, OSError) as problem:
                     if not tries_left:
-                        _log.error("%d decisions about egress were not written down: %s", len(batch.added), problem)
+                        _log.error("cannot write %d egress decisions: %s", len(batch.added), problem)
                         return
                 await asyncio.sleep(_BATCH_SECONDS)
 
     async def page(
         self, box: str, *, after: str | None = None, limit: int = 100, denied_only: bool = False
     ) -> DecisionPage:
-        """The decisions of one box, the newest first; `after` is `next_cursor` of the page before."""
+        """Returns the decisions of one box, newest first. `after` is `next_cursor` of the previous page."""
         if not 1 <= limit <= 1000:
-            raise InvalidSpec(f"limit {limit}: between 1 and 1000")
+            raise InvalidSpec(f"limit {limit} is not between 1 and 1000")
         if after is not None and not _CURSOR.fullmatch(after):
-            raise InvalidSpec(
-                f"cursor {after!r} is none of ours", hint="pass on next_cursor of the page before as it was"
-            )
+            raise InvalidSpec(f"cursor {after!r} is invalid", hint="pass next_cursor of the previous page unchanged")
         await self.flush()
         found = await self._store.page(box, after=after, limit=limit + 1, denied_only=denied_only)
         page = tuple(found[:limit])
@@ -231,7 +229,7 @@ class DecisionLog:
         await self._store.forget(box)
 
     async def _write_batches(self) -> None:
-        with suppress(StreamError, OSError):  # they can go at the next start as well
+        with suppress(StreamError, OSError):  # the next start removes them as well
             await self._store.expire(now_ms() - _KEPT_MS)
         while not self._stopping.is_set():
             with suppress(TimeoutError):
@@ -242,7 +240,7 @@ class DecisionLog:
     def _due_for_trim(self, per_box: Mapping[str, int]) -> dict[str, int]:
         trimmed = {}
         for box, many in per_box.items():
-            since = self._since_trim.get(box, _TRIM_EVERY) + many  # a box that is new to us may have old ones
+            since = self._since_trim.get(box, _TRIM_EVERY) + many  # a box that is new here may have old decisions
             if since >= _TRIM_EVERY:
                 trimmed[box] = self._kept
                 since = 0

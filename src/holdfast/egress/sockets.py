@@ -24,14 +24,14 @@ _SMALL_PIPE: Final = 256 << 10
 _SPLICE: Final = 3  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
 _SETPIPE_SZ: Final = 1031
 _BULK: Final = 256 << 10
-"""What has carried this much gets a pipe, and goes through the kernel without coming up here."""
+"""After this many bytes, data is spliced through a pipe in the kernel and no longer copied here."""
 _TURN: Final = 1 << 20
-"""Bytes after which the other tasks of the loop get their turn."""
+"""Bytes after which other tasks of the loop get their turn."""
 _BARE_LINE_END: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 
 
 class Meter(Protocol):
-    """Told of what is read off one wire."""
+    """Counts what is read from one socket."""
 
     @property
     def piece(self) -> int:
@@ -39,36 +39,36 @@ class Meter(Protocol):
         ...
 
     def count(self, many: int) -> float:
-        """So many bytes came; for how many seconds to hold back."""
+        """Counts bytes that were read. Returns the seconds to wait before the next read."""
         ...
 
 
 class Ended(Exception):
-    """The other end is gone, or said less than it promised."""
+    """The other end has closed, or sent less than it announced."""
 
 
 class ReadsNoMore(Ended):
-    """The end that was written to is gone. It may have said something before."""
+    """The other end no longer reads. It may have sent something before."""
 
 
 class Socket:
-    """One connected socket. Owns it: `close` or `reset` it, or leave both to who called."""
+    """Owns one connected socket until `close` or `reset`."""
 
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
         sock.setblocking(False)
         self.socket = sock
         self._meter = meter
-        """Of what is read here."""
+        """Counts what is read here."""
         self._loop = asyncio.get_running_loop()
         self._ahead = bytearray()
-        """Read, and not used yet."""
+        """Data that was read but not used yet."""
         self.waiting = False
-        """Whether somebody waits for the other end to say something."""
+        """Whether a read waits for data from the other end."""
 
     # --- reading ---
 
     async def more(self) -> bool:
-        """Read ahead. False: the other end has said all it will."""
+        """Read more data. Returns False at the end of the stream."""
         while True:
             try:
                 data = self.socket.recv(min(_PIECE, self._meter.piece))
@@ -86,11 +86,11 @@ class Socket:
         return bytes(self._ahead)
 
     async def head(self, most: int) -> bytes | None:
-        """Up to the empty line, and without it. None: the other end closed before it began. Raises `BadHead`."""
+        """Returns a head without its empty line, or None if the connection closed before it. Raises `BadHead`."""
         seen = 0
         while True:
             if seen == 0 and self._ahead.startswith(b"\r\n"):
-                del self._ahead[:2]  # some clients end a body with an empty line of their own
+                del self._ahead[:2]  # some clients send an extra empty line after a body
             end = self._ahead.find(b"\r\n\r\n", max(0, seen - 3))
             stop = len(self._ahead) if end < 0 else end
             if _BARE_LINE_END.search(self._ahead, max(0, seen - 1), stop):
@@ -104,16 +104,16 @@ class Socket:
             seen = len(self._ahead)
             if not await self.more():
                 if self._ahead:
-                    raise Ended("the other end closed within a head")
+                    raise Ended("the connection closed within a head")
                 return None
 
     async def line(self, most: int) -> bytes:
-        """Without its line end. Raises `BadHead` and `Ended`."""
+        """Returns a line without its line end. Raises `BadHead` and `Ended`."""
         while (end := self._ahead.find(b"\r\n", 0, most + 2)) < 0:
             if len(self._ahead) > most + 1:
                 raise BadHead("a line is too long")
             if not await self.more():
-                raise Ended("the other end closed within a body")
+                raise Ended("the connection closed within a body")
         line = bytes(self._ahead[:end])
         del self._ahead[: end + 2]
         if b"\n" in line or b"\r" in line:
@@ -121,27 +121,27 @@ class Socket:
         return line
 
     async def peek(self, end: bytes, most: int) -> bytes:
-        """What comes first, up to `end` and the byte after it. Less where the other end says less, or no such thing."""
+        """Returns the first bytes, up to `end` and the byte after it, without consuming them. May return less."""
         while (at := self._ahead.find(end, 0, most)) < 0 or len(self._ahead) <= at + len(end):
             if (at < 0 and len(self._ahead) >= most) or not await self.more():
                 break
         return bytes(self._ahead[: most + len(end) + 1])
 
     def hand_over(self) -> tuple[socket.socket, bytes]:
-        """The socket, and what was read of it and not used: whoever takes them owns them."""
+        """Returns the socket and the unused data. The caller owns the socket then."""
         return socket.socket(fileno=self.socket.detach()), self.take(len(self._ahead))
 
     def line_ready(self) -> bool:
         return b"\r\n" in self._ahead
 
     def take(self, most: int) -> bytes:
-        """Of what was read ahead."""
+        """Returns up to `most` bytes of the data that was read ahead."""
         data = bytes(self._ahead[:most])
         del self._ahead[:most]
         return data
 
     def stale(self) -> bool:
-        """Whether a connection at rest can be used no more: it was closed, or speaks unasked."""
+        """Returns whether an idle connection is unusable: the other end closed it or sent data."""
         if self._ahead:
             return True
         try:
@@ -165,14 +165,14 @@ class Socket:
                 raise ReadsNoMore(str(error)) from None
 
     def finish(self) -> None:
-        """Say no more; go on reading."""
+        """Close the sending side. Reading continues."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
     # --- from one to the other ---
 
     async def pump(self, to: Socket, most: int | None = None) -> int:
-        """Everything that is read here goes there, up to `most` bytes or the end. How many there were."""
+        """Relay data to another socket, up to `most` bytes or the end. Returns the number of bytes."""
         passed = 0
         if self._ahead:
             data = self.take(len(self._ahead) if most is None else most)
@@ -187,7 +187,7 @@ class Socket:
                         return passed + await self._splice(to, pipe, None if most is None else most - passed)
                     except _CannotSplice:
                         pass
-                bulk = passed + (16 << 20)  # all pipes are in use: ask again later
+                bulk = passed + (16 << 20)  # all pipes are in use: try again later
             try:
                 data = self.socket.recv(min(_PIECE, self._meter.piece, most - passed if most is not None else _PIECE))
             except (BlockingIOError, InterruptedError):
@@ -239,7 +239,7 @@ class Socket:
                     await asyncio.sleep(0)
         finally:
             if inside:
-                _pipes.lose(pipe)  # something of this connection is in it: nobody else may get that
+                _pipes.lose(pipe)  # it still holds data of this connection, so it cannot be reused
             else:
                 _pipes.put(pipe)
         return passed
@@ -247,14 +247,14 @@ class Socket:
     # --- the end ---
 
     def close(self) -> None:
-        """What was written still arrives. Closing twice does nothing."""
+        """Close after pending data is sent. Closing twice has no effect."""
         if self.socket.fileno() >= 0:
             self._loop.remove_reader(self.socket)
             self._loop.remove_writer(self.socket)
             self.socket.close()
 
     def reset(self) -> None:
-        """Closes so that the other end sees it as broken."""
+        """Close so that the other end sees a reset."""
         if self.socket.fileno() >= 0:
             _linger_not(self.socket)
         self.close()
@@ -274,7 +274,7 @@ class Socket:
         ready = self._loop.create_future()
         try:
             add(self.socket, _settle, ready)
-        except (OSError, ValueError) as error:  # closed beneath us
+        except (OSError, ValueError) as error:  # closed in the meantime
             raise Ended(str(error)) from None
         try:
             await ready
@@ -284,7 +284,7 @@ class Socket:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close a socket so that the other end sees it as broken."""
+    """Close a socket so that the other end sees a reset."""
     _linger_not(sock)
     sock.close()
 
@@ -300,14 +300,14 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 class _CannotSplice(Exception):
-    """Not these sockets, or not here. Nothing was lost."""
+    """These sockets or this machine do not support splicing. No data was lost."""
 
 
 class _Pipe:
     def __init__(self, size: int) -> None:
         self.size = size
         self.read, self.write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # smaller is slower, no more
+        with contextlib.suppress(OSError):  # a smaller pipe is only slower
             fcntl.fcntl(self.write, _SETPIPE_SZ, size)
 
     def close(self) -> None:
@@ -316,7 +316,7 @@ class _Pipe:
 
 
 class _Pipes:
-    """Empty pipes to be used again. Bounded: each pins memory of the kernel's, where its reader is slow."""
+    """A bounded pool of empty pipes. Each holds kernel memory if its reader is slow."""
 
     def __init__(self, most: int, large: int, kept: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""The name that a TLS client asks for (SNI), read off its first message. Nothing is decrypted, nothing is changed."""
+"""Reads the server name (SNI) from the first message of a TLS client. Decrypts and changes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST: Final = 1 << 14
-"""Bytes that a ClientHello may take with its records. Real ones take 2 KB, with post-quantum keys."""
+"""The most bytes of a ClientHello with its records. Real ones have 2 KB, with post-quantum keys."""
 _MOST_RECORDS: Final = 64
 TLS_BEGINS: Final = 22
 """The first byte of a handshake."""
@@ -15,33 +15,33 @@ _SERVER_NAME: Final = 0
 
 
 class NotTls(Exception):
-    """These bytes do not begin a TLS connection, or not one that makes sense."""
+    """These bytes do not start a valid TLS connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     name: str | None
-    """As it was sent; None where the client asks for none."""
+    """The server name as sent, or None if the client sent none."""
 
 
 def read_hello(data: bytes) -> Hello | None:
-    """None while more bytes are needed. Raises `NotTls` as soon as it is plain."""
+    """Returns None while more bytes are needed. Raises `NotTls` as soon as that is certain."""
     message = bytearray()
     at = records = 0
     wanted = 4
     while len(message) < wanted:
         header = data[at : at + 5]
         if (header and header[0] != TLS_BEGINS) or (len(header) > 1 and header[1] != 3):
-            raise NotTls("the first bytes are no TLS handshake")
+            raise NotTls("the first bytes are not a TLS handshake")
         if len(header) < 5:
             _refuse_long(data)
             return None
         length = int.from_bytes(header[3:5], "big")
         if not 0 < length <= 16384:
-            raise NotTls("a TLS record has no sensible length")
+            raise NotTls("a TLS record has an invalid length")
         message += data[at + 5 : at + 5 + length]
         if message and message[0] != _CLIENT_HELLO:
-            raise NotTls("the first TLS message is no ClientHello")
+            raise NotTls("the first TLS message is not a ClientHello")
         if len(message) >= 4:
             wanted = 4 + int.from_bytes(message[1:4], "big")
             if wanted > MOST:
@@ -62,7 +62,7 @@ def _refuse_long(data: bytes) -> None:
 
 
 class _Reader:
-    """Lengths before values, as TLS writes them."""
+    """Reads length-prefixed values, as TLS encodes them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -74,7 +74,7 @@ class _Reader:
 
     def take(self, length: int) -> bytes:
         if length > self.left:
-            raise NotTls("the ClientHello is cut short")
+            raise NotTls("the ClientHello is truncated")
         self._at += length
         return self._data[self._at - length : self._at]
 
@@ -93,7 +93,7 @@ def _server_name(hello: _Reader) -> str | None:
         return None
     extensions = hello.inner(2)
     if hello.left:
-        raise NotTls("something follows the ClientHello's extensions")
+        raise NotTls("the ClientHello has data after its extensions")
     found: str | None = None
     seen = False
     while extensions.left:
