@@ -23,11 +23,11 @@ from floor import bare_sandbox
 from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, in_rounds, options, print_results
 from report import Goal, Result, Row, percentile
 
+from holdfast.api.ids import new_id
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.threads.ids import new_id
 
 _GIGABYTE: Final = 1 << 30
 _PIECE: Final = 1 << 16

@@ -21,10 +21,10 @@ from measuring import Samples, chosen, options, print_results
 from report import Goal, Result, Row
 from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
 
+from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes import BoxSpec
 from holdfast.boxes.labels import POOL
 from holdfast.providers.docker import DockerHost, DockerProvider
-from holdfast.threads.ids import new_id, now_ms
 
 _SPEC: Final = BoxSpec(provider="docker", image=PYTHON_IMAGE)
 ROWS: Final = (

@@ -17,6 +17,8 @@ import uvloop
 from measuring import Samples, add_folder, add_rounds, folder_of_boxes, in_rounds, options, print_results
 from report import Goal, Result, Row
 
+from holdfast.api.entries import Entry
+from holdfast.api.ids import now_ms
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.registry import find
 from holdfast.runs.launch.steps import rebuild
@@ -24,8 +26,6 @@ from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry
-from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.service import Threads
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api.entries import Entry
     from holdfast.client import Client, SyncClient
     from holdfast.interpreter.interpreter import Interpreter
     from holdfast.interpreter.sync import SyncInterpreter
-    from holdfast.threads.entries import Entry
 
 __version__ = "0.1.0"
 

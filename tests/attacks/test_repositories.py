@@ -14,8 +14,8 @@ import pytest
 from tests.attacks.conftest import Outside
 
 from holdfast import SyncClient
+from holdfast.api.errors.interpreters import WorkspaceFailed
 from holdfast.cli.run.workspace import Folder, pack
-from holdfast.interpreter.errors import WorkspaceFailed
 from holdfast.interpreter.workspace.repositories import HostGit
 
 pytestmark = pytest.mark.anyio

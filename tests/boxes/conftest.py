@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider

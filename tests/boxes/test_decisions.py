@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.boxes.conftest import SPEC
 
+from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle, VolumeMount
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxDiffers, BoxUnreachable
+from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.snapshots import Holding, Snapshot
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
-from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
-from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, BoxState, move
-from holdfast.boxes.network_policy import Network, NetworkPolicy
+from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, move
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Bury,
@@ -41,8 +44,6 @@ from holdfast.boxes.service.reaper import (
     to_prune,
     to_reap,
 )
-from holdfast.boxes.snapshots import Holding, Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle, VolumeMount
 
 NOW = 1_800_000_000_000
 S = BoxState

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.errors import BoxUnreachable, NoSpace
-from holdfast.boxes.spec import BoxSpec
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxUnreachable, NoSpace
 from holdfast.testing.dummy import DummyProvider
 
 

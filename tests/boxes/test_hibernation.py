@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
+from holdfast.api.box_spec import OnIdle
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxUnreachable, NoSpace, Unsupported
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxGone, BoxUnreachable, NoSpace, Unsupported
 from holdfast.boxes.labels import HIBERNATION
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.reaper import STUCK
-from holdfast.boxes.spec import OnIdle
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider

@@ -8,10 +8,10 @@ import pytest
 from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import NOW, S, row
 
+from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.box import Metrics
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idleness import Doing, Sample, comparable, doing, follows, last_work, pause
-from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 
 EMPTY = Metrics(0, 0, 12.0, listening=0, outgoing=0, work_seconds=3.0)
 SLEEPER = replace(EMPTY, processes=1, idle_seconds=0)

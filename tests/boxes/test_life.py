@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.boxes.conftest import SPEC
 
+from holdfast.api.box_spec import Lifetime, OnIdle
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxUnreachable, NoSpace, WrongSnapshot
 from holdfast.boxes.box import Liveness, Power
-from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxUnreachable, NoSpace, WrongSnapshot
-from holdfast.boxes.lifecycle import SETTLED, BoxState
+from holdfast.boxes.lifecycle import SETTLED
 from holdfast.boxes.rows import BoxFilter, BoxRow
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import Lifetime, OnIdle
 from holdfast.loop_thread import LoopThread
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock

@@ -11,12 +11,12 @@ from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import row
 from tests.stores import open_records
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxGone, BoxNotFound, InvalidSpec, Unsupported
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Liveness, Power
-from holdfast.boxes.errors import BoxGone, BoxNotFound, InvalidSpec, Unsupported
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.service.acquire_rules import Decision, Found, How, Replace, Resume, Start, decide
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes

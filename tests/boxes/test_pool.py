@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, VolumeMount
+from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CreateFailed, ImageNotFound
+from holdfast.api.images import Image, ImageConfig
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, BoxUnreachable, CreateFailed, ImageNotFound
-from holdfast.boxes.images import Image, ImageConfig, ImageStore
-from holdfast.boxes.labels import KEY, NODE, POOL, SPEC, TENANT, Owner
-from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network_policy import Network, NetworkPolicy
+from holdfast.boxes.images import ImageStore
+from holdfast.boxes.labels import KEY, NODE, POOL, SPEC, TENANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
@@ -29,7 +31,6 @@ from holdfast.boxes.service.pool_rules import (
     furnishing_of,
     made_ahead,
 )
-from holdfast.boxes.spec import BoxSpec, HostMount, Lifetime, VolumeMount
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.boxes.lifecycle import BoxState
+from holdfast.api.boxes import BoxState
+from holdfast.api.ids import now_ms
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
-from holdfast.threads.ids import now_ms
 
 pytestmark = pytest.mark.anyio
 

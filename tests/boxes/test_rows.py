@@ -12,12 +12,12 @@ import pytest
 from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import NOW, row
 
-from holdfast.boxes.errors import BoxConflict
-from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network_policy import Network, NetworkPolicy
+from holdfast.api.box_spec import Lifetime, VolumeMount
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxRows
 from holdfast.boxes.service.leases import LEASE, Leases
-from holdfast.boxes.spec import Lifetime, VolumeMount
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.schema import connect, prepare
 from holdfast.testing.clock import ManualClock

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.boxes import OWNER_THREAD
-from holdfast.boxes.box import BoxInfo, Liveness, Power
-from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.boxes import OWNER_THREAD, BoxState, Owner
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxGone,
     BoxNotFound,
@@ -24,13 +23,13 @@ from holdfast.boxes.errors import (
     Unsupported,
     WrongSnapshot,
 )
-from holdfast.boxes.labels import KEY, NODE, TENANT, Owner
+from holdfast.boxes.box import BoxInfo, Liveness, Power
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.labels import KEY, NODE, TENANT
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxFilter, BoxRow
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider

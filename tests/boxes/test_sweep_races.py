@@ -11,12 +11,12 @@ from typing import Final
 import pytest
 from tests.boxes.conftest import SPEC
 
+from holdfast.api.box_spec import Lifetime
+from holdfast.api.boxes import BoxState
 from holdfast.boxes.labels import KEY, NODE, TENANT
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import Lifetime
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider

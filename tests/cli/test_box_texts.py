@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
 from holdfast.boxes import HostMount, Step, VolumeMount
-from holdfast.boxes.errors import BoxStopped, BoxUnreachable
 from holdfast.cli.box.commands import choose_lifetime
 from holdfast.cli.box.files import Here, InBox, Piped, Place, merge, parse_place
 from holdfast.cli.box.health import step_lines

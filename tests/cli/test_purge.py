@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.lifecycle import BoxState
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import BoxState
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import BoxSpec
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Where
 from holdfast.cli.server import down, start

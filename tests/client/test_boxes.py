@@ -15,8 +15,7 @@ from tests.server.box_providers import dummies
 from tests.serving import serving
 
 from holdfast import Client, SyncClient
-from holdfast.boxes import Box, BoxSpec, FileKind, Owner, Power, ProcessState
-from holdfast.boxes.errors import (
+from holdfast.api.errors.boxes import (
     BoxGone,
     BoxNotFound,
     BoxStopped,
@@ -33,6 +32,7 @@ from holdfast.boxes.errors import (
     VolumeExists,
     VolumeNotFound,
 )
+from holdfast.boxes import Box, BoxSpec, FileKind, Owner, Power, ProcessState
 from holdfast.client import HoldfastError, RemoteBox, Unauthorized, Unreachable
 from holdfast.testing.server import ServerProcess
 

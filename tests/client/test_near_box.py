@@ -10,9 +10,9 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Client
+from holdfast.api.box_spec import OnIdle
+from holdfast.api.errors.boxes import BoxStopped, ConnectRefused
 from holdfast.boxes import BoxSpec
-from holdfast.boxes.errors import BoxStopped, ConnectRefused
-from holdfast.boxes.spec import OnIdle
 from holdfast.client.box.local_box import NearBox, folder_of
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.testing.server import ServerProcess

@@ -13,8 +13,9 @@ import uvloop
 from tests.egress.conftest import WAIT, Client, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello, tunnel
 
-from holdfast.boxes.labels import Owner, owner_labels
-from holdfast.boxes.network_policy import Network, NetworkPolicy, Rule
+from holdfast.api.boxes import Owner
+from holdfast.api.network import Network, NetworkPolicy, Rule
+from holdfast.boxes.labels import owner_labels
 from holdfast.egress import DefaultList, Source
 
 pytestmark = pytest.mark.anyio

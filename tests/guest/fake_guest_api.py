@@ -15,12 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Refused, Unauthorized
+from holdfast.api.ids import now_ms
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.access.authority import KEY, Author, Authority, Writer
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.errors import StreamError, Unauthorized
-from holdfast.threads.ids import now_ms
+from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, error_response
 from holdfast.threads.protocol.surface import PREFIX, StreamSurface, stream_path
 from holdfast.threads.streams import AppendRequest, Producer
@@ -186,7 +187,7 @@ class FakeGuestApi:
             if self.after is not None and (instead := await self.after(request)) is not None:
                 return instead
             return response
-        except StreamError as error:
+        except Refused as error:
             return error_response(error, "")
 
     async def _carry_out(self, request: Request) -> Response:

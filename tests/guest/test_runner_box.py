@@ -17,13 +17,13 @@ import pytest
 from tests.guest.running import archive
 from tests.providers.local.rootfs import busybox, pieces
 
+from holdfast.api.ids import new_id
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.process import Process
 from holdfast.harnesses import runner_archive
 from holdfast.harnesses.registry import names
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.provider_suite.base import appears, number_in, runs
-from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 20.0

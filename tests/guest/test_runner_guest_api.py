@@ -14,6 +14,7 @@ from tests.guest.running import PRELUDE, archive
 from tests.server.test_guest_api import Part, Relay, Runs
 from tests.stores import open_records
 
+from holdfast.api.entries import Entry
 from holdfast.boxes import Box, BoxSpec
 from holdfast.boxes.process import Process
 from holdfast.egress import EgressProxy
@@ -26,7 +27,7 @@ from holdfast.testing.outside import Nowhere
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, RunScope
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry, keyed
+from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig
 

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from holdfast.api.errors.agents import UnknownAgent
 from holdfast.harnesses import registry
 from holdfast.harnesses.acp import Acp
 from holdfast.harnesses.acp.outcome import Seen, decide_outcome
 from holdfast.harnesses.acp.reader import Reader
 from holdfast.harnesses.acp.transcript import MAX_TRANSCRIPT, Transcript
-from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import AbortByLine, Api, ModelAccess, Place, Task
 
 Payload = dict[str, Any]

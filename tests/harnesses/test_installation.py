@@ -17,8 +17,8 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.harnesses.npm_world import Registry, native_agent, script_agent, tiny_agent
 
+from holdfast.api.errors.agents import CannotInstall
 from holdfast.harnesses import node, npm, registry
-from holdfast.harnesses.errors import CannotInstall
 from holdfast.harnesses.installation import Progress, Tools, processor
 
 pytestmark = pytest.mark.anyio

@@ -17,17 +17,17 @@ from tests.providers.local import rootfs
 from tests.providers.local.attacking import PRELUDE
 from tests.providers.stream.over_pipes import PipesProvider
 
+from holdfast.api.box_spec import BoxSpec, HostMount
+from holdfast.api.errors.agents import CannotInstall
+from holdfast.api.ids import new_id
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box
-from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.boxes.spec import BoxSpec, HostMount
 from holdfast.harnesses import registry
 from holdfast.harnesses.acp import Acp
-from holdfast.harnesses.errors import CannotInstall
 from holdfast.harnesses.installation import Tools, processor
 from holdfast.harnesses.placement import Placed, ensure
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.process import ProcessProvider
-from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio
 _OPEN = BoxSpec(provider="pipes", network=NetworkPolicy(Network.OPEN))

@@ -10,12 +10,12 @@ import pytest
 from tests.harnesses.npm_world import Registry, script_agent, tiny_agent
 from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
 
-from holdfast.boxes.spec import BoxSpec
-from holdfast.harnesses.errors import CannotInstall
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.agents import CannotInstall
+from holdfast.api.ids import new_id
 from holdfast.harnesses.installation import Tools
 from holdfast.harnesses.placement import ensure
 from holdfast.providers.docker import DockerHost, DockerProvider
-from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from tests.providers.local.rootfs import busybox_program
 
+from holdfast.api.images import Image
 from holdfast.boxes import BoxSpec
-from holdfast.boxes.images import Image
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import BUILD, ProviderWorkshop
 from holdfast.images.progress import Silent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.images.kitchen import Kitchen, busybox, pieces
 
-from holdfast.boxes.errors import CannotIsolate
+from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.images import InvalidRecipe, StepFailed, build, make_plan, parse_recipe
 from holdfast.images.progress import Silent
 from holdfast.providers.local import LocalProvider

@@ -14,7 +14,7 @@ from tests.images.kitchen import APPLETS, Kitchen, Steps
 from tests.images.packing import ARCHITECTURE, Entry, Key, Repository, TestPackage, folder, link
 from tests.providers.local.rootfs import busybox_program
 
-from holdfast.boxes.errors import CannotIsolate, HostileArchive
+from holdfast.api.errors.boxes import CannotIsolate, HostileArchive
 from holdfast.images.debian import apt as apt_module
 from holdfast.images.debian.apt import Apt, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces

@@ -24,8 +24,8 @@ from tests.images.registry import (
 )
 from tests.providers.local.rootfs import Tar, busybox
 
+from holdfast.api.errors.boxes import BadArchive, CannotIsolate, ImageNotFound, NoSpace, Unsupported
 from holdfast.api.errors.images import NotInRegistry, RegistryFailed, RegistryRefused
-from holdfast.boxes.errors import BadArchive, CannotIsolate, ImageNotFound, NoSpace, Unsupported
 from holdfast.boxes.images import ImageStore
 from holdfast.egress.models.upstream import LoopbackUpstream
 from holdfast.images.registry import blobs

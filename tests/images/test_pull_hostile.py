@@ -13,8 +13,8 @@ import httpx
 import pytest
 from tests.images.registry import CONFIG, LyingRegistry, Web, index_of, lying, send, sha256, small_image
 
+from holdfast.api.errors.boxes import BoxError, CannotIsolate, HostileArchive
 from holdfast.api.errors.images import RegistryFailed, RegistryRefused
-from holdfast.boxes.errors import BoxError, CannotIsolate, HostileArchive
 from holdfast.boxes.images import ImageStore
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream
 from holdfast.images.registry import blobs, client

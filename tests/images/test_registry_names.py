@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.images.registry import CONFIG, INDEX, MANIFEST, Pushed, index_of, sha256, small_image
 
-from holdfast.boxes.errors import BadArchive, HostileArchive, InvalidSpec
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, InvalidSpec
 from holdfast.boxes.images import local_name
 from holdfast.images.registry.authentication import Challenge, Credentials, parse_challenges, parse_token
 from holdfast.images.registry.manifest import Blob, Manifest, choose_platform, read_manifest

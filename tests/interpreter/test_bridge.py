@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast.guest.kernel import value_codec
-from holdfast.interpreter.bridge import bridge as bridges
-from holdfast.interpreter.bridge.bridge import Bridge, Delegation
-from holdfast.interpreter.bridge.budget import Budget, Limits
-from holdfast.interpreter.bridge.calls import Call, Submission
-from holdfast.interpreter.errors import (
+from holdfast.api.errors.interpreters import (
     BudgetExceeded,
     CallFailed,
     CallRefused,
     InvalidInterpreter,
     InvalidSubmission,
 )
+from holdfast.guest.kernel import value_codec
+from holdfast.interpreter.bridge import bridge as bridges
+from holdfast.interpreter.bridge.bridge import Bridge, Delegation
+from holdfast.interpreter.bridge.budget import Budget, Limits
+from holdfast.interpreter.bridge.calls import Call, Submission
 from holdfast.interpreter.host import Completion
 
 pytestmark = pytest.mark.anyio

@@ -14,13 +14,13 @@ import pytest
 from tests.egress.model_world import make_world
 from tests.providers.stream.over_pipes import PipesProvider
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.interpreters import InterpreterError
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box
-from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ask
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
-from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.host import Completion
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter
 from holdfast.interpreter.bridge.budget import Budget, Limits, Price, Spent, decide
-from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter
 
 
 class Clock:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from tests.serving import serving
 
+from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import Unsupported
-from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.interpreter.bridge.children import (
     Berth,
     Berths,
@@ -25,7 +26,6 @@ from holdfast.interpreter.bridge.children import (
     refuse,
 )
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.host import Given
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, mount, with_volume

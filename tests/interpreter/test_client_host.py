@@ -14,15 +14,15 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Client, Interpreter
+from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.errors.boxes import BoxConflict, BoxDiffers
+from holdfast.api.errors.interpreters import CompletionFailed, RecordUnwritten, WorkspaceConflict
 from holdfast.api.model_apis import Api
-from holdfast.boxes.errors import BoxConflict, BoxDiffers
 from holdfast.boxes.service.acquire_rules import How
-from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.client import RemoteBox, Unreachable
 from holdfast.client.box.local_box import NearBox
 from holdfast.interpreter import record
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import CompletionFailed, RecordUnwritten, WorkspaceConflict
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.workspace.workspace import FORCED
 from holdfast.local_server import HomeAddress, is_alive, read_running

@@ -8,9 +8,9 @@ from typing import Any, Literal, Optional, Union
 
 import pytest
 
+from holdfast.api.errors.interpreters import InvalidInterpreter, InvalidSubmission
 from holdfast.interpreter.bridge.annotations import name_of, type_of
 from holdfast.interpreter.bridge.submit_fields import OutputField, check, fields_of, usage
-from holdfast.interpreter.errors import InvalidInterpreter, InvalidSubmission
 
 
 @dataclass

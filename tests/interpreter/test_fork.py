@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.boxes.box import Box
-from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.huge_pages import scattered
 from holdfast.interpreter.bridge.calls import Call, ToolName
-from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.interpreter.errors import KernelUnreachable
+from holdfast.api.errors.interpreters import KernelUnreachable
 from holdfast.interpreter.kernel import host_calls
 from holdfast.interpreter.kernel.host_calls import Answer, HostCalls, refusal
 

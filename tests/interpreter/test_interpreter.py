@@ -14,10 +14,10 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Interpreter, SyncInterpreter
-from holdfast.boxes.errors import BoxGone
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.errors.boxes import BoxGone
+from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.record import replay
 from holdfast.interpreter.workspace.workspace import Kind
 from holdfast.testing.server import ServerProcess

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.serving import serving
 
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.record import replay
 from holdfast.testing.server import ServerProcess

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxError, Unsupported
+from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, Unsupported
-from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.protocol import pack
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
-from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.kernel.context import Context, ContextRefused
 from holdfast.interpreter.kernel.execution import Running
 from holdfast.interpreter.kernel.kernel import Kernels

@@ -8,8 +8,8 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

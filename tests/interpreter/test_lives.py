@@ -14,9 +14,9 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter, SyncInterpreter
-from holdfast.boxes.spec import BoxSpec, Lifetime
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -117,7 +117,7 @@ async def test_a_model_that_there_is_not_is_refused_when_it_starts(host: ClientH
 TWO_LOOPS = """\
 import asyncio
 from holdfast import Interpreter
-from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.api.errors.interpreters import InvalidInterpreter
 py = Interpreter()
 async def within(work):
     return await asyncio.wait_for(work, 30)

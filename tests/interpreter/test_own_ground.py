@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.interpreters import KernelLost
 from holdfast.boxes.box import Box
-from holdfast.boxes.spec import BoxSpec
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
-from holdfast.interpreter.errors import KernelLost
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.providers.local import LocalProvider

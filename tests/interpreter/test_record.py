@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.interpreter.errors import RecordUnwritten
+from holdfast.api.errors.interpreters import RecordUnwritten
 from holdfast.interpreter.record import Noted, QueuedRecord, encode_entry, replay
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter
-from holdfast.boxes.errors import BoxError
-from holdfast.boxes.spec import BoxSpec
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxError
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.server import ServerProcess

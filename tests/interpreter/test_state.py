@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.interpreters import InvalidInterpreter, KernelLost, StateFailed
 from holdfast.boxes.box import Box
-from holdfast.boxes.spec import BoxSpec
 from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.bridge.calls import Call, ToolName
-from holdfast.interpreter.errors import InvalidInterpreter, KernelLost, StateFailed
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.kernel.state import Checkpoint, export_state, import_state, load, save

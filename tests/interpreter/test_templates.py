@@ -24,8 +24,10 @@ from tests.providers.docker.engine import python_files
 from tests.providers.local.networking import networked
 
 from holdfast import Interpreter
-from holdfast.boxes.images import Image
-from holdfast.boxes.spec import BoxSpec
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.interpreters import InvalidInterpreter
+from holdfast.api.ids import new_id
+from holdfast.api.images import Image
 from holdfast.cli.app import run as run_command
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -33,14 +35,12 @@ from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop, Workshop
 from holdfast.images.errors import InvalidRecipe, StepFailed
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.events import TEMPLATE
 from holdfast.interpreter.workspace import templates as interpreter_templates
 from holdfast.interpreter.workspace.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
 from holdfast.interpreter.workspace.wheels import Python, check_requirement
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.ids import new_id
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("interpreter-templates")]
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.bridge.tools import BoundTool, Threads, ToolSignature
-from holdfast.interpreter.errors import InvalidInterpreter
 
 pytestmark = pytest.mark.anyio
 

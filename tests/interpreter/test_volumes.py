@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.local.rootfs import busybox, pieces
 
-from holdfast.boxes.spec import BoxSpec, VolumeMount, check_name
-from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
+from holdfast.api.box_spec import BoxSpec, VolumeMount, check_name
+from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
 from holdfast.interpreter.workspace.volumes import (
     FOLDERS,
     MEMORY,

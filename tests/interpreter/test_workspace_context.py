@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.interpreter.workshops import Shop, opened, sh
 
-from holdfast.interpreter.errors import InvalidInterpreter
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.workspace import context_files
 from holdfast.interpreter.workspace.volumes import MEMORY
 from holdfast.interpreter.workspace.workspace import Kind, Workspace, WorkspaceConfig

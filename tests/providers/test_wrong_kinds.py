@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.errors import SnapshotNotFound, WrongSnapshot
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.dummy import DummyProvider
 

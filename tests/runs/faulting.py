@@ -22,9 +22,9 @@ import httpx
 from tests.agents import InstalledAgents
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.errors.boxes import BoxError
 from holdfast.api.model_apis import Api
 from holdfast.api.run_info import RunInfo
-from holdfast.boxes.errors import BoxError
 from holdfast.client import Client
 from holdfast.testing.clock import ShiftedClocks
 from holdfast.testing.model import ScriptedModel

@@ -10,13 +10,14 @@ import pytest
 from tests.runs.test_going_on import finished_run
 from tests.runs.world import PATIENCE, SPEC, World
 
-from holdfast.boxes.network_policy import Network, NetworkPolicy
-from holdfast.boxes.process import ProcessState
-from holdfast.runs.errors import NoFiles, NothingToResume, RunOver
+from holdfast.api.entries import Entry
+from holdfast.api.errors.runs import NoFiles, NothingToResume, RunOver
+from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.processes import ProcessState
+from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.runs.launch.request import Options, Prompt, spec_of
 from holdfast.threads import run_events
-from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.run_events import CancelKind, RunStatus
+from holdfast.threads.entries import keyed
 from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio

@@ -11,13 +11,14 @@ import pytest
 from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
+from holdfast.api.errors.runs import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
+from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.boxes.box import Liveness
 from holdfast.runs.diagnosis import diagnose
-from holdfast.runs.errors import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
 from holdfast.runs.launch import steps as launch
 from holdfast.runs.launch.request import Options, Prompt
 from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds
-from holdfast.threads.run_events import MAX_WAITING, CancelKind, RunStatus, ThreadRuns
+from holdfast.threads.run_events import MAX_WAITING, ThreadRuns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Thresholds()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.ids import now_ms
 from holdfast.runs.model_errors import ModelErrors
 from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.service import Threads
 

@@ -13,8 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runs.world import SPEC
 
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Conflict
+from holdfast.api.errors.runs import RunOver, ThreadBusy
+from holdfast.api.errors.threads import StaleEpoch
+from holdfast.api.ids import now_ms
+from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.runs.errors import RunOver, ThreadBusy
 from holdfast.runs.launch.plan import LaunchPlanner
 from holdfast.runs.launch.request import Options, Prompt
 from holdfast.runs.launch.steps import Launch, Launcher
@@ -25,11 +30,8 @@ from holdfast.runs.workspace.store import Workspaces
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry
-from holdfast.threads.errors import StaleEpoch, StreamConflict
-from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
-from holdfast.threads.run_events import PRODUCER, CancelKind, RunStatus, ThreadRuns, runner_started
+from holdfast.threads.run_events import PRODUCER, ThreadRuns, runner_started
 from holdfast.threads.service import Threads
 from holdfast.threads.streams import Producer
 
@@ -130,7 +132,7 @@ async def play(folder: Path, acts: list[Act]) -> list[dict[str, Any]]:
                 await server.log.append(
                     thread, server.log.entry(payload, id=id), producer=Producer(PRODUCER, epoch, seq)
                 )
-            except (StaleEpoch, StreamConflict):
+            except (StaleEpoch, Conflict):
                 return
 
     async def finish(server: Server, status: RunStatus) -> None:

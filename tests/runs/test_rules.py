@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.api.run_info import CancelKind, RunStatus, Stage
 from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile.rules import (
     End,
@@ -19,7 +20,7 @@ from holdfast.runs.reconcile.rules import (
     decide,
 )
 from holdfast.threads.access.seals import Origin
-from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.run_events import Run, ThreadRuns, Waiting
 
 LIMITS = Thresholds()
 RUN = Run("r-1", 2, "pi", "m/x", "local", 0, Origin.HERE, box="b-1", process="p-1", stage=Stage.EVENT)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.ids import now_ms
 from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.service import Threads
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.api.errors.runs import NoFiles
 from holdfast.api.runs import Changes
-from holdfast.runs.errors import NoFiles
 from holdfast.runs.workspace.diff import compare
 
 pytestmark = pytest.mark.anyio

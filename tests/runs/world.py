@@ -14,12 +14,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Unavailable
+from holdfast.api.errors.agents import UnknownAgent
 from holdfast.api.runs import Launched
 from holdfast.boxes.box import Box
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models.model import ModelChoice
-from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
 from holdfast.harnesses.placement import Placed
 from holdfast.runs.launch.agents import ReportStep
@@ -38,8 +40,6 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.dummy import DummyProvider
 from holdfast.threads.access.credentials import Access
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry
-from holdfast.threads.errors import StoreUnavailable
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, Run
 from holdfast.threads.service import Threads
@@ -147,7 +147,7 @@ class MortalLog(RunLog):
         if self.die_at is not None and self.appends >= self.die_at:
             self.dead = True
         if self.dead:
-            raise StoreUnavailable("this server is dead")
+            raise Unavailable("this server is dead")
         return super().append(thread, *entries, producer=producer)
 
 

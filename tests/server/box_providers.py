@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.boxes.errors import CannotIsolate
+from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider
 from holdfast.providers.unusable import UnusableProvider

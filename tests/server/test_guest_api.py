@@ -16,7 +16,8 @@ import uvloop
 from tests.stores import open_records
 from tests.threads.access.test_authority import END, PAYLOADS
 
-from holdfast.boxes.network_policy import Network, NetworkPolicy
+from holdfast.api.errors import Conflict
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.egress import EgressProxy
 from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
@@ -25,7 +26,6 @@ from holdfast.testing.outside import Nowhere
 from holdfast.threads.access.authority import Authority, EntryKind
 from holdfast.threads.access.credentials import Access, RunGrant, RunScope, Scope
 from holdfast.threads.access.seals import Origin, Seals
-from holdfast.threads.errors import StreamConflict
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.streams import StreamConfig
 
@@ -50,13 +50,13 @@ class Runs:
 
     async def beat(self, run: str, epoch: int) -> str | None:
         if not await self.lives("t-1", run, epoch):
-            raise StreamConflict(f"run {run} is over")
+            raise Conflict(f"run {run} is over")
         self.beats.append(run)
         return self.cancel
 
     async def limit(self, run: str, epoch: int) -> dict[str, str] | None:
         if not await self.lives("t-1", run, epoch):
-            raise StreamConflict(f"run {run} is over")
+            raise Conflict(f"run {run} is over")
         return self.hit
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:

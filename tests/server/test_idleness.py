@@ -14,8 +14,8 @@ import httpx
 import pytest
 from tests.boxes.test_decisions import row
 
+from holdfast.api.box_spec import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
 from holdfast.server.box_metrics import BoxSamples, most_active
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider

@@ -5,8 +5,9 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from holdfast.threads.entries import Entry, keyed, keyed_entries, type_matches
-from holdfast.threads.errors import InvalidEntry
+from holdfast.api.entries import Entry
+from holdfast.api.errors.threads import InvalidEntry
+from holdfast.threads.entries import keyed, keyed_entries, type_matches
 
 
 def test_an_entry_is_kept_as_it_was_written() -> None:

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound
+from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import projection, selection, service
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed_entries, type_matches
-from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
 from holdfast.threads.projection import Projection
-from holdfast.threads.rows import RowFilter, ThreadRow, ThreadStatus, fold, format_cursor, parse_cursor
+from holdfast.threads.rows import RowFilter, ThreadRow, fold, format_cursor, parse_cursor
 from holdfast.threads.selection import Selected, Selection
 from holdfast.threads.service import EntryPage, Threads
 from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
@@ -227,7 +228,7 @@ async def test_a_thread_that_replaced_another_starts_a_new_row(tmp_path: Path) -
     async with Fixture(tmp_path) as threads:
         await threads.create(id="t-1", title="old")
         await threads.delete("t-1")
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await threads.get("t-1")
         assert (await threads.create(id="t-1")).title is None
 
@@ -235,9 +236,9 @@ async def test_a_thread_that_replaced_another_starts_a_new_row(tmp_path: Path) -
 async def test_a_thread_is_created_once(tmp_path: Path) -> None:
     async with Fixture(tmp_path) as threads:
         await threads.create(id="t-1")
-        with pytest.raises(StreamConflict):
+        with pytest.raises(Conflict):
             await threads.create(id="t-1")
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await threads.create(parent="t-none")
         with pytest.raises(InvalidRequest):
             await threads.create(id="../x")

@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.api.entries import Entry
+from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import run_events
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry, keyed
+from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
-from holdfast.threads.rows import RunFilter, ThreadRow, ThreadStatus, fold
-from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, ThreadRuns, Waiting
+from holdfast.threads.rows import RunFilter, ThreadRow, fold
+from holdfast.threads.run_events import Run, ThreadRuns, Waiting
 from holdfast.threads.service import Threads
 from holdfast.threads.streams import AppendRequest
 

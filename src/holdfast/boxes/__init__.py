@@ -5,7 +5,7 @@ The providers themselves are in `holdfast.providers`.
 """
 
 from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
-from holdfast.api.boxes import Preview, Step
+from holdfast.api.boxes import Owner, Preview, Step
 from holdfast.api.files import FileInfo, FileKind, Match, Replaced
 from holdfast.api.images import Image, ImageConfig
 from holdfast.api.network import Network, NetworkPolicy, Rule
@@ -15,7 +15,6 @@ from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.files import Files
 from holdfast.boxes.images import ImageStore
-from holdfast.boxes.labels import Owner
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
 from holdfast.boxes.provider import Provider, Swept

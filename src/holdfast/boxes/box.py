@@ -13,12 +13,11 @@ from types import TracebackType
 from typing import Literal, Self
 
 from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import Preview as Preview
-from holdfast.api.boxes import Step as Step
+from holdfast.api.boxes import Preview, Step
+from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.network import NetworkPolicy
 from holdfast.api.processes import ProcessInfo
 from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.files import Files
 from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, Sink
 

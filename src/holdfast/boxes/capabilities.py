@@ -6,8 +6,8 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from holdfast.api.box_spec import BoxSpec, OnIdle
+from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.network import Network
-from holdfast.boxes.errors import Unsupported
 
 
 class Capability(StrEnum):

@@ -7,10 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.files import FileInfo as FileInfo
-from holdfast.api.files import FileKind as FileKind
-from holdfast.api.files import Match as Match
-from holdfast.api.files import Replaced as Replaced
+from holdfast.api.files import FileInfo, Match, Replaced
 
 MAX_READ: Final = 64 * 1024 * 1024
 """The most bytes that `read` returns. Use `stream` for larger files."""
@@ -43,7 +40,7 @@ class Files(ABC):
         """Does not follow a symbolic link at the end of the path."""
 
     async def exists(self, path: str) -> bool:
-        from holdfast.boxes.errors import FileMissing, WrongFileKind
+        from holdfast.api.errors.boxes import FileMissing, WrongFileKind
 
         try:
             await self.stat(path)

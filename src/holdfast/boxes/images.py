@@ -11,9 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Mapping
 from typing import Final
 
-from holdfast.api.images import Image as Image
-from holdfast.api.images import ImageConfig as ImageConfig
-from holdfast.boxes.errors import InvalidSpec, Unsupported
+from holdfast.api.errors.boxes import InvalidSpec, Unsupported
+from holdfast.api.images import Image, ImageConfig
 
 _REFERENCE: Final = re.compile(
     r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED
-from holdfast.api.boxes import Owner as Owner
-from holdfast.boxes.errors import InvalidSpec
+from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, Owner
+from holdfast.api.errors.boxes import InvalidSpec
 
 KEY: Final = "holdfast.key"
 """The key that the box was acquired for."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.api.boxes import BoxState as BoxState
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict
 from holdfast.boxes.box import Power
-from holdfast.boxes.errors import BoxConflict
 
 TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
 LIVE: Final = frozenset(BoxState) - TOMBSTONES

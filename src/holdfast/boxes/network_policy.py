@@ -11,10 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from holdfast.api.network import DEFAULT_LIST as DEFAULT_LIST
-from holdfast.api.network import Network as Network
-from holdfast.api.network import NetworkPolicy as NetworkPolicy
-from holdfast.api.network import Rule as Rule
+from holdfast.api.network import NetworkPolicy
 
 PROXY_PORT: Final = 3128
 """The port on the box's loopback that serves the proxy and the guest API."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from holdfast.api.processes import ProcessInfo as ProcessInfo
-from holdfast.api.processes import ProcessState as ProcessState
+from holdfast.api.processes import ProcessInfo
 
 Stream = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], Awaitable[None] | None]

@@ -13,11 +13,10 @@ from typing import Self
 
 from holdfast.api.box_spec import BoxSpec
 from holdfast.api.boxes import Step
-from holdfast.api.snapshots import Snapshot
-from holdfast.api.snapshots import Volume as Volume
+from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.snapshots import Snapshot, Volume
 from holdfast.boxes.box import Box, BoxInfo, Liveness, Wake
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import ImageStore
 
 

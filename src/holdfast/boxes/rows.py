@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.box_spec import BoxSpec, Lifetime
-from holdfast.api.boxes import BoxState
-from holdfast.boxes.labels import Owner, owner_of
+from holdfast.api.boxes import BoxState, Owner
+from holdfast.boxes.labels import owner_of
 from holdfast.boxes.lifecycle import LIVE, TOMBSTONES
 
 

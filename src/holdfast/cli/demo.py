@@ -100,8 +100,8 @@ def one_at_a_time(home: Path) -> Iterator[None]:
 
 async def _set_up(home: Path) -> None:
     """Have the agent on this machine, and say what that took where it was not there."""
+    from holdfast.api.errors.agents import CannotInstall
     from holdfast.harnesses import registry
-    from holdfast.harnesses.errors import CannotInstall
     from holdfast.harnesses.installation import Progress, Tools
 
     tools, harness = Tools(home), registry.find(_AGENT)

@@ -98,7 +98,7 @@ def delete(
             raise VolumeNotFound(f"there is no volume {name}")
 
     if not yes:
-        from holdfast.boxes.errors import VolumeNotFound
+        from holdfast.api.errors.boxes import VolumeNotFound
 
         ask(where, look)
         confirm(

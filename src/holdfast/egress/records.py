@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from holdfast.boxes.errors import InvalidSpec
-from holdfast.threads.errors import StreamError
-from holdfast.threads.ids import now_ms
+from holdfast.api.errors import Refused
+from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.api.ids import now_ms
 from holdfast.time_limit import time_limit
 
 _BATCH_SECONDS: Final = 0.25
@@ -102,7 +102,7 @@ Figures = tuple[int, int, int]
 
 
 class DecisionStore(Protocol):
-    """The contract of a store of decisions. Every method raises `StreamError` if the store is unavailable.
+    """The contract of a store of decisions. Every method raises `Refused` if the store is unavailable.
 
     Ids sort by time. Ids of boxes are never reused.
     """
@@ -205,7 +205,7 @@ class DecisionLog:
                 try:
                     await self._store.write(batch.added, batch.completed, trimmed)
                     return
-                except (StreamError, OSError) as problem:
+                except (Refused, OSError) as problem:
                     if not tries_left:
                         _log.error("cannot write %d egress decisions: %s", len(batch.added), problem)
                         return
@@ -229,7 +229,7 @@ class DecisionLog:
         await self._store.forget(box)
 
     async def _write_batches(self) -> None:
-        with suppress(StreamError, OSError):  # the next start removes them as well
+        with suppress(Refused, OSError):  # the next start removes them as well
             await self._store.expire(now_ms() - _KEPT_MS)
         while not self._stopping.is_set():
             with suppress(TimeoutError):

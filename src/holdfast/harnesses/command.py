@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.harnesses.errors import CannotInstall
+from holdfast.api.errors.agents import CannotInstall
 from holdfast.time_limit import time_limit
 
 _KEPT: Final = 16_384

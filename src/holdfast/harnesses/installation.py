@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors.agents import CannotInstall
+from holdfast.api.ids import new_id
 from holdfast.harnesses.command import run
-from holdfast.harnesses.errors import CannotInstall
 from holdfast.harnesses.harness import Harness, Package
 from holdfast.harnesses.node import Node, find_node
 from holdfast.harnesses.npm import UNREACHED, explain
-from holdfast.threads.ids import new_id
 
 LOCK: Final = "package-lock.json"
 _MANIFEST: Final = "package.json"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors.agents import CannotInstall
 from holdfast.harnesses.command import run
-from holdfast.harnesses.errors import CannotInstall
 
 OLDEST: Final = (22, 19)
 """The oldest version that every agent supports."""

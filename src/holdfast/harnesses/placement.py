@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors.agents import CannotInstall
+from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, FileExists, FileProblem, WrongFileKind
+from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, CannotExecute, ExecTimeout, FileExists, FileProblem, WrongFileKind
-from holdfast.harnesses.errors import CannotInstall
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.installation import Installed, OnProgress, Tools, processor
 from holdfast.harnesses.node import fits
-from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
 _PROBE_SECONDS: Final = 30.0

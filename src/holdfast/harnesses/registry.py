@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from holdfast.harnesses.errors import UnknownAgent
+from holdfast.api.errors.agents import UnknownAgent
 
 if TYPE_CHECKING:
     from holdfast.harnesses.harness import Harness

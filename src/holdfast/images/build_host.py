@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Final, Protocol
 
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.errors.boxes import BoxError, ImageNotFound, SnapshotNotFound, Unsupported
+from holdfast.api.ids import new_id
+from holdfast.api.images import Image, ImageConfig
+from holdfast.api.network import NetworkPolicy
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, ImageNotFound, SnapshotNotFound, Unsupported
-from holdfast.boxes.images import Image, ImageConfig
-from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime
-from holdfast.threads.ids import new_id
 
 BUILD: Final = "image-build"
 """Label of what a build makes: the hash of the step that a snapshot is the end of, or of all that made an image."""

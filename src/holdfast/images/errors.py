@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
 
 
 class InvalidRecipe(BoxError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.images import Image, ImageConfig
+from holdfast.api.images import Image, ImageConfig
 from holdfast.images.errors import InvalidRecipe
 from holdfast.images.recipe import Command, Recipe
 

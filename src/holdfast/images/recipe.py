@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from holdfast.boxes.errors import InvalidSpec
+from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.api.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.boxes.images import check_reference
-from holdfast.boxes.network_policy import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.images.errors import InvalidRecipe
 
 _GROUP: Final = ("packages", "files", "commands")

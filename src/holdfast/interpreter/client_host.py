@@ -14,21 +14,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from holdfast.api.box_spec import BoxSpec
 from holdfast.api.boxes import BoxRecord
 from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
+from holdfast.api.errors.boxes import VolumeExists
+from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
+from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import VolumeExists
 from holdfast.boxes.service.acquire_rules import How
-from holdfast.boxes.spec import BoxSpec
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box.local_box import folder_of
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
-from holdfast.interpreter.errors import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
 from holdfast.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
 from holdfast.providers.host.inotify import FileWatch
-from holdfast.threads.ids import new_id
 
 if TYPE_CHECKING:
     from holdfast.images.progress import Progress

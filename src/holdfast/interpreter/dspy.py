@@ -26,12 +26,12 @@ from dspy.utils.callback import with_callbacks
 from dspy.utils.usage_tracker import UsageTracker
 from pydantic import BaseModel
 
+from holdfast.api.errors.interpreters import CallRefused, InvalidInterpreter
 from holdfast.client import HoldfastError
 from holdfast.interpreter.bridge.bridge import Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
 from holdfast.interpreter.bridge.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.errors import CallRefused, InvalidInterpreter
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.results import CodeError, Execution

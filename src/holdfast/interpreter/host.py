@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.api.box_spec import BoxSpec
 from holdfast.boxes.box import Box
 from holdfast.boxes.service.acquire_rules import How
-from holdfast.boxes.spec import BoxSpec
 
 if TYPE_CHECKING:
     from holdfast.images.progress import Progress

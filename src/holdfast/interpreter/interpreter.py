@@ -19,23 +19,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
-from holdfast.boxes.spec import BoxSpec
-from holdfast.interpreter.bridge.bridge import Bridge, Delegate, Turn
-from holdfast.interpreter.bridge.budget import Budget, Limits
-from holdfast.interpreter.bridge.children import ALONE_SECONDS, ChildLimits, Children, Parent, collected
-from holdfast.interpreter.bridge.submit_fields import Given as GivenField
-from holdfast.interpreter.bridge.submit_fields import OutputField, check
-from holdfast.interpreter.bridge.tools import Tool, ToolSignature
-from holdfast.interpreter.errors import (
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.interpreters import (
     InterpreterError,
     InvalidInterpreter,
     InvalidSubmission,
     KernelLost,
     KernelUnreachable,
 )
+from holdfast.api.ids import new_id
+from holdfast.api.limits import OUTPUT_LIMIT
+from holdfast.boxes.box import Box
+from holdfast.interpreter.bridge.bridge import Bridge, Delegate, Turn
+from holdfast.interpreter.bridge.budget import Budget, Limits
+from holdfast.interpreter.bridge.children import ALONE_SECONDS, ChildLimits, Children, Parent, collected
+from holdfast.interpreter.bridge.submit_fields import Given as GivenField
+from holdfast.interpreter.bridge.submit_fields import OutputField, check
+from holdfast.interpreter.bridge.tools import Tool, ToolSignature
 from holdfast.interpreter.events import Building, Events
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel import state
@@ -63,7 +64,6 @@ from holdfast.interpreter.validation import (
 from holdfast.interpreter.workspace.volume_sessions import Sessions
 from holdfast.interpreter.workspace.volumes import volume_name
 from holdfast.interpreter.workspace.workspace import Kind, Transition, Workspace, WorkspaceConfig
-from holdfast.threads.ids import new_id
 
 EXECUTION_SECONDS: Final = 900.0
 _CODE_NOTED: Final = 100_000

@@ -23,11 +23,11 @@ from IPython.core.inputtransformer2 import TransformerManager
 from traitlets import Float, Unicode
 
 from holdfast import __version__
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.interpreters import InterpreterError
 from holdfast.boxes.process import Stream
 from holdfast.client import HoldfastError
 from holdfast.guest.kernel.value_codec import MARK
-from holdfast.interpreter.errors import InterpreterError
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.notebook_forms import safe_forms, terminal_text
 from holdfast.interpreter.results import Artifact, CodeError, Execution

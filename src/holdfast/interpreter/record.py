@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.interpreter.errors import RecordUnwritten
-from holdfast.threads.ids import new_entry_id, now_ms
+from holdfast.api.errors.interpreters import RecordUnwritten
+from holdfast.api.ids import new_entry_id, now_ms
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from holdfast.boxes.spec import BoxSpec
+    from holdfast.api.box_spec import BoxSpec
     from holdfast.interpreter.bridge.bridge import Delegate
     from holdfast.interpreter.bridge.budget import Budget, Limits
     from holdfast.interpreter.bridge.submit_fields import Given as GivenField

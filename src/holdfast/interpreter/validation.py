@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.guest.kernel import value_codec
-from holdfast.interpreter.errors import InvalidInterpreter
 
 Restore = Literal["fork"]
 """How a context that was killed comes back: from a live fork that was made before the execution."""

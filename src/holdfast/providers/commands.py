@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable, CannotExecute, InvalidSpec, Unsupported
+from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, CannotExecute, InvalidSpec, Unsupported
 from holdfast.providers.guest_answers import GuestRefused
 
 _MAX_SIZE: Final = 10_000

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.boxes.errors import BoxError, CannotIsolate
+from holdfast.api.errors.boxes import BoxError, CannotIsolate
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider
 from holdfast.providers.descriptor import ProviderDescriptor

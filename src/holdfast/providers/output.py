@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Final
 
-from holdfast.boxes.errors import OutputTooLarge
+from holdfast.api.errors.boxes import OutputTooLarge
 
 _TAIL: Final = 64 * 1024
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import CannotIsolate
+from holdfast.api.errors.boxes import CannotIsolate
+from holdfast.api.ids import new_id
 from holdfast.providers.host.data_dir import DataDir
-from holdfast.threads.ids import new_id
 
 PYTHON: Final = "/.python"
 """Where it is mounted in boxes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from holdfast.boxes.box import Step
-from holdfast.boxes.errors import BoxError
+from holdfast.api.boxes import Step
+from holdfast.api.errors.boxes import BoxError
 from holdfast.providers.guest_answers import GuestRefused
 
 Check = Callable[[], Awaitable[str]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from typing import NoReturn
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Step, Wake
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import Step
+from holdfast.api.errors.boxes import BoxError, SnapshotNotFound
+from holdfast.api.snapshots import Snapshot, Volume
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Wake
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, SnapshotNotFound
-from holdfast.boxes.provider import Provider, Swept, Volume
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
+from holdfast.boxes.provider import Provider, Swept
 
 
 class UnusableProvider(Provider):

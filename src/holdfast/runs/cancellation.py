@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.run_info import CancelKind, RunStatus, Stage
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.launches import Launches
@@ -15,7 +16,7 @@ from holdfast.runs.reconcile.rules import End
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.reconcile.sweep import RunSweep
 from holdfast.runs.run_log import RunLog
-from holdfast.threads.run_events import CancelKind, Run, RunStatus, Stage, cancel_requested
+from holdfast.threads.run_events import Run, cancel_requested
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,11 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from holdfast.api.run_info import RunStatus, Stage
 from holdfast.api.runs import Diagnosis, Finding
 from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds, limit_hint
-from holdfast.threads.run_events import Run, RunStatus, Stage, ThreadRuns
+from holdfast.threads.run_events import Run, ThreadRuns
 
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
 """In the notice of an agent that waits for the output of a command which has ended."""

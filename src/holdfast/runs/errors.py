@@ -1,32 +1,8 @@
-"""The errors of runs. Those that cross the wire are defined where server and client share them."""
+"""Errors of runs that do not cross the wire, and how a busy thread is worded. The others are in `api/errors/runs`."""
 
 from __future__ import annotations
 
-from holdfast.api.errors import TooLarge as WorkspaceTooLarge
-from holdfast.api.errors.runs import (
-    InvalidRun,
-    NoFiles,
-    NothingToResume,
-    RunNotFound,
-    RunOver,
-    ThreadBusy,
-    TooManyWaiting,
-    WorkspaceNotFound,
-)
-
-__all__ = [
-    "InvalidRun",
-    "LaunchFailed",
-    "NoFiles",
-    "NothingToResume",
-    "RunNotFound",
-    "RunOver",
-    "ThreadBusy",
-    "TooManyWaiting",
-    "WorkspaceNotFound",
-    "WorkspaceTooLarge",
-    "thread_busy",
-]
+from holdfast.api.errors.runs import ThreadBusy
 
 
 def thread_busy(thread: str, run: str) -> ThreadBusy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.runs.errors import RunNotFound, RunOver
+from holdfast.api.errors.runs import RunNotFound, RunOver
 from holdfast.runs.model_errors import ModelErrors
 from holdfast.runs.reconcile.probe import RunnerProbe
 from holdfast.runs.reconcile.rules import limit_error

@@ -6,8 +6,8 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
+from holdfast.api.errors import Refused
 from holdfast.runs.run_log import RunLog
-from holdfast.threads.errors import StreamError
 from holdfast.threads.run_events import model_trouble
 
 _REMEMBERED: Final = 1_000
@@ -32,5 +32,5 @@ class ModelErrors:
             self._reported.popitem(last=False)
         try:
             await self._log.append(thread, self._log.entry(model_trouble(run=run, message=message[:_MAX_MESSAGE])))
-        except StreamError as error:  # the agent gets its answer all the same
+        except Refused as error:  # the agent gets its answer all the same
             log.warning("the error of a model could not be written on thread %s: %s", thread, error)

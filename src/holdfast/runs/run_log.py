@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Unavailable
+from holdfast.api.errors.threads import StaleEpoch
+from holdfast.api.ids import new_entry_id
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.errors import StaleEpoch, StoreUnavailable
-from holdfast.threads.ids import new_entry_id
+from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.framing import as_array, parse_json, split_messages
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import ThreadRow
@@ -72,7 +74,7 @@ class RunLog:
                 self._remember(thread, epoch)
                 return epoch
             self._remember(thread, appended.producer.epoch if appended.producer else epoch)
-        raise StoreUnavailable(f"thread {thread} keeps changing hands: try again in a moment")
+        raise Unavailable(f"thread {thread} keeps changing hands: try again in a moment")
 
     async def _learn(self, thread: str, epoch: int) -> None:
         # A repetition is acknowledged once what it repeats is on disk: from then on, readers see all of that epoch.

@@ -12,12 +12,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.api.errors import Conflict
+from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
+from holdfast.api.run_info import CancelKind
 from holdfast.api.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.cancellation import Cancellation
 from holdfast.runs.diagnosis import diagnose
-from holdfast.runs.errors import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting, thread_busy
+from holdfast.runs.errors import thread_busy
 from holdfast.runs.launch.launches import GO_ON, Launches
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner
 from holdfast.runs.launch.request import Options, Prompt, check_prompt, check_workspace, next_options, spec_of
@@ -31,11 +34,10 @@ from holdfast.runs.reconcile.sweep import SWEEP_SECONDS, DueThreads, RunSweep
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.diff import Compared, compare
 from holdfast.runs.workspace.store import Workspaces
-from holdfast.threads.errors import StreamConflict
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RunFilter, RunRow
-from holdfast.threads.run_events import MAX_WAITING, CancelKind, Run, ThreadRuns
+from holdfast.threads.run_events import MAX_WAITING, Run, ThreadRuns
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
 from holdfast.time_limit import time_limit
@@ -130,7 +132,7 @@ class Runs:
             title = title or _title(prompt.text)
             try:
                 thread = (await self._threads.create(id=new_thread, title=title, labels=labels)).id
-            except StreamConflict:
+            except Conflict:
                 if new_thread is None or prompt.id is None:
                     raise
                 thread = new_thread  # asked for before, and the answer was lost; or somebody else's, and then busy

@@ -114,7 +114,7 @@ class BoxSamples:
         return self._latest
 
     async def _metrics(self, boxes: Boxes, row: BoxRow) -> Metrics | None:
-        from holdfast.boxes.errors import BoxError
+        from holdfast.api.errors.boxes import BoxError
 
         if row.state.value not in ("running", "paused") or row.provider not in boxes.providers:
             return None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.threads.ids import now_ms
+from holdfast.api.ids import now_ms
 
 
 def elapsed_ms() -> int:

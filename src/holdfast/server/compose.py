@@ -16,6 +16,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
+from holdfast.api.ids import now_ms
 from holdfast.harnesses.registry import entry_prefixes
 from holdfast.local_server import RunningServer
 from holdfast.server import logs
@@ -48,7 +49,6 @@ from holdfast.storage import CannotOpen, open_storage
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, derive, new_key
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.ids import now_ms
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.protocol.tails import Tails

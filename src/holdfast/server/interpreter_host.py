@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors import Conflict, DiskFull, NotFound, Refused, Unavailable
+from holdfast.api.errors.boxes import VolumeExists
+from holdfast.api.errors.interpreters import CompletionFailed, InvalidInterpreter
+from holdfast.api.network import Network
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import VolumeExists
-from holdfast.boxes.network_policy import Network
 from holdfast.boxes.rows import BoxFilter
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress.models import ModelError, ask
-from holdfast.interpreter.errors import CompletionFailed, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
-from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamConflict, StreamError, StreamNotFound
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.streams import AppendRequest, Keyed
@@ -121,11 +121,11 @@ class ServerHost:
         if id is not None:
             try:
                 return (await self._threads.get(id)).id
-            except StreamNotFound:
+            except NotFound:
                 pass
         try:
             return (await self._threads.create(id=id, title=title, labels=dict(labels))).id
-        except StreamConflict:
+        except Conflict:
             if id is None:
                 raise
             return id  # somebody else was quicker
@@ -154,4 +154,4 @@ class _Written:
 
 def is_final(error: Exception) -> bool:
     """Whether the store says no, and will say so again."""
-    return isinstance(error, StreamError) and not isinstance(error, StoreUnavailable | StoreFull)
+    return isinstance(error, Refused) and not isinstance(error, Unavailable | DiskFull)

@@ -13,11 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.process import Stream
-from holdfast.boxes.rows import BoxFilter
-from holdfast.interpreter.bridge.budget import Limits
-from holdfast.interpreter.errors import (
+from holdfast.api.entries import Entry
+from holdfast.api.errors import NotFound
+from holdfast.api.errors.interpreters import (
     ExecutionKnown,
     InterpreterDeleted,
     InterpreterElsewhere,
@@ -25,6 +23,11 @@ from holdfast.interpreter.errors import (
     RecordUnwritten,
     TooManyInterpreters,
 )
+from holdfast.api.ids import new_entry_id, new_id, now_ms
+from holdfast.api.limits import OUTPUT_LIMIT
+from holdfast.boxes.process import Stream
+from holdfast.boxes.rows import BoxFilter
+from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
 from holdfast.interpreter.record import (
     ALL,
@@ -40,16 +43,14 @@ from holdfast.interpreter.validation import Restore
 from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
 from holdfast.threads.access.seals import Origin, Seals
-from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.errors import StreamNotFound
-from holdfast.threads.ids import new_entry_id, new_id, now_ms
+from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.streams import AppendRequest
 
 if TYPE_CHECKING:
+    from holdfast.api.box_spec import BoxSpec
     from holdfast.boxes.service.boxes import Boxes
-    from holdfast.boxes.spec import BoxSpec
     from holdfast.threads.service import ThreadPage, Threads
     from holdfast.threads.store import StreamStore
 
@@ -405,7 +406,7 @@ class ServerInterpreters:
     async def _row(self, id: str) -> ThreadRow:
         try:
             row = await self._threads.get(f"t-{id}")
-        except StreamNotFound:
+        except NotFound:
             row = None
         if row is None or row.labels.get(THREAD_LABEL) != id:
             raise InterpreterNotFound(

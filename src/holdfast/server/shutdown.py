@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TypeVar
 
-from holdfast.threads.errors import StoreUnavailable
+from holdfast.api.errors import Unavailable
 
 T = TypeVar("T")
 
 
-class Stopping(StoreUnavailable):
+class Stopping(Unavailable):
     """The server stops. What it was doing in a box goes on there, or was ended."""
 
 

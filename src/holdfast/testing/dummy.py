@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Preview, Step, Wake
-from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec, check_name
+from holdfast.api.boxes import Preview, Step
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
     BoxGone,
@@ -38,12 +38,15 @@ from holdfast.boxes.errors import (
     VolumeNotFound,
     WrongSnapshot,
 )
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.processes import ProcessInfo
+from holdfast.api.snapshots import Holding, Snapshot, Volume
+from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Wake
+from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import GUEST_API_URL
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
-from holdfast.boxes.provider import Provider, Swept, Volume
-from holdfast.boxes.snapshots import Holding, Snapshot
-from holdfast.boxes.spec import BoxSpec, check_name
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, Sink
+from holdfast.boxes.provider import Provider, Swept
 from holdfast.guest import tree
 from holdfast.testing.dummy_files import DummyFiles, Root
 from holdfast.testing.dummy_processes import (
@@ -57,7 +60,6 @@ from holdfast.testing.dummy_processes import (
     spawn,
     start,
 )
-from holdfast.threads.ids import new_id, now_ms
 
 Hook = Callable[[], Awaitable[None] | None]
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
-from holdfast.boxes.errors import (
+from holdfast.api.errors.boxes import (
     BoxError,
     FileExists,
     FileProblem,
@@ -23,7 +23,8 @@ from holdfast.boxes.errors import (
     WrongFileKind,
     file_problem,
 )
-from holdfast.boxes.files import MAX_READ, FileInfo, FileKind, Files, Match, Replaced
+from holdfast.api.files import FileInfo, FileKind, Match, Replaced
+from holdfast.boxes.files import MAX_READ, Files
 from holdfast.guest import search, tree
 
 T = TypeVar("T")

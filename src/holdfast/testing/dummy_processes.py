@@ -15,7 +15,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import (
+from holdfast.api.errors.boxes import (
     BoxConflict,
     CannotExecute,
     ConnectRefused,
@@ -25,17 +25,8 @@ from holdfast.boxes.errors import (
     ProcessLost,
     ProcessNotFound,
 )
-from holdfast.boxes.process import (
-    Channel,
-    Chunk,
-    Completed,
-    Connection,
-    Process,
-    ProcessInfo,
-    ProcessState,
-    Sink,
-    Stream,
-)
+from holdfast.api.processes import ProcessInfo, ProcessState
+from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
 from holdfast.time_limit import time_limit
 
 _STILL_SECONDS: Final = 2.0

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
-from holdfast.threads.errors import StreamError
+from holdfast.api.errors import Refused
 from holdfast.threads.streams import Appended
 
-Callback = Callable[[Appended | None, StreamError | None], object]
+Callback = Callable[[Appended | None, Refused | None], object]
 """Called with the result, or with the error."""
 
 
@@ -24,7 +24,7 @@ class Acknowledgement:
 
     def __init__(self) -> None:
         self._appended: Appended | None = None
-        self._error: StreamError | None = None
+        self._error: Refused | None = None
         self._callbacks: list[Callback] = []
 
     @classmethod
@@ -41,7 +41,7 @@ class Acknowledgement:
         else:
             callback(self._appended, self._error)
 
-    def settle(self, appended: Appended | None, error: StreamError | None) -> None:
+    def settle(self, appended: Appended | None, error: Refused | None) -> None:
         """Called by the store, exactly once."""
         self._appended, self._error = appended, error
         for callback in self._callbacks:
@@ -50,7 +50,7 @@ class Acknowledgement:
     def __await__(self) -> Generator[Any, None, Appended]:
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
-        def wake(appended: Appended | None, error: StreamError | None) -> None:
+        def wake(appended: Appended | None, error: Refused | None) -> None:
             if future.done():
                 return  # the waiter was cancelled
             if error is not None:

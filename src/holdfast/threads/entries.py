@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.api.entries import Entry as Entry
-from holdfast.threads.errors import InvalidEntry
-from holdfast.threads.ids import new_entry_id
+from holdfast.api.entries import Entry
+from holdfast.api.errors.threads import InvalidEntry
+from holdfast.api.ids import new_entry_id
 from holdfast.threads.protocol.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.streams import Keyed
 

@@ -2,48 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.api.errors import Conflict as StreamConflict
-from holdfast.api.errors import DiskFull as StoreFull
-from holdfast.api.errors import Forbidden, InvalidRequest, MethodNotAllowed, Unauthorized
-from holdfast.api.errors import Gone as StreamGone
-from holdfast.api.errors import NotFound as StreamNotFound
-from holdfast.api.errors import Refused as StreamError
-from holdfast.api.errors import TooLarge as BodyTooLarge
-from holdfast.api.errors import Unavailable as StoreUnavailable
-from holdfast.api.errors.threads import (
-    Closed,
-    ContentTypeMismatch,
-    InvalidEntry,
-    ProducerGap,
-    SequenceConflict,
-    StaleEpoch,
-    StreamDamaged,
-)
-
-__all__ = [
-    "BodyTooLarge",
-    "Closed",
-    "ContentTypeMismatch",
-    "Forbidden",
-    "InvalidEntry",
-    "InvalidRequest",
-    "MethodNotAllowed",
-    "ProducerGap",
-    "SequenceConflict",
-    "StaleEpoch",
-    "StoreFull",
-    "StoreUnavailable",
-    "StreamConflict",
-    "StreamDamaged",
-    "StreamError",
-    "StreamGone",
-    "StreamNotFound",
-    "Unauthorized",
-    "method_not_allowed",
-    "producer_gap",
-    "stale_epoch",
-    "stream_closed",
-]
+from holdfast.api.errors import MethodNotAllowed
+from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
 
 
 def method_not_allowed(method: str, allowed: str) -> MethodNotAllowed:

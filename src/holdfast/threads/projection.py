@@ -8,15 +8,9 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from holdfast.api.errors import DiskFull, Gone, NotFound, Refused, Unavailable
+from holdfast.api.errors.threads import StreamDamaged
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.errors import (
-    StoreFull,
-    StoreUnavailable,
-    StreamDamaged,
-    StreamError,
-    StreamGone,
-    StreamNotFound,
-)
 from holdfast.threads.protocol.framing import as_array, parse_json
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
@@ -57,14 +51,14 @@ class Projection:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         try:
             await self.settle_all()
-        except StreamError as error:
+        except Refused as error:
             log.warning("could not update all thread rows; the next start will: %s", error)
 
     async def row(self, id: str) -> ThreadRow | None:
         """Returns a thread's current row, even if it cannot be saved, so a full disk does not stop readers."""
         try:
             await self.settle(id)
-        except (StoreFull, StoreUnavailable):
+        except (DiskFull, Unavailable):
             return await self._folded(id)
         return await self._rows.get_row(id)
 
@@ -72,7 +66,7 @@ class Projection:
         """Returns the current rows, or the last saved ones if rows cannot be saved."""
         try:
             await self.settle_all()
-        except (StoreFull, StoreUnavailable) as error:
+        except (DiskFull, Unavailable) as error:
             log.warning("thread rows are behind; the list may be out of date: %s", error)
         return await self._rows.list_rows(wanted)
 
@@ -93,7 +87,7 @@ class Projection:
     async def _try_settling(self, thread: str | None) -> None:
         try:
             await (self.settle_all() if thread is None else self.settle(thread))
-        except (StoreFull, StoreUnavailable) as error:
+        except (DiskFull, Unavailable) as error:
             log.warning("thread rows are behind; runs may be out of date: %s", error)
 
     async def settle(self, id: str) -> None:
@@ -124,7 +118,7 @@ class Projection:
         while True:
             try:
                 await self.settle_all()
-            except StreamError as error:
+            except Refused as error:
                 log.warning("thread rows are behind; the sweep will try again: %s", error)
             except Exception:
                 log.exception("thread rows are behind; the sweep will try again")
@@ -168,6 +162,6 @@ class Projection:
                     await asyncio.sleep(0)  # reads from memory do not yield to other tasks
             except StreamDamaged as error:
                 log.error("the row of thread %s covers its stream only up to %d: %s", id, position, error)
-        except (StreamNotFound, StreamGone):
+        except (NotFound, Gone):
             return None
         return replace(row, folded=position)

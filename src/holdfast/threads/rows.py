@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from holdfast.api.threads import ThreadStatus as ThreadStatus
+from holdfast.api.errors import InvalidRequest
+from holdfast.api.run_info import RunStatus
+from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
-from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.run_events import Run, RunStatus, ThreadRuns, concerns_runs, fold_run, is_control
+from holdfast.threads.run_events import Run, ThreadRuns, concerns_runs, fold_run, is_control
 
 _PREVIEW: Final = 200
 

@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.api.run_info import RUN_FINISHED
-from holdfast.api.run_info import CancelKind as CancelKind
-from holdfast.api.run_info import RunStatus as RunStatus
-from holdfast.api.run_info import Stage as Stage
+from holdfast.api.run_info import RUN_FINISHED, CancelKind, RunStatus, Stage
 from holdfast.threads.access.seals import Origin
 
 PRODUCER: Final = "run"

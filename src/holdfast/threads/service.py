@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.threads.entries import Entry, keyed
-from holdfast.threads.errors import InvalidRequest, StreamConflict, StreamNotFound
-from holdfast.threads.ids import new_entry_id, new_id, now_ms
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound
+from holdfast.api.ids import new_entry_id, new_id, now_ms
+from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.slices import Slices
 from holdfast.threads.protocol.surface import THREADS, stream_path
@@ -64,14 +65,14 @@ class Threads:
         created = self._entry("signal.thread.created", title=title, parent=parent, labels=labels or {})
         stream = await self._store.create(path, StreamConfig(content_type="application/json"), keyed=(keyed(created),))
         if not stream.new:
-            raise StreamConflict(f"thread {id} already exists")
+            raise Conflict(f"thread {id} already exists")
         return await self.get(id)
 
     async def get(self, id: str) -> ThreadRow:
         await self._expect(id, f"thread {id}")
         row = await self._projection.row(id)
         if row is None:
-            raise StreamNotFound(f"there is no thread {id}")
+            raise NotFound(f"there is no thread {id}")
         return row
 
     async def list(self, wanted: RowFilter) -> ThreadPage:
@@ -154,8 +155,8 @@ class Threads:
     async def _expect(self, id: str, what: str) -> None:
         try:
             await self._store.head(_path(id))
-        except StreamNotFound:
-            raise StreamNotFound(f"there is no {what}", hint="list all threads: holdfast thread list") from None
+        except NotFound:
+            raise NotFound(f"there is no {what}", hint="list all threads: holdfast thread list") from None
 
     def _entry(self, kind: str, *, author_id: str | None = None, id: str | None = None, **fields: Any) -> Entry:
         return Entry(id or new_entry_id(), self._clock(), {"type": kind, **fields}, author_id)

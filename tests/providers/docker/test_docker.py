@@ -25,9 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine, busybox_files
 
-from holdfast.boxes.box import Box, Liveness, Power
-from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.errors.boxes import (
     BadArchive,
     BoxGone,
     CannotIsolate,
@@ -37,7 +36,8 @@ from holdfast.boxes.errors import (
     SnapshotNotFound,
     Unsupported,
 )
-from holdfast.boxes.spec import BoxSpec, VolumeMount
+from holdfast.boxes.box import Box, Liveness, Power
+from holdfast.boxes.capabilities import Capability
 from holdfast.providers.docker import DockerHost, DockerProvider, runtime
 from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.docker.engine import EngineProblem

@@ -11,10 +11,10 @@ import pytest
 from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 from tests.stores import open_records
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.testing.outside import Nowhere

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
+from holdfast.api.box_spec import BoxSpec, OnIdle
+from holdfast.api.boxes import BoxState
 from holdfast.boxes.box import Box, Power
 from holdfast.boxes.labels import HIBERNATION
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec, OnIdle
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.provider_suite.base import eventually

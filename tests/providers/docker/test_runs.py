@@ -13,14 +13,14 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.providers.docker.engine import BUSYBOX_IMAGE, DockerEngine, python_files
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.ids import new_id
 from holdfast.api.model_apis import Api
-from holdfast.boxes.spec import BoxSpec
 from holdfast.client import SyncClient
 from holdfast.harnesses import registry
 from holdfast.providers.docker import DockerHost, DockerProvider
 from holdfast.testing.model import ScriptedModel, bash, text, write
 from holdfast.testing.server import ServerProcess
-from holdfast.threads.ids import new_id
 
 SECRET = "sk-the-real-key"
 IMAGE = "holdfast-test/agents:1"

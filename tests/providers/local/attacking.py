@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box
-from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
-from holdfast.threads.ids import new_id
 
 PATIENCE: Final = 30.0
 """Seconds for what has to come at once on any machine that is not broken."""

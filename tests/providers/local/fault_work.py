@@ -23,17 +23,17 @@ from typing import Any, Final
 
 from tests.providers.local.inventory import guests_of, launchers_of, monitors_of
 
+from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
 from holdfast.boxes.labels import HIBERNATION, POOL
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool_rules import PoolSettings
-from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.providers.host import guest_provider, layers
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.threads.ids import new_id, now_ms
 
 NODE: Final = "here"
 _COUNTED: Final = frozenset(

@@ -29,16 +29,18 @@ from tests.providers.local.fault_work import (
 )
 from tests.providers.local.inventory import guests_of, launchers_of, leftovers, monitors_of, take_inventory
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.processes import ProcessState
 from holdfast.boxes.box import Power
-from holdfast.boxes.errors import BoxError
-from holdfast.boxes.lifecycle import SETTLED, BoxState
-from holdfast.boxes.process import Process, ProcessState
+from holdfast.boxes.lifecycle import SETTLED
+from holdfast.boxes.process import Process
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
-from holdfast.threads.ids import new_id, now_ms
 
 _SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 5.0

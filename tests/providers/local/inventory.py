@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.labels import POOL
 from holdfast.providers.host.data_dir import PREPARED, SEALED, DataDir
 from holdfast.providers.host.guest_client import PAUSED, GuestClient, is_guest, monitor_name

@@ -13,13 +13,13 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE
 from tests.providers.local.world import World, plain_site
 from tests.stores import open_policies, open_records
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.ids import new_id
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import Completed
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import Decision, DecisionLog, EgressProxy, EnvironmentPolicies, Limits
 from holdfast.providers.local import LocalProvider
-from holdfast.threads.ids import new_id
 
 CA: Final = "/workspace/ca.pem"
 _CLIENTS: Final = (

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from tests.providers.local.attacking import Scene, outside
 
-from holdfast.boxes.process import Process, ProcessState
+from holdfast.api.processes import ProcessState
+from holdfast.boxes.process import Process
 
 pytestmark = pytest.mark.anyio
 

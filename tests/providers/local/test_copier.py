@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
 from holdfast.providers.host import copier
 from holdfast.providers.host.beneath import FOLDER
 from holdfast.providers.host.layer_copy import check_copied

@@ -12,10 +12,10 @@ import pytest
 from tests.providers.local.networking import works
 from tests.stores import open_records
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxConflict, Unsupported
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxConflict, Unsupported
 from holdfast.boxes.network_policy import PROXY_PORT
-from holdfast.boxes.spec import BoxSpec
 from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.outside import Nowhere

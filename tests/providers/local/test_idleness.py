@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from tests.machine import needs_groups
 
+from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxGone, BoxStopped, ConnectRefused
+from holdfast.api.ids import now_ms
 from holdfast.boxes.box import Box, Metrics, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxGone, BoxStopped, ConnectRefused
 from holdfast.boxes.labels import HIBERNATION
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.network_policy import Traffic
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.providers.host.box import LocalBox
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.provider_suite.base import eventually
-from holdfast.threads.ids import now_ms
 
 pytestmark = pytest.mark.anyio
 

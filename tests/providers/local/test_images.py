@@ -15,13 +15,13 @@ import pytest
 from tests.providers.local import rootfs
 from tests.providers.local.rootfs import Tar, busybox, docker_archive, oci_layout, pieces
 
+from holdfast.api.errors.boxes import BadArchive, ImageNotFound, InvalidSpec, WrongSnapshot
+from holdfast.api.ids import new_id
+from holdfast.api.images import ImageConfig
 from holdfast.boxes import Box, BoxSpec
-from holdfast.boxes.errors import BadArchive, ImageNotFound, InvalidSpec, WrongSnapshot
-from holdfast.boxes.images import ImageConfig
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.local.images import store
 from holdfast.providers.local.images.archive import layer_name
-from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., Awaitable[Box]]
@@ -220,7 +220,7 @@ async def test_an_archive_may_be_compressed(provider: LocalProvider, compress: C
 
 
 async def test_zstd_is_read_or_refused_with_what_to_do(provider: LocalProvider) -> None:
-    from holdfast.boxes.errors import Unsupported
+    from holdfast.api.errors.boxes import Unsupported
 
     with pytest.raises((Unsupported, BadArchive)) as refused:
         await provider.images.import_archive("packed", pieces(b"\x28\xb5\x2f\xfd" + bytes(100)))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.providers.local.rootfs import Tar, busybox, docker_archive, oci_layout, pieces, sha256
 
-from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.local.images import LocalImages
 from holdfast.providers.local.images.archive import layer_name

@@ -23,13 +23,13 @@ from tests.providers.local.attacking import PRELUDE
 from tests.providers.local.networking import Net, networked, run, works
 from tests.providers.local.world import folder_site
 
+from holdfast.api.ids import new_id
 from holdfast.boxes import Box, BoxSpec
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import ProviderWorkshop
 from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.local.images.dnf import amended
-from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio
 needs_dnf = pytest.mark.skipif(not rootfs.has_dnf(), reason="this machine has no dnf, rpm and createrepo-c to pack")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.errors.boxes import CannotIsolate
+from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes import Box, BoxSpec, ProcessState
 from holdfast.boxes.box import Power
-from holdfast.boxes.errors import CannotIsolate
 from holdfast.boxes.labels import POOL
 from holdfast.providers.host import disk_guard, layers
 from holdfast.providers.local import LocalProvider, runtime
 from holdfast.providers.local.bubblewrap import Files, Machine, Mount, arguments
-from holdfast.threads.ids import new_id, now_ms
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.providers.local.sandboxing import reachable_bubblewrap
 
-from holdfast.boxes.errors import CannotIsolate
+from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.providers.local import machine
 from holdfast.providers.local.machine import (
     Bubblewrap,

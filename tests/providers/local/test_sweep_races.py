@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.machine import needs_groups
 
-from holdfast.boxes.errors import VolumeInUse
+from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.errors.boxes import VolumeInUse
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.providers.host import limits
 from holdfast.providers.host.data_dir import BoxRecord
 from holdfast.providers.local import LocalProvider

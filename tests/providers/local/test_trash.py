@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box
-from holdfast.boxes.spec import BoxSpec
 from holdfast.providers.host import trash
 from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.local.provider import LocalProvider
-from holdfast.threads.ids import new_id
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.boxes.errors import BoxError, BoxUnreachable, ProcessNotFound
+from holdfast.api.errors.boxes import BoxError, BoxUnreachable, ProcessNotFound
 from holdfast.guest import codec, frames
 from holdfast.guest.frames import frame, message_frames
 from holdfast.providers.stream import PipeTransport, StreamFiles, StreamGuestClient, StreamProcesses, Transport

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.errors.threads import StreamDamaged
 from holdfast.storage.sqlite.maintenance import compact
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.journal import decode
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.store_suites.streams import read_all
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.errors import StreamDamaged
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter
 from holdfast.threads.service import Threads

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.errors import DiskFull, NotFound, Refused
+from holdfast.api.errors.threads import SequenceConflict
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.writer import Operation
 from holdfast.testing.store_suites.streams import Reopen, StreamSuite, append_many, read_all
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.entries import keyed_entries
-from holdfast.threads.errors import SequenceConflict, StoreFull, StreamError, StreamNotFound
 from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
 
 TEXT = StreamConfig(content_type="text/plain")
@@ -91,7 +92,7 @@ async def test_what_was_not_filed_is_there_after_a_crash(tmp_path: Path) -> None
         await store.append("a", AppendRequest(b"again", seq="1"))
     assert (await store.append("j", AppendRequest(keyed=(Keyed("k", b"1,\n"),)))).duplicate
     assert (await store.append("b", AppendRequest(b"b", producer=Producer("q", 0, 0), close=True))).duplicate
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(NotFound):
         await store.head("gone")
     await store.append("a", AppendRequest(b"more", producer=Producer("p", 0, 1)))
     await store.close()
@@ -128,11 +129,11 @@ async def test_a_stream_goes_on_from_the_journal_after_a_failed_commit(tmp_path:
     assert store.unfiled_paths() == ["a"]
     pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
     store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreFull):
+    with pytest.raises(DiskFull):
         await store.append("a", AppendRequest(b"x" * 100_000, seq="2", producer=Producer("p", 0, 1)))
     store._writer._connection.execute("PRAGMA max_page_count = 1000000000")
     store._writer._connection.execute("PRAGMA query_only = ON")
-    with pytest.raises(StreamError):
+    with pytest.raises(Refused):
         await store.delete("a")
     store._writer._connection.execute("PRAGMA query_only = OFF")
     assert await read_all(store, "a") == b"kept"
@@ -166,7 +167,7 @@ async def test_an_append_that_is_written_beside_one_that_is_not_is_filed_once(tm
         large = store.append("a", AppendRequest(b"x" * 400_000, producer=Producer("q", 0, 0)))
         gate.set()
         await small
-        with pytest.raises(StoreFull):
+        with pytest.raises(DiskFull):
             await large
     await store.write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000000").close())
     await store._file()
@@ -185,7 +186,7 @@ async def test_a_failed_commit_fails_its_appends_and_nothing_else(tmp_path: Path
     store.watch("a", lambda change: seen.append(change.data or b""))
     pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
     store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreFull):
+    with pytest.raises(DiskFull):
         await store.append("a", AppendRequest(b"x" * 100_000))
     assert await read_all(store, "a") == b"kept"
     store._writer._connection.execute("PRAGMA max_page_count = 1000000000")
@@ -222,7 +223,7 @@ async def test_one_bad_write_does_not_fail_its_neighbours(tmp_path: Path) -> Non
 
 
 async def _refused(store: SqliteStreams, write: Callable[[sqlite3.Connection], None]) -> None:
-    with pytest.raises(StreamError):
+    with pytest.raises(Refused):
         await store.write(write)
 
 

@@ -9,6 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Forbidden
+from holdfast.api.errors.threads import InvalidEntry
 from holdfast.harnesses.registry import entry_prefixes
 from holdfast.threads.access.authority import (
     KEY,
@@ -22,8 +25,6 @@ from holdfast.threads.access.authority import (
     may_append,
 )
 from holdfast.threads.access.seals import Origin, Seals
-from holdfast.threads.entries import Entry
-from holdfast.threads.errors import Forbidden, InvalidEntry
 
 AGENTS = frozenset(entry_prefixes())
 RUNNER = Author(Writer.RUNNER, "r-1", 2, "pi")

@@ -8,11 +8,11 @@ from pathlib import Path
 import jwt
 import pytest
 
+from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.access.credentials import Access, Grant, Scope, derive
-from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +115,7 @@ async def test_only_tokens_are_renewed(credential: str | None) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, 10**9])
 def test_a_token_cannot_live_for_ever(seconds: int) -> None:
-    with pytest.raises(StreamError):
+    with pytest.raises(Refused):
         access(ManualClock()).issue("t-1", Scope.READ, seconds)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.errors import InvalidRequest, TooLarge
 from holdfast.api.limits import MOST_MESSAGES
-from holdfast.threads.errors import BodyTooLarge, InvalidRequest
 from holdfast.threads.protocol import framing
 from holdfast.threads.protocol.framing import (
     SLICE_MESSAGES,
@@ -116,7 +116,7 @@ def test_a_slice_is_a_bounded_number_of_messages() -> None:
 
 def test_too_many_messages_are_refused_before_the_rest_is_read() -> None:
     body = b"[%b, this is not JSON" % b",".join([b"0"] * (MOST_MESSAGES + SLICE_MESSAGES))
-    with pytest.raises(BodyTooLarge, match="more than 20000 messages in one append"):
+    with pytest.raises(TooLarge, match="more than 20000 messages in one append"):
         list(parse_slices(body))
 
 

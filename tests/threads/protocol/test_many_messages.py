@@ -10,12 +10,12 @@ import httpx
 import orjson
 import pytest
 
+from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.limits import MOST_MESSAGES
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.authority import KEY, Authority
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.errors import InvalidEntry
 from holdfast.threads.protocol import framing
 from holdfast.threads.protocol.framing import SLICE_MESSAGES, WHOLE_BYTES
 from holdfast.threads.protocol.messages import Request

@@ -6,16 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from holdfast.threads.errors import (
-    Closed,
-    ContentTypeMismatch,
-    InvalidRequest,
-    ProducerGap,
-    SequenceConflict,
-    StaleEpoch,
-    StreamConflict,
-    StreamError,
-)
+from holdfast.api.errors import Conflict, InvalidRequest, Refused
+from holdfast.api.errors.threads import Closed, ContentTypeMismatch, ProducerGap, SequenceConflict, StaleEpoch
 from holdfast.threads.protocol.rules import (
     ACCEPT,
     Accept,
@@ -91,7 +83,7 @@ def test_an_append_is_judged(
     state: State,
     known: tuple[int, int] | None,
     request_: AppendRequest,
-    expected: Accept | Duplicate | type[StreamError],
+    expected: Accept | Duplicate | type[Refused],
 ) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected):
@@ -125,14 +117,14 @@ def test_two_requests_make_one_stream_when_they_ask_for_the_same(
     if same:
         check_same(existing, second)
     else:
-        with pytest.raises(StreamConflict):
+        with pytest.raises(Conflict):
             check_same(existing, second)
 
 
 def test_closing_is_part_of_what_a_stream_is() -> None:
     closed = ExistingStream("a", "text/plain", closed=True, config=StreamConfig("text/plain"))
     check_same(closed, StreamConfig("text/plain", closed=True))
-    with pytest.raises(StreamConflict):
+    with pytest.raises(Conflict):
         check_same(closed, StreamConfig("text/plain"))
 
 

@@ -14,10 +14,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.threads.subscriptions.webhooks import WebhookReceiver
 
+from holdfast.api.errors import Refused
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.testing.clock import ManualClock
-from holdfast.threads.errors import StreamError
 from holdfast.threads.protocol.framing import as_array, frame_json
 from holdfast.threads.streams import AppendRequest, StreamConfig
 from holdfast.threads.subscriptions import Limits, SubscriptionRoutes, SubscriptionService
@@ -44,7 +44,7 @@ class WatchedSubscriptions:
         self.open.set()
         self.held = asyncio.Event()
         """A save waits for `open`."""
-        self.failure: StreamError | None = None
+        self.failure: Refused | None = None
 
     async def load_all(self) -> list[Stored]:
         return await self._inner.load_all()

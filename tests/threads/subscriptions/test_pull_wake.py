@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.threads.errors import StoreFull
+from holdfast.api.errors import DiskFull
 from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.subscriptions.records import Phase
 
@@ -219,7 +219,7 @@ async def test_a_claim_that_cannot_be_saved_is_no_claim(bench: Bench) -> None:
     await bench.put("events/a", 1)
     await bench.events(1)
     await bench.subscriptions.until(lambda saved: saved.phase is Phase.WAITING)
-    bench.subscriptions.failure = StoreFull("the disk is full")
+    bench.subscriptions.failure = DiskFull("the disk is full")
     assert (await bench.call("POST", "subscriptions/s/claim", {"worker": "one"}))[0] == 507
     bench.subscriptions.failure = None
     assert (await claim(bench, worker="two"))["generation"] == 1
@@ -227,7 +227,7 @@ async def test_a_claim_that_cannot_be_saved_is_no_claim(bench: Bench) -> None:
 
 async def test_a_wake_that_cannot_be_saved_is_tried_again_and_not_before(bench: Bench) -> None:
     await bench.pull("s")
-    bench.subscriptions.failure = StoreFull("the disk is full")
+    bench.subscriptions.failure = DiskFull("the disk is full")
     await bench.put("events/a", 1)
     await until_driver_rests(bench)
     assert bench.stored("s").phase is Phase.IDLE

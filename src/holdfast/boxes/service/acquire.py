@@ -7,10 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from holdfast.api.box_spec import BoxSpec, Lifetime, check_labels
+from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
-from holdfast.boxes.labels import KEY, TENANT, Owner
-from holdfast.boxes.lifecycle import ASLEEP, BoxState
+from holdfast.boxes.labels import KEY, TENANT
+from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Acquired,
@@ -34,8 +37,6 @@ from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry, keeps_changing
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.states import BoxStates
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, Lifetime, check_labels
 from holdfast.time_limit import time_limit
 
 _TRIES: Final = 20

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from holdfast.api.box_spec import NOT_OF_THE_MACHINE, BoxSpec, Lifetime
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxDiffers, BoxUnreachable
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Liveness, Power
-from holdfast.boxes.errors import BoxConflict, BoxDiffers, BoxUnreachable
 from holdfast.boxes.labels import SPEC
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import NOT_OF_THE_MACHINE, BoxSpec, Lifetime
 
 
 class How(StrEnum):

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from holdfast.boxes.lifecycle import BoxState
+from holdfast.api.box_spec import Lifetime
+from holdfast.api.boxes import BoxState
 from holdfast.boxes.rows import BoxRow, BoxRows
-from holdfast.boxes.spec import Lifetime
 
 
 class Activity:

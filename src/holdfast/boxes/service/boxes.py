@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import Owner
+from holdfast.api.ids import now_ms
+from holdfast.api.network import NetworkPolicy
+from holdfast.api.snapshots import Snapshot, Volume
 from holdfast.boxes.box import Box, Deleted, Liveness, Power
-from holdfast.boxes.labels import Owner
-from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.provider import Provider, Volume
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
@@ -34,9 +37,6 @@ from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.service.sweep import Pruned, Sweep
 from holdfast.boxes.service.volume_store import VolumeStore
 from holdfast.boxes.service.watch_interval import WatchInterval
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec
-from holdfast.threads.ids import now_ms
 
 _ANYBODY: Final = Owner()
 _NO_POOL: Final = PoolSettings()

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from holdfast.boxes.box import Box
-from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec, Lifetime, check_name
+from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
     BoxGone,
@@ -20,8 +20,8 @@ from holdfast.boxes.errors import (
     CreateFailed,
     InvalidSpec,
 )
-from holdfast.boxes.labels import Owner
-from holdfast.boxes.lifecycle import BoxState
+from holdfast.boxes.box import Box
+from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.pool import Pool
@@ -30,7 +30,6 @@ from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.shielded import nothing, settled, to_the_end
-from holdfast.boxes.spec import BoxSpec, Lifetime, check_name
 from holdfast.time_limit import time_limit
 
 _POOL_TRIES: Final = 3

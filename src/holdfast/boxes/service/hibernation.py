@@ -10,10 +10,12 @@ import logging
 from functools import partial
 from typing import Final
 
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable
-from holdfast.boxes.lifecycle import ASLEEP, DORMANT, BoxState
+from holdfast.boxes.lifecycle import ASLEEP, DORMANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.activity import Activity
@@ -23,7 +25,6 @@ from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.states import BoxStates, gone
 from holdfast.boxes.shielded import settled, to_the_end
-from holdfast.boxes.snapshots import Snapshot
 from holdfast.time_limit import time_limit
 
 WAKE_SECONDS: Final = 60.0

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from holdfast.api.box_spec import Lifetime, OnIdle
+from holdfast.api.boxes import BoxState
 from holdfast.boxes.box import Metrics
-from holdfast.boxes.lifecycle import BoxState
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.spec import Lifetime, OnIdle
 
 IDLE_SECONDS: Final = 900
 """The default idle time."""

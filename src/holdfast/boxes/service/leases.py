@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
+from holdfast.api.ids import new_id
 from holdfast.boxes.rows import BoxRows
-from holdfast.threads.ids import new_id
 
 LEASE: Final = 15_000
 """Milliseconds after which a lease expires, and its process counts as dead."""

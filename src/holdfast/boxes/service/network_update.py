@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.network_policy import NetworkPolicy
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
-from holdfast.boxes.spec import BoxSpec
 
 
 class NetworkUpdate:

@@ -16,8 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
+from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box, BoxInfo
-from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
@@ -36,8 +38,6 @@ from holdfast.boxes.service.pool_rules import (
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.shielded import to_the_end
-from holdfast.boxes.spec import BoxSpec
-from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
 MOST_SPECS: Final = 256

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.spec import BoxSpec, Lifetime
 
 BEGIN: Final = 1.5
 """The score from which boxes of a spec are created ahead: the spec was requested twice within a short time."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.api.boxes import BoxState
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.lifecycle import ASLEEP, BoxState
+from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.hibernation import Hibernation
 from holdfast.boxes.service.leases import Leases

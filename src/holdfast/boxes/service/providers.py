@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import Unsupported
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.labels import refuse_reserved
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec
 
 
 class Providers(Mapping[str, Provider]):

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from holdfast.api.boxes import RESERVED
+from holdfast.api.errors.boxes import SnapshotNotFound
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import SnapshotNotFound
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.providers import Providers
-from holdfast.boxes.snapshots import Snapshot
 
 
 class SleepSnapshots:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from holdfast.api.box_spec import check_labels
 from holdfast.api.boxes import RESERVED
+from holdfast.api.errors.boxes import SnapshotNotFound
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.errors import SnapshotNotFound
 from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.activity import Activity
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import check_labels
 
 
 class SnapshotStore:

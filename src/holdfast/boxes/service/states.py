@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.boxes.box import Box, Liveness, Power, Wake
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
-from holdfast.boxes.lifecycle import DORMANT, PASSING, BoxState, state_of
+from holdfast.boxes.lifecycle import DORMANT, PASSING, state_of
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.api.box_spec import Lifetime, OnIdle
+from holdfast.api.boxes import BoxState
+from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxStopped
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
-from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound, BoxStopped
 from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
-from holdfast.boxes.lifecycle import PASSING, SETTLED, BoxState
+from holdfast.boxes.lifecycle import PASSING, SETTLED
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.activity import Activity
@@ -27,8 +30,6 @@ from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.service.watch_interval import WatchInterval
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import Lifetime, OnIdle
 from holdfast.time_limit import time_limit
 
 AT_ONCE: Final = 8

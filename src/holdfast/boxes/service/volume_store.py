@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from holdfast.api.box_spec import check_name
+from holdfast.api.snapshots import Volume
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.provider import Provider, Volume
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.providers import Providers
-from holdfast.boxes.spec import check_name
 
 
 class VolumeStore:

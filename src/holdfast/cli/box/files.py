@@ -159,7 +159,7 @@ async def _target_in_box(box: Box, source: Here, path: str, *, of_folder: bool) 
 
 
 async def _stat_following(box: Box, path: str) -> FileInfo | None:
-    from holdfast.boxes.errors import FileMissing
+    from holdfast.api.errors.boxes import FileMissing
 
     try:
         found = await box.files.stat(path)

@@ -181,7 +181,7 @@ def _each(
     """Do it to one box after the other. One that fails does not keep the others from theirs."""
 
     async def all_of_them(client: Client) -> list[CommandError]:
-        from holdfast.boxes.errors import BoxError
+        from holdfast.api.errors.boxes import BoxError
 
         failures: list[CommandError] = []
         for name in boxes:

@@ -207,7 +207,7 @@ async def _process(visit: Visit, progress: _Progress, box: RemoteBox, terminal: 
 
 
 async def _begin(visit: Visit, box: RemoteBox, rows: int, columns: int) -> RemoteProcess:
-    from holdfast.boxes.errors import CannotExecute
+    from holdfast.api.errors.boxes import CannotExecute
 
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     env = {"TERM": "xterm", **passed, **visit.command.env}

@@ -18,7 +18,7 @@ from holdfast.cli.terminal.sizes import describe_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.boxes.images import Image
+    from holdfast.api.images import Image
     from holdfast.client import Client
     from holdfast.images.build_host import Workshop
     from holdfast.images.debian.sources import SourceFiles
@@ -163,7 +163,7 @@ def _sources(
 async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:
     import asyncio
 
-    from holdfast.boxes.errors import ImageNotFound
+    from holdfast.api.errors.boxes import ImageNotFound
     from holdfast.boxes.images import check_reference
     from holdfast.images import BASE, build, make_plan, read_recipe
 

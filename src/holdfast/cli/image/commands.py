@@ -21,7 +21,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.boxes.images import Image
+    from holdfast.api.images import Image
     from holdfast.client import Client
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the image, or digest.", show_default=False)]

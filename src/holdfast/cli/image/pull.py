@@ -16,7 +16,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import note
 
 if TYPE_CHECKING:
-    from holdfast.boxes.images import Image
+    from holdfast.api.images import Image
     from holdfast.client import Client
 
 _LONGEST: Final = 1 << 16

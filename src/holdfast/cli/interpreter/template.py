@@ -28,7 +28,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.boxes.images import Image
+    from holdfast.api.images import Image
     from holdfast.client import Client
     from holdfast.interpreter.workspace.templates import Known, Template, Templates
 
@@ -235,8 +235,8 @@ def _chosen(templates: Templates, name: str, packages: list[str] | None, recipe:
 
 def _with_templates(where: Where, provider: str, work: Callable[[Templates], Awaitable[T]]) -> T:
     async def with_client(client: Client) -> T:
+        from holdfast.api.errors.interpreters import InterpreterError
         from holdfast.client.image_build import ServerWorkshop
-        from holdfast.interpreter.errors import InterpreterError
         from holdfast.interpreter.workspace.templates import Templates
 
         templates = Templates.of_home(ServerWorkshop(client, provider), the_home(where.home), os.environ)
@@ -249,7 +249,7 @@ def _with_templates(where: Where, provider: str, work: Callable[[Templates], Awa
 
 
 def _exit(error: Exception) -> Exit:
-    from holdfast.interpreter.errors import InvalidInterpreter
+    from holdfast.api.errors.interpreters import InvalidInterpreter
 
     return Exit.USAGE if isinstance(error, InvalidInterpreter) else Exit.FAILURE
 

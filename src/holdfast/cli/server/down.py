@@ -78,7 +78,7 @@ def _stop_boxes(where: Where) -> list[str]:
     """Those that run; says which. One that cannot be stopped keeps the server up: it is not forgotten."""
 
     async def work(client: Client) -> list[str]:
-        from holdfast.boxes.errors import BoxGone, BoxNotFound
+        from holdfast.api.errors.boxes import BoxGone, BoxNotFound
 
         stopped: list[str] = []
         async for row in client.boxes.list():

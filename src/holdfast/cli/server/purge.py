@@ -161,7 +161,7 @@ def is_half_removed(folder: Path) -> bool:
 
 async def look(client: Client) -> Holdings:
     """All that the server knows of."""
-    from holdfast.boxes.errors import BoxError, Unsupported
+    from holdfast.api.errors.boxes import BoxError, Unsupported
 
     boxes = [each async for each in client.boxes.list()]
     volumes: list[tuple[str, str]] = []

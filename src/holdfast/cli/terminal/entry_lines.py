@@ -6,8 +6,8 @@ import json
 from datetime import UTC, date, datetime, tzinfo
 from typing import Any, Final
 
+from holdfast.api.entries import Entry
 from holdfast.cli.terminal.console import ACCENT, Cell
-from holdfast.threads.entries import Entry
 
 _TYPE_WIDTH: Final = 16
 _MAX_VALUE: Final = 200

@@ -82,8 +82,8 @@ def parse_line(line: bytes, number: int, author: str | None) -> Entry:
         raise _bad_line(number, f"is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise _bad_line(number, "is not an object")
+    from holdfast.api.errors.threads import InvalidEntry
     from holdfast.threads.entries import check_entry
-    from holdfast.threads.errors import InvalidEntry
 
     entry = _entry(value, author)
     try:

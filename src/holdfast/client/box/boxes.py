@@ -41,7 +41,7 @@ _PAGE: Final = 200
 
 
 class Boxes:
-    """All boxes of one server: `client.boxes`. Box errors are `holdfast.boxes.errors.BoxError`s."""
+    """All boxes of one server: `client.boxes`. Box errors are `holdfast.api.errors.boxes.BoxError`s."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from holdfast.egress.models.errors import ModelError
+from holdfast.api.errors.models import ModelError
 from holdfast.egress.models.headers import Asked, find_route, headers_to_give, headers_to_send, query_that_goes_on
 from holdfast.egress.models.redaction import Scrubber
 from holdfast.egress.models.registry import Endpoint, Models

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from holdfast.api.errors.models import InvalidModel
 from holdfast.api.model_apis import Api, shared
-from holdfast.egress.models.errors import InvalidModel
 
 DEFAULT_CONTEXT: Final = 128_000
 DEFAULT_MAX_TOKENS: Final = 8192

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
+from holdfast.api.errors.models import InvalidModel, ModelKeyMissing, ModelNotFound
+from holdfast.api.ids import now_ms
 from holdfast.api.model_apis import Api
 from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
 from holdfast.egress.models.encryption import CannotUnseal, Seal
-from holdfast.egress.models.errors import InvalidModel, ModelKeyMissing, ModelNotFound
 from holdfast.egress.models.model import (
     DEFAULT_CONTEXT,
     DEFAULT_MAX_TOKENS,
@@ -26,7 +27,6 @@ from holdfast.egress.models.model import (
     checked_tokens,
 )
 from holdfast.egress.models.store import ModelRow, ModelStore
-from holdfast.threads.ids import now_ms
 
 _MOST: Final = 1000
 

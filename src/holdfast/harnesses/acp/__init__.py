@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from holdfast.api.errors.agents import UnknownAgent
 from holdfast.harnesses.acp.session import rebuild
 from holdfast.harnesses.acp.transcript import NAME
-from holdfast.harnesses.errors import UnknownAgent
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Package, Rebuilt, Task
 
 

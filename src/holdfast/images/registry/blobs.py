@@ -19,7 +19,7 @@ from typing import Final
 
 import httpx
 
-from holdfast.boxes.errors import BoxError, HostileArchive, NoSpace
+from holdfast.api.errors.boxes import BoxError, HostileArchive, NoSpace
 from holdfast.images.registry import client
 from holdfast.images.registry.client import Busy, Registry, is_final
 from holdfast.images.registry.manifest import Blob

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.boxes.errors import BadArchive, HostileArchive
+from holdfast.api.errors.boxes import BadArchive, HostileArchive
 
 LARGEST_MANIFEST: Final = 4 << 20
 """Bytes. Registries and other clients have the same limit."""

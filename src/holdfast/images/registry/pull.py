@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors.boxes import BoxError, HostileArchive, ImageNotFound, Unsupported
 from holdfast.api.errors.images import NotInRegistry, RegistryFailed, RegistryRefused
-from holdfast.boxes.errors import BoxError, HostileArchive, ImageNotFound, Unsupported
-from holdfast.boxes.images import Image, ImageStore, local_name
+from holdfast.api.images import Image
+from holdfast.boxes.images import ImageStore, local_name
 from holdfast.egress.models.upstream import Upstream
 from holdfast.images.progress import Progress, Silent
 from holdfast.images.registry.authentication import Credentials

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.boxes.errors import InvalidSpec
+from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.boxes.images import local_name
 
 DOCKER_HUB: Final = "docker.io"

@@ -19,8 +19,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.problems import describe_problem
-from holdfast.interpreter.errors import InvalidInterpreter
 
 _NAMES: Final[Mapping[str, Any]] = {
     "any": Any,

@@ -15,6 +15,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from holdfast.api.errors.interpreters import (
+    BudgetExceeded,
+    CallFailed,
+    CallRefused,
+    InterpreterError,
+    InvalidInterpreter,
+)
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.bridge.annotations import name_of
 from holdfast.interpreter.bridge.batches import BatchFailed, all_or_nothing
@@ -23,7 +30,6 @@ from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.bridge.submit_fields import Given, OutputField, check, fields_of
 from holdfast.interpreter.bridge.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
 from holdfast.interpreter.display_values import show
-from holdfast.interpreter.errors import BudgetExceeded, CallFailed, CallRefused, InterpreterError, InvalidInterpreter
 from holdfast.interpreter.host import Completion, Record
 from holdfast.interpreter.tracing import CallTrace, trace_call
 from holdfast.time_limit import time_limit

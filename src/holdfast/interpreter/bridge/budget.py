@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.interpreter.errors import BudgetExceeded, InvalidInterpreter
+from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter
 
 _MILLION: Final = 1_000_000
 

@@ -15,15 +15,15 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Self
 
+from holdfast.api.box_spec import BoxSpec, Lifetime, VolumeMount
+from holdfast.api.errors.boxes import BoxError, Unsupported
+from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
+from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, Unsupported
-from holdfast.boxes.spec import BoxSpec, Lifetime, VolumeMount
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
-from holdfast.interpreter.errors import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.workspace.volumes import MEMORY, make_folders, volume_of, with_volume
-from holdfast.threads.ids import new_id
 from holdfast.time_limit import time_limit
 
 CHILD: Final = "interpreter.child"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.api.errors.interpreters import InvalidInterpreter, InvalidSubmission
 from holdfast.interpreter.bridge.annotations import Mismatch, adapter_of, convert, name_of, type_of
-from holdfast.interpreter.errors import InvalidInterpreter, InvalidSubmission
 
 _MOST: Final = 256
 _LONGEST_NAME: Final = 128

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.bridge.annotations import Mismatch, adapter_of, convert, name_of, type_of
-from holdfast.interpreter.errors import InvalidInterpreter
 
 _LONGEST_NAME: Final = 128
 _LONGEST_DOC: Final = 8_000

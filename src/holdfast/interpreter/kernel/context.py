@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection, Stream
 from holdfast.guest.kernel import value_codec
 from holdfast.guest.kernel.descriptors import CUT_OFF
 from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack, pack_head
 from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
-from holdfast.interpreter.errors import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel.execution import Printed, Running, killed, result_of
 from holdfast.interpreter.kernel.host_calls import MOST_AT_ONCE, Answer, HostCalls, refusal
 from holdfast.interpreter.results import Execution, Saved

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.api.errors.interpreters import KernelUnreachable
 from holdfast.boxes.process import Stream
 from holdfast.guest.kernel import value_codec
-from holdfast.interpreter.errors import KernelUnreachable
 from holdfast.interpreter.results import VALUE, Artifact, CodeError, Execution
 
 Printed = Callable[[Stream, bytes], None]

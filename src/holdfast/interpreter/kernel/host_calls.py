@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.interpreter.errors import KernelUnreachable
+from holdfast.api.errors.interpreters import KernelUnreachable
 
 MOST_AT_ONCE: Final = 256
 """Calls of one context that are carried out at once."""

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.boxes import guest_archive
-from holdfast.boxes.box import Box
-from holdfast.boxes.errors import (
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
     BoxGone,
@@ -22,10 +20,13 @@ from holdfast.boxes.errors import (
     ConnectRefused,
     Unsupported,
 )
-from holdfast.boxes.process import Connection, Process, ProcessState
+from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
+from holdfast.api.processes import ProcessState
+from holdfast.boxes import guest_archive
+from holdfast.boxes.box import Box
+from holdfast.boxes.process import Connection, Process
 from holdfast.guest.kernel.protocol import Garbage, Unpacker, pack
 from holdfast.interpreter.bridge.calls import Handler
-from holdfast.interpreter.errors import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.kernel.context import CONNECT_SECONDS, Context
 from holdfast.time_limit import time_limit
 

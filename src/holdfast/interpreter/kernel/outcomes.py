@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.errors import BoxError
 from holdfast.boxes.files import Files
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import EXECUTION
 from holdfast.interpreter.results import LARGEST_VALUE, VALUE, Artifact, CodeError, Execution
 

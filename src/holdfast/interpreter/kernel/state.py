@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from holdfast.api.errors.boxes import BoxError, FileProblem
+from holdfast.api.errors.interpreters import InterpreterError, InvalidInterpreter, StateFailed
+from holdfast.api.ids import now_ms
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, FileProblem
 from holdfast.guest.kernel.state_file import MAGIC
-from holdfast.interpreter.errors import InterpreterError, InvalidInterpreter, StateFailed
 from holdfast.interpreter.kernel.context import GRACE_SECONDS, Context, ContextRefused
 from holdfast.interpreter.results import Saved
-from holdfast.threads.ids import now_ms
 
 EXPORT_LIMIT: Final = 1 << 30
 """Bytes of a state that is brought to the host. A larger one can be saved to a volume."""

@@ -19,12 +19,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, FileMissing, FileProblem, OutputTooLarge
+from holdfast.api.errors.interpreters import WorkspaceConflict, WorkspaceFailed
+from holdfast.api.files import FileKind
+from holdfast.api.network import Network
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, CannotExecute, ExecTimeout, FileMissing, FileProblem, OutputTooLarge
-from holdfast.boxes.files import FileKind
-from holdfast.boxes.network_policy import Network
 from holdfast.boxes.process import Completed
-from holdfast.interpreter.errors import WorkspaceConflict, WorkspaceFailed
 from holdfast.interpreter.workspace.repositories import (
     COMMIT,
     HostGit,

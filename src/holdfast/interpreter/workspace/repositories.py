@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
 from holdfast.client.host_git import READ_ONLY, read_environment
-from holdfast.interpreter.errors import InvalidInterpreter, WorkspaceFailed
 from holdfast.time_limit import time_limit
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

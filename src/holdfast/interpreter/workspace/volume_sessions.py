@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.interpreters import InvalidInterpreter
+from holdfast.api.ids import now_ms
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.kernel import state
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.state import Checkpoint
 from holdfast.interpreter.results import Saved
 from holdfast.interpreter.workspace.manifest import Manifest, Manifests, name_of
 from holdfast.interpreter.workspace.volumes import MEMORY, volume_of
-from holdfast.threads.ids import now_ms
 
 _SUFFIX: Final = ".state"
 

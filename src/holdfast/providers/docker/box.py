@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.box_spec import WORKSPACE, BoxSpec
+from holdfast.api.errors.boxes import BoxUnreachable
+from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.box import BoxInfo, Power, Wake
-from holdfast.boxes.errors import BoxUnreachable
-from holdfast.boxes.network_policy import NetworkPolicy
-from holdfast.boxes.spec import WORKSPACE, BoxSpec
 from holdfast.providers.docker import containers
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import ResourceUsage

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-from holdfast.boxes.errors import BoxConflict
+from holdfast.api.errors.boxes import BoxConflict
 from holdfast.providers.docker.engine import Engine, EngineProblem
 from holdfast.providers.docker.objects import BOX, NONCE, RECORD, BoxRecord, Kind, Names, latest
 

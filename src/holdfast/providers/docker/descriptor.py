@@ -19,7 +19,7 @@ _SOCKET: Final = "/var/run/docker.sock"
 def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Provider:
     address, tls = settings["docker_host"], settings["docker_tls"]
     if address is None and not Path(_SOCKET).exists():
-        from holdfast.boxes.errors import CannotIsolate
+        from holdfast.api.errors.boxes import CannotIsolate
         from holdfast.providers.unusable import AbsentProvider
 
         error = CannotIsolate(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Traffic
+from holdfast.api.network import Network, NetworkPolicy
+from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers.docker.objects import BoxRecord
 from holdfast.providers.stream import StreamGuestClient, serve_egress
 

@@ -21,7 +21,7 @@ from aiodocker import Docker, DockerError
 from aiodocker.stream import Stream
 from yarl import URL
 
-from holdfast.boxes.errors import BoxUnreachable, CannotIsolate, InvalidSpec, ProviderRefused
+from holdfast.api.errors.boxes import BoxUnreachable, CannotIsolate, InvalidSpec, ProviderRefused
 from holdfast.time_limit import time_limit
 
 DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import CannotIsolate
+from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.providers import portable_python
 
 PLACE: Final = "/.python"

@@ -17,8 +17,9 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-from holdfast.boxes.errors import BadArchive, HostileArchive, ImageNotFound, InvalidSpec, NoSpace
-from holdfast.boxes.images import Image, ImageConfig, ImageStore, check_reference
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, ImageNotFound, InvalidSpec, NoSpace
+from holdfast.api.images import Image, ImageConfig
+from holdfast.boxes.images import ImageStore, check_reference
 from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, told
 from holdfast.providers.docker.objects import KIND, Kind
 from holdfast.providers.docker.snapshots import Snapshots

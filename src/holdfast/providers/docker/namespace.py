@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.errors import InvalidSpec
+from holdfast.api.errors.boxes import InvalidSpec
 
 _FILE: Final = "ground"
 """Homes made by earlier versions have their namespace in a file of this name."""

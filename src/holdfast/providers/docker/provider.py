@@ -16,9 +16,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step, Wake
-from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec, check_labels
+from holdfast.api.boxes import Step
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
     BoxGone,
@@ -31,12 +31,15 @@ from holdfast.boxes.errors import (
     SnapshotNotFound,
     Unsupported,
 )
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.snapshots import Snapshot, Volume
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Wake
+from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
-from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy
-from holdfast.boxes.provider import Provider, Swept, Volume
+from holdfast.boxes.network_policy import Egress
+from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.docker import containers, sweep, volumes
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker.box import DockerBox, workdir_of
@@ -63,7 +66,6 @@ from holdfast.providers.docker.transport import DockerTransport
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.steps import take_step
 from holdfast.providers.stream import RUN, StreamGuestClient
-from holdfast.threads.ids import new_id, now_ms
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxError, BoxUnreachable, CannotIsolate
+from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CannotIsolate
 from holdfast.providers.docker import guest_python
 from holdfast.providers.docker.engine import Engine, EngineProblem, told
 from holdfast.providers.docker.objects import KIND, MAKER, NAMESPACE, NONCE, RECORD, Kind, Maker, Names, is_forsaken

@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxUnreachable, NoSpace, SnapshotNotFound, WrongSnapshot
-from holdfast.boxes.snapshots import Holding, Snapshot
+from holdfast.api.errors.boxes import BoxUnreachable, NoSpace, SnapshotNotFound, WrongSnapshot
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.snapshots import Holding, Snapshot
 from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, Removal
 from holdfast.providers.docker.objects import (
     MAKER,
@@ -26,7 +27,6 @@ from holdfast.providers.docker.objects import (
     snapshot_from_text,
     snapshot_to_text,
 )
-from holdfast.threads.ids import new_id, now_ms
 
 DEEPEST: Final = 100
 """Layers of an image from which on the next one is made of the files alone: Docker mounts 125 at most."""

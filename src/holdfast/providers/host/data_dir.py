@@ -28,11 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxConflict, BoxGone, BoxNotFound
-from holdfast.boxes.spec import BoxSpec
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound
+from holdfast.api.ids import new_id
 from holdfast.guest import search
 from holdfast.providers.host.beneath import FOLDER, open_beneath
-from holdfast.threads.ids import new_id
 
 CREATING: Final = "creating"
 DELETING: Final = "deleting"

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Step, Wake
-from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec, check_labels
+from holdfast.api.boxes import Step
+from holdfast.api.errors.boxes import (
     DISK_HINT,
     BoxConflict,
     BoxError,
@@ -34,12 +34,15 @@ from holdfast.boxes.errors import (
     Unsupported,
     WrongSnapshot,
 )
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.network import NetworkPolicy
+from holdfast.api.snapshots import Snapshot, Volume
+from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Wake
+from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import HIBERNATION, POOL, matches
-from holdfast.boxes.network_policy import NetworkPolicy, Traffic
-from holdfast.boxes.provider import Provider, Swept, Volume
+from holdfast.boxes.network_policy import Traffic
+from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, check_labels
 from holdfast.providers.guest_answers import GuestRefused, number_in
 from holdfast.providers.host import layer_copy, layers, limits, volumes
 from holdfast.providers.host.box import LocalBox
@@ -63,7 +66,6 @@ from holdfast.providers.host.guest_handles import Pulses
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.trash import Trash
 from holdfast.providers.pipes import Pipe, on_own_thread
-from holdfast.threads.ids import new_id, now_ms
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import CannotIsolate, CreateFailed
+from holdfast.api.errors.boxes import CannotIsolate, CreateFailed
 from holdfast.providers.pipes import Pipe
 from holdfast.time_limit import time_limit
 

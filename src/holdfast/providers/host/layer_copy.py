@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from holdfast.boxes.errors import BoxNotStill, FileProblem
+from holdfast.api.errors.boxes import BoxNotStill, FileProblem
+from holdfast.api.ids import new_id
 from holdfast.providers.host.beneath import FOLDER
 from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.host.layers import unfinished_layer
-from holdfast.threads.ids import new_id
 
 
 async def copy_top(

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from holdfast.boxes.errors import FileProblem, SnapshotNotFound, WrongSnapshot
-from holdfast.boxes.snapshots import Holding, Snapshot
+from holdfast.api.errors.boxes import FileProblem, SnapshotNotFound, WrongSnapshot
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.snapshots import Holding, Snapshot
 from holdfast.guest import tree
 from holdfast.providers.host.data_dir import (
     BoxImage,
@@ -28,7 +29,6 @@ from holdfast.providers.host.data_dir import (
     updated,
     write_whole,
 )
-from holdfast.threads.ids import new_id, now_ms
 
 BASE: Final = "base-2"
 """The layer with the folders that every box begins with."""

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
+from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import check_port

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Seq
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import (
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxGone,
     BoxStopped,
@@ -26,17 +26,9 @@ from holdfast.boxes.errors import (
     ProcessNotFound,
     Unsupported,
 )
-from holdfast.boxes.process import (
-    MAX_OUTPUT,
-    Channel,
-    Chunk,
-    Completed,
-    Process,
-    ProcessInfo,
-    ProcessState,
-    Sink,
-    Stream,
-)
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.processes import ProcessInfo, ProcessState
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Chunk, Completed, Process, Sink, Stream
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, number_in
 from holdfast.providers.host.data_dir import write_whole
@@ -44,7 +36,6 @@ from holdfast.providers.host.guest_client import DEFAULT_SECONDS, Call, GuestCli
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.pipes import Pipe, Terminal
-from holdfast.threads.ids import new_id, now_ms
 from holdfast.time_limit import time_limit
 
 _FOR_ANYBODY: Final = 0o666

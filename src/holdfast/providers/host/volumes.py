@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.errors import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
-from holdfast.boxes.provider import Volume
-from holdfast.boxes.spec import BoxSpec, HostMount, VolumeMount, check_name
+from holdfast.api.box_spec import BoxSpec, HostMount, VolumeMount, check_name
+from holdfast.api.errors.boxes import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.snapshots import Volume
 from holdfast.providers.host.data_dir import DataDir, remove_tree, write_whole
-from holdfast.threads.ids import new_id, now_ms
 
 MOST: Final = 32
 """Mounts of one box."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.errors import CannotIsolate
+from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.providers.host.launch import SCRIPT
 from holdfast.providers.local import seccomp
 

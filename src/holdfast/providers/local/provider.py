@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.box import BoxInfo, Power, Step
+from holdfast.api.box_spec import WORKSPACE, BoxSpec
+from holdfast.api.boxes import Step
+from holdfast.api.errors.boxes import BoxConflict, BoxError, CannotIsolate
+from holdfast.api.network import Network, NetworkPolicy
+from holdfast.boxes.box import BoxInfo, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxError, CannotIsolate
-from holdfast.boxes.network_policy import Egress, Network, NetworkPolicy, Traffic
-from holdfast.boxes.spec import WORKSPACE, BoxSpec
+from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers import portable_python
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.host import layers, limits, volumes

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.ids import new_id
 from holdfast.guest import GUEST as GUEST_MODULES
 from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.host.layers import BASE, IMAGE_APT, IMAGE_BASE, IMAGE_ETC
 from holdfast.providers.local import seccomp
 from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, SKELETON, UID, USER
 from holdfast.providers.portable_python import PYTHON
-from holdfast.threads.ids import new_id
 
 _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FROM_ETC: Final = (

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxUnreachable
 from holdfast.guest import codec
 from holdfast.providers.host.data_dir import BoxRecord, DataDir
 from holdfast.providers.host.guest_client import GuestClient

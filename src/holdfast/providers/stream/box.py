@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
+from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
 from holdfast.boxes.box import BoxInfo, Wake
-from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
 from holdfast.boxes.files import Files
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused

@@ -9,7 +9,7 @@ import select
 import socket
 from typing import Final
 
-from holdfast.boxes.errors import BoxConflict, BoxUnreachable
+from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
 from holdfast.boxes.network_policy import PROXY_PORT, Egress
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxUnreachable, HostileArchive, InvalidSpec, OutputTooLarge, file_problem
+from holdfast.api.errors.boxes import BoxUnreachable, HostileArchive, InvalidSpec, OutputTooLarge, file_problem
 from holdfast.boxes.files import MAX_READ
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
 from holdfast.providers.guest_files import QUICK, AskedFiles

@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.boxes.errors import (
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxGone,
     BoxStopped,
@@ -20,22 +20,14 @@ from holdfast.boxes.errors import (
     ProcessNotFound,
     Unsupported,
 )
-from holdfast.boxes.process import (
-    MAX_OUTPUT,
-    Channel,
-    Chunk,
-    Completed,
-    Process,
-    ProcessInfo,
-    ProcessState,
-    Sink,
-)
+from holdfast.api.ids import new_id, now_ms
+from holdfast.api.processes import ProcessInfo, ProcessState
+from holdfast.boxes.process import MAX_OUTPUT, Channel, Chunk, Completed, Process, Sink
 from holdfast.boxes.process import Stream as StreamName
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
 from holdfast.providers.output import Collected, Tail
 from holdfast.providers.stream.guest_client import Asking, Call, Stream
-from holdfast.threads.ids import new_id, now_ms
 from holdfast.time_limit import time_limit
 
 _PIECE: Final = 1 << 18

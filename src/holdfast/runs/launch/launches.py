@@ -12,10 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.entries import Entry
+from holdfast.api.errors import Refused
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.runs import InvalidRun, RunOver, ThreadBusy
+from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.run_info import RunStatus
 from holdfast.api.runs import Launched
-from holdfast.boxes.errors import BoxError
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.errors import InvalidRun, RunOver, ThreadBusy, thread_busy
+from holdfast.runs.errors import thread_busy
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner
 from holdfast.runs.launch.request import Options, Prompt, next_options
 from holdfast.runs.launch.steps import Launch, Launcher
@@ -23,10 +28,7 @@ from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.rules import End, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
-from holdfast.threads.entries import Entry
-from holdfast.threads.errors import StreamError
-from holdfast.threads.ids import new_entry_id, new_id
-from holdfast.threads.run_events import RunStatus, ThreadRuns, start_id, started
+from holdfast.threads.run_events import ThreadRuns, start_id, started
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -195,7 +197,7 @@ class Launches:
                 log.exception("the launch of run %s failed", run)
             try:
                 await self._ends.post(thread, run, timed_out(timeout) if timed else _end_of(error), by="launch")
-            except StreamError as trouble:
+            except Refused as trouble:
                 log.warning("run %s failed to launch, and its end could not be written yet: %s", run, trouble)
         finally:
             underway = self._underway.get(thread)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from holdfast.api.box_spec import OnIdle
+from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.model_apis import Api, shared
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import OnIdle
 from holdfast.egress.models.model import Model, ModelChoice
-from holdfast.harnesses.errors import ModelNotSpoken
 from holdfast.harnesses.harness import Harness
 from holdfast.runs.launch.agents import Agents
 from holdfast.runs.launch.request import Options

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
+from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
-from holdfast.boxes.errors import InvalidSpec
-from holdfast.boxes.spec import BoxSpec, Lifetime, OnIdle
-from holdfast.runs.errors import InvalidRun
 from holdfast.threads.run_events import ThreadRuns
 
 IDLE_SECONDS: Final = 900

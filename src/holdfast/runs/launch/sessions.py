@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from holdfast.threads.run_events import AgentSession, RunStatus, ThreadRuns
+from holdfast.api.run_info import RunStatus
+from holdfast.threads.run_events import AgentSession, ThreadRuns
 
 
 class SessionHow(StrEnum):

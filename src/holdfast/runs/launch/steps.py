@@ -16,20 +16,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any, Final
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.entries import Entry
+from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
+from holdfast.api.errors.runs import RunOver
+from holdfast.api.network import Network
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
-from holdfast.boxes.labels import Owner
-from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network_policy import Network
 from holdfast.boxes.process import Process
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.spec import BoxSpec
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.placement import Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
-from holdfast.runs.errors import LaunchFailed, RunOver
+from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.agents import Agents
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.launch.plan import LaunchPlan
@@ -39,7 +40,6 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.transcript import SessionTranscript
 from holdfast.runs.workspace.store import MAX_BYTES, Workspaces
 from holdfast.threads.access.credentials import Access, RunScope
-from holdfast.threads.entries import Entry
 from holdfast.threads.run_events import (
     DELTA,
     FINISHED,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from holdfast.api.run_info import CancelKind, RunStatus, Stage
 from holdfast.boxes.box import LimitHit, Liveness
-from holdfast.threads.run_events import CancelKind, RunStatus, Stage, ThreadRuns
+from holdfast.threads.run_events import ThreadRuns
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.runs.errors import RunOver
+from holdfast.api.entries import Entry
+from holdfast.api.errors.runs import RunOver
+from holdfast.api.errors.threads import StaleEpoch
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.dangling import Dangling
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
-from holdfast.threads.entries import Entry
-from holdfast.threads.errors import StaleEpoch
 from holdfast.threads.run_events import PRODUCER, Run, ThreadRuns, end_id, finished, start_id
 from holdfast.threads.streams import Producer
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors import NotFound, Refused
+from holdfast.api.errors.boxes import BoxError
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.reconciler import Reconciler
-from holdfast.threads.errors import StreamError, StreamNotFound
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.framing import parse_json, split_messages
 from holdfast.threads.protocol.surface import THREADS
@@ -99,9 +99,9 @@ class RunSweep:
         """Reconcile a thread. What goes wrong is logged: the next sweep tries again."""
         try:
             await self._reconciler.reconcile(thread)
-        except StreamNotFound:
+        except NotFound:
             self._reconciler.forget(thread)
-        except (StreamError, BoxError) as error:
+        except (Refused, BoxError) as error:
             log.warning("the run of thread %s could not be reconciled: %s", thread, error)
         except Exception:
             log.exception("the run of thread %s could not be reconciled", thread)

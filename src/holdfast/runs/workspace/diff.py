@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
+from holdfast.api.errors.runs import NoFiles
 from holdfast.api.runs import Changes, FileChange
-from holdfast.runs.errors import NoFiles
 from holdfast.runs.workspace.git_trees import MAX_ARCHIVE, GitTrees
 from holdfast.time_limit import time_limit
 

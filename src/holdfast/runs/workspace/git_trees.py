@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from holdfast.api.errors.runs import NoFiles
 from holdfast.api.runs import HowChanged
 from holdfast.guest import tar
-from holdfast.runs.errors import NoFiles
 
 MAX_ARCHIVE: Final = 1024 * 1024 * 1024
 MAX_FILES: Final = 500_000

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from holdfast.runs.errors import InvalidRun, WorkspaceNotFound, WorkspaceTooLarge
+from holdfast.api.errors import TooLarge
+from holdfast.api.errors.runs import InvalidRun, WorkspaceNotFound
 
 MAX_BYTES: Final = 1024 * 1024 * 1024
 _PIECE: Final = 256 * 1024
@@ -35,7 +36,7 @@ class Workspaces:
                 async for piece in archive:
                     size += len(piece)
                     if size > self._max_bytes:
-                        raise WorkspaceTooLarge(
+                        raise TooLarge(
                             f"a workspace has {self._max_bytes} bytes at most",
                             hint="leave out what can be made again, such as packages and builds",
                         )

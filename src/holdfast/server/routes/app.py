@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import holdfast
-from holdfast.api.errors import HoldfastError
+from holdfast.api.errors import HoldfastError, InvalidRequest
+from holdfast.api.ids import now_ms
 from holdfast.api.problems import describe_problem
 from holdfast.api.server import Health
 from holdfast.server.routes import (
@@ -35,8 +36,6 @@ from holdfast.server.routes import (
 from holdfast.server.routes.box_requests import ClientLeft
 from holdfast.server.routes.services import Services, Use
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
-from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.ids import now_ms
 
 _ROUTERS = (
     threads.router,

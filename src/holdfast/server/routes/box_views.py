@@ -9,12 +9,11 @@ from dataclasses import fields, replace
 
 from holdfast.api.box_spec import BoxSpec
 from holdfast.api.box_usage import BoxMetrics, BoxUsage
-from holdfast.api.boxes import BoxOwner, BoxRecord, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.boxes import BoxOwner, BoxRecord, Owner, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.files import FileInfo
 from holdfast.api.processes import ProcessInfo
 from holdfast.boxes import box
-from holdfast.boxes.errors import InvalidSpec
-from holdfast.boxes.labels import Owner
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service import sweep
 from holdfast.server import box_metrics

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar
 from fastapi import APIRouter, WebSocket
 from pydantic import TypeAdapter, ValidationError
 
+from holdfast.api.errors import InvalidRequest
+from holdfast.api.errors.boxes import BoxError, InvalidSpec
 from holdfast.api.processes import Command, ExecuteFrames
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError, InvalidSpec
 from holdfast.boxes.process import Connection, Process
 from holdfast.server.routes.box_views import decode
 from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import Left, problems_of, receive, serve
-from holdfast.threads.errors import InvalidRequest
 from holdfast.time_limit import time_limit
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from holdfast.api.boxes import (
     BoxPython,
     BoxRecord,
     BoxRecordPage,
+    BoxState,
     Fork,
     Freed,
     MadeBox,
@@ -20,9 +21,8 @@ from holdfast.api.boxes import (
     Steps,
 )
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
+from holdfast.api.network import Network
 from holdfast.api.processes import Execute, Executed
-from holdfast.boxes.lifecycle import BoxState
-from holdfast.boxes.network_policy import Network
 from holdfast.boxes.rows import BoxFilter
 from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
 from holdfast.server.routes.box_views import (

@@ -15,12 +15,12 @@ import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import TypeAdapter, ValidationError
 
+from holdfast.api.errors import InvalidRequest, Refused
 from holdfast.api.models import Complete, ModelAnswer
 from holdfast.server import logs
 from holdfast.server.routes.models import completion_of
 from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import answer_to, check_administer, problems_of, receive, serve
-from holdfast.threads.errors import InvalidRequest, StreamError
 
 AT_ONCE: Final = 64
 """Completions of one socket that models work on."""
@@ -32,7 +32,7 @@ _COMPLETE: Final = TypeAdapter(Complete)
 router = APIRouter(prefix="/v1")
 
 
-class TooManyAtOnce(StreamError):
+class TooManyAtOnce(Refused):
     """The socket has as many under way as it may have."""
 
     status = 429

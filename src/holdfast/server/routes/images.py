@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.boxes import Freed
+from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.images import Image, ImageList, NewImage, NewPull
 from holdfast.api.limits import ImageName, ProviderName
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.errors import Unsupported
 from holdfast.boxes.images import ImageStore
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.images.registry.authentication import Credentials

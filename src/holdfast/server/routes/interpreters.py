@@ -16,7 +16,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
+from holdfast.api.box_spec import OnIdle
 from holdfast.api.errors import HoldfastError
+from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.interpreters import (
     ExecutionArtifact,
     ExecutionError,
@@ -33,10 +36,7 @@ from holdfast.api.interpreters import (
 )
 from holdfast.api.limits import InterpreterId
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
-from holdfast.boxes.spec import OnIdle
 from holdfast.guest.kernel import value_codec
-from holdfast.interpreter.errors import InvalidInterpreter
 from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import Execution
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.security import HTTPAuthorizationCredentials
 
+from holdfast.api.errors import NotFound
 from holdfast.api.keys import CreatedKey, Key, KeyList, NewKey, Token
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
 from holdfast.threads.access.credentials import ApiKey, IssuedToken
-from holdfast.threads.errors import StreamNotFound
 
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
 
@@ -40,7 +40,7 @@ async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey
 async def revoke_key(id: str, services: Use, _: Administrator) -> None:
     """Revoke an API key, at once."""
     if not await services.access.revoke_key(id):
-        raise StreamNotFound(
+        raise NotFound(
             f"there is no API key {id} that could be revoked", hint="holdfast key list shows the keys there are"
         )
 

@@ -16,7 +16,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from holdfast.threads.errors import StreamNotFound
+from holdfast.api.errors import NotFound
 
 router = APIRouter(include_in_schema=False)
 
@@ -63,7 +63,7 @@ async def show_thread(id: str, request: Request) -> Response:
 @router.get("/page/{name}")
 async def show_file(name: str, request: Request) -> Response:
     if name not in _TYPES or name.endswith(".html"):
-        raise StreamNotFound(f"there is nothing at /page/{name}")
+        raise NotFound(f"there is nothing at /page/{name}")
     return _answer(name, request)
 
 

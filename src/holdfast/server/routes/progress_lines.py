@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Final
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
 
 NDJSON: Final = "application/x-ndjson"
 _SILENCE: Final = 10.0

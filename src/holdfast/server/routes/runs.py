@@ -10,8 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors import Forbidden
 from holdfast.api.limits import AgentName, RunId, ThreadId
-from holdfast.api.run_info import RunInfo
+from holdfast.api.run_info import RunInfo, RunStatus
 from holdfast.api.runs import (
     Cancel,
     Changes,
@@ -27,15 +29,12 @@ from holdfast.api.runs import (
     WantedRun,
     Workspace,
 )
-from holdfast.boxes.spec import BoxSpec
 from holdfast.runs.launch.request import Options, Prompt, with_life
 from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.run_info import run_info
 from holdfast.server.routes.services import Caller, Use, UseRuns
 from holdfast.threads.access.credentials import Scope
-from holdfast.threads.errors import Forbidden
 from holdfast.threads.rows import RunFilter
-from holdfast.threads.run_events import RunStatus
 
 router = APIRouter(prefix="/v1", tags=["runs"], responses=BOX_ERRORS)
 

@@ -16,19 +16,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 
+from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused, TooLarge, Unavailable
 from holdfast.server.wire.streams import bearer
 from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.threads.access.authority import Author, Writer
 from holdfast.threads.access.credentials import Access, RunGrant, RunScope
-from holdfast.threads.errors import (
-    BodyTooLarge,
-    Forbidden,
-    InvalidRequest,
-    StoreUnavailable,
-    StreamError,
-    StreamNotFound,
-    method_not_allowed,
-)
+from holdfast.threads.errors import method_not_allowed
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, error_body, error_response
 from holdfast.threads.protocol.surface import THREADS, StreamSurface, stream_path
 from holdfast.time_limit import time_limit
@@ -155,7 +148,7 @@ class GuestApi:
                 await self._model(scope, receive, send)
                 return
             response = await self._respond(scope, receive, request_id)
-        except StreamError as error:
+        except Refused as error:
             response = error_response(error, request_id)
         except _Left:
             return
@@ -186,7 +179,7 @@ class GuestApi:
             if what == "beat":
                 return _json({"cancel": await self._open_runs().beat(grant.run, grant.epoch)})
             return _json({"limit": await self._open_runs().limit(grant.run, grant.epoch)})
-        raise StreamNotFound(f"there is nothing at {path} for a box")
+        raise NotFound(f"there is nothing at {path} for a box")
 
     def _runner(self, credential: str | None, box: str) -> RunGrant:
         grant = self._access.grant_run(credential, box)
@@ -230,7 +223,7 @@ class GuestApi:
                 raise Forbidden("this token is not for a model")
             if not await runs.lives(grant.thread, grant.run, grant.epoch):
                 raise Forbidden(f"run {grant.run} is over: its model is not asked any more")
-        except StreamError as error:
+        except Refused as error:
             await models.refuse(scope, send, error.status, error.message)
             return
         tell = partial(runs.report_model_error, grant.thread, grant.run)
@@ -239,7 +232,7 @@ class GuestApi:
     def _open_runs(self) -> GuestRuns:
         runs = self._runs.opened
         if runs is None:
-            raise StoreUnavailable("the server is starting", hint="try again in a moment")
+            raise Unavailable("the server is starting", hint="try again in a moment")
         return runs
 
     async def _body(self, receive: Receive) -> bytes:
@@ -253,7 +246,7 @@ class GuestApi:
                     piece = message.get("body", b"")
                     size += len(piece)
                     if size > self._max_body:
-                        raise BodyTooLarge(f"at most {self._max_body} bytes at once: send it in parts")
+                        raise TooLarge(f"at most {self._max_body} bytes at once: send it in parts")
                     pieces.append(piece)
                     if not message.get("more_body"):
                         return b"".join(pieces)

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import httptools
 
+from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import is_box_host
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.repeated_head import RepeatedHead
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
-from holdfast.threads.errors import BodyTooLarge, StreamError
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
 from holdfast.threads.protocol.surface import PREFIX, parse_query
 from holdfast.threads.streams import Appended
@@ -120,7 +120,7 @@ class Exchange:
             self.wire.write(self._head(response, b"content-length: %d\r\n" % len(body)) + body)
         self._complete()
 
-    def respond_appended(self, appended: Appended | None, error: StreamError | None) -> None:
+    def respond_appended(self, appended: Appended | None, error: Refused | None) -> None:
         """Answer an append with what became of it: one of the two is given."""
         service = self.wire.service
         if appended is not None:
@@ -524,7 +524,7 @@ class StreamProtocol(HttpToolsProtocol):
     # Refusing
 
     def _too_large(self, exchange: Exchange) -> Response:
-        error = BodyTooLarge(f"a request body has at most {self.service.max_body} bytes: send it in parts")
+        error = TooLarge(f"a request body has at most {self.service.max_body} bytes: send it in parts")
         return error_response(error, exchange.request.id)
 
     def _refuse(self, exchange: Exchange, refusal: Response) -> None:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.errors import HoldfastError
-from holdfast.boxes.errors import DISK_HINT
+from holdfast.api.errors.boxes import DISK_HINT
 from holdfast.server import logs
 from holdfast.server.metrics import Metrics
 from holdfast.server.wire.origins import OriginPolicy

@@ -12,8 +12,8 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
+from holdfast.api.errors import Forbidden
 from holdfast.server.wire.box_hosts import is_box_host
-from holdfast.threads.errors import Forbidden
 
 _EXPOSED: Final = (
     b"stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-ttl, stream-expires-at,"

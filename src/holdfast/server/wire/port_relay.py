@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import BoxError
 from holdfast.boxes.process import Connection
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.lazy import Lazy

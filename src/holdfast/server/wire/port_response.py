@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import httptools
 
-from holdfast.boxes.errors import BoxError
+from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.process import Connection
 from holdfast.server.wire.ports import BadAnswer, Header
 

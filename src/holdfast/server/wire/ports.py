@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
 from holdfast.server.wire.box_hosts import PortTarget, find_target
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
 from holdfast.threads.access.credentials import KEY_PREFIX, Access
-from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, Unauthorized
 
 Header = tuple[bytes, bytes]
 
@@ -40,7 +40,7 @@ _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _TOKEN_PART: Final = TOKEN.encode() + b"="
 
 
-class BadAnswer(StreamError):
+class BadAnswer(Refused):
     """What listens in the box did not speak HTTP."""
 
     status = 502
@@ -111,7 +111,7 @@ class Ports:
             scheme, _, given = value.decode("latin-1").partition(" ")
             if scheme.lower() == "bearer":
                 credential = given.strip() or None
-        problem: StreamError | None = None
+        problem: Refused | None = None
         if not self.access.required:
             return credential is None or not credential.startswith(KEY_PREFIX)
         if credential is not None:
@@ -120,7 +120,7 @@ class Ports:
                 ours = True
                 grant.check_administer()
                 return False
-            except StreamError as error:
+            except Refused as error:
                 ours = ours or credential.startswith(KEY_PREFIX)
                 problem = error
         if any(self.previews.holds(token, Carrier.URL, target.box, target.port) for token in tokens):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from holdfast.api.ids import now_ms
 from holdfast.server.wire.box_hosts import host_name
 from holdfast.server.wire.origins import is_loopback
-from holdfast.threads.ids import now_ms
 
 TOKEN: Final = "holdfast_token"
 """The query parameter."""

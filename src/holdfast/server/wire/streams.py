@@ -9,11 +9,11 @@ from collections import Counter
 from typing import Final
 from urllib.parse import parse_qs
 
+from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
 from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.errors import Forbidden, InvalidRequest, StreamError, StreamNotFound
 from holdfast.threads.protocol.framing import WHOLE_BYTES
 from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.protocol.surface import StreamSurface, stream_path
@@ -107,7 +107,7 @@ class StreamService:
 
     def refuse(self, error: BaseException, request_id: str) -> Response:
         """Any failure as a response. What we did not expect is logged and not told."""
-        if isinstance(error, StreamError):
+        if isinstance(error, Refused):
             return error_response(error, request_id)
         if isinstance(error, UnicodeDecodeError):
             return error_response(InvalidRequest("the request is not valid UTF-8"), request_id)
@@ -121,7 +121,7 @@ class StreamService:
             (await self._access.grant(bearer(request.headers))).check_administer()
         response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
-            raise StreamNotFound(f"there is nothing at {path}")
+            raise NotFound(f"there is nothing at {path}")
         return response
 
     async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:

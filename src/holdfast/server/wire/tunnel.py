@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.boxes.process import Connection
 from holdfast.server.shutdown import Stopping
 from holdfast.server.wire.box_hosts import PortTarget
@@ -13,7 +14,6 @@ from holdfast.server.wire.port_relay import PortRelay, SlowAnswer, answer_header
 from holdfast.server.wire.port_response import Answer, CutShort, Head
 from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Visit, for_the_client
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE
-from holdfast.threads.errors import InvalidRequest
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

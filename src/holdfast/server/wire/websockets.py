@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketState
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.errors.boxes import BoxError
 from holdfast.api.problems import describe_problem
-from holdfast.boxes.errors import BoxError
 from holdfast.server import logs
 from holdfast.server.routes.services import Services, services_of
 from holdfast.server.wire.middleware import failure, refusal

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from holdfast.api.errors import DiskFull, Refused, Unavailable
 from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, make, prepare
-from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ _NORMAL: Final = 1
 class Database:
     """A connection for tables that have no writer of their own. The first use opens the file, and creates it.
 
-    The caller that makes one closes it, usually with `async with`. Every method raises `StoreFull` where the disk has
-    no room, and `StoreUnavailable` for other failures of SQLite.
+    The caller that makes one closes it, usually with `async with`. Every method raises `DiskFull` where the disk has
+    no room, and `Unavailable` for other failures of SQLite.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class Database:
         return self._connection
 
 
-def _as_stream_error(error: sqlite3.Error) -> StreamError:
+def _as_stream_error(error: sqlite3.Error) -> Refused:
     if reserve.is_full(error):
-        return StoreFull(f"nothing was written, the disk is full or failing ({error}): free space and try again")
-    return StoreUnavailable(f"the database failed: {error}")
+        return DiskFull(f"nothing was written, the disk is full or failing ({error}): free space and try again")
+    return Unavailable(f"the database failed: {error}")

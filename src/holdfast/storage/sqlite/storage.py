@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from holdfast.api.ids import now_ms
 from holdfast.storage.errors import CannotOpen
 from holdfast.storage.sqlite import DATABASE, SECRET, reserve
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
@@ -17,7 +18,6 @@ from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
-from holdfast.threads.ids import now_ms
 
 if TYPE_CHECKING:
     from holdfast.storage.sqlite.boxes import SqliteBoxes

@@ -8,10 +8,11 @@ from typing import Any
 
 import orjson
 
+from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.store import SqliteStreams
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow, ThreadStatus
+from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow
 from holdfast.threads.run_events import Run, ThreadRuns
 
 log = logging.getLogger(__name__)

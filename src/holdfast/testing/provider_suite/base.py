@@ -17,14 +17,14 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.errors.boxes import SnapshotNotFound, VolumeNotFound
+from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import SnapshotNotFound, VolumeNotFound
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.process import Completed, Connection, Process, Stream
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.snapshots import Snapshot
-from holdfast.boxes.spec import BoxSpec, VolumeMount
 from holdfast.time_limit import time_limit
 
 Reopen = Callable[[], Awaitable[Provider]]

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
+from holdfast.api.errors.boxes import BoxError, ConnectRefused, InvalidSpec
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, ConnectRefused, InvalidSpec
 from holdfast.boxes.process import Connection, Process
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec, HostMount, OnIdle, VolumeMount
+from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import Unsupported
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec, HostMount, OnIdle, VolumeMount
 from holdfast.testing.provider_suite.base import Hatchery, Suite, fresh
 
 _IN_A_SPEC: dict[Capability, dict[str, Any]] = {

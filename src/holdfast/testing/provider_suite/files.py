@@ -10,16 +10,10 @@ from time import time
 
 import pytest
 
+from holdfast.api.errors.boxes import FileDenied, FileMissing, FileProblem, InvalidSpec, OutputTooLarge, WrongFileKind
+from holdfast.api.files import FileKind
 from holdfast.boxes.box import Box
-from holdfast.boxes.errors import (
-    FileDenied,
-    FileMissing,
-    FileProblem,
-    InvalidSpec,
-    OutputTooLarge,
-    WrongFileKind,
-)
-from holdfast.boxes.files import MAX_READ, FileKind
+from holdfast.boxes.files import MAX_READ
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     Memory,

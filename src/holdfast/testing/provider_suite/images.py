@@ -11,9 +11,10 @@ from typing import Final
 
 import pytest
 
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, ImageNotFound, InvalidSpec
+from holdfast.api.images import ImageConfig
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BadArchive, HostileArchive, ImageNotFound, InvalidSpec
-from holdfast.boxes.images import ImageConfig, ImageStore
+from holdfast.boxes.images import ImageStore
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import Hatchery, Suite, claims, fresh, text
 

@@ -11,9 +11,9 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.api.errors.boxes import BoxError, ExecTimeout
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, ExecTimeout
 from holdfast.testing.provider_suite.base import MEGABYTE, PATIENCE, Hatchery, Suite, claims, fresh, sh, text
 
 

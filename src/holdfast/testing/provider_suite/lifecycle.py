@@ -9,9 +9,8 @@ from time import time
 
 import pytest
 
-from holdfast.boxes.box import Box, Liveness, Power
-from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import (
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
     BoxGone,
@@ -21,9 +20,10 @@ from holdfast.boxes.errors import (
     ProcessNotFound,
     Unsupported,
 )
-from holdfast.boxes.process import ProcessState
+from holdfast.api.processes import ProcessState
+from holdfast.boxes.box import Box, Liveness, Power
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec
 from holdfast.testing.provider_suite.base import (
     PATIENCE,
     Hatchery,

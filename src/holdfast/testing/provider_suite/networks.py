@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxUnreachable, ConnectRefused
-from holdfast.boxes.network_policy import PROXY_PORT, Network, NetworkPolicy
+from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import Hatchery, Suite, claims
 

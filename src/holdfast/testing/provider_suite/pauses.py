@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
+from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
+from holdfast.api.processes import ProcessState
 from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxStopped, BoxUnreachable
-from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import Hatchery, Reopen, Suite, claims, eventually, prints, sh, text
 from holdfast.time_limit import time_limit

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
+from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.box import Box, BoxInfo, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import POOL
-from holdfast.boxes.network_policy import Network, NetworkPolicy
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec, Lifetime
 from holdfast.testing.provider_suite.base import Hatchery, Reopen, Suite, claims, fresh, sh, text
 
 _ASKERS = 8

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec
+from holdfast.api.errors.boxes import BoxGone, BoxNotFound
+from holdfast.api.processes import ProcessState
 from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxGone, BoxNotFound
-from holdfast.boxes.process import ProcessState
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec
 from holdfast.testing.provider_suite.base import (
     PATIENCE,
     Hatchery,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError
 from holdfast.testing.provider_suite.base import PATIENCE, Suite, all_of, claims, prints
 
 

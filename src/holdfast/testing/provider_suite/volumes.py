@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box_spec import BoxSpec, HostMount
+from holdfast.api.errors.boxes import BoxError, InvalidSpec, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.box import Liveness
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.errors import BoxError, InvalidSpec, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.spec import BoxSpec, HostMount
 from holdfast.testing.provider_suite.base import Hatchery, Suite, claims, fresh, sh, text
 
 

@@ -15,18 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from holdfast.api.errors import Conflict, Gone, InvalidRequest, NotFound
+from holdfast.api.errors.threads import Closed, ContentTypeMismatch, ProducerGap, SequenceConflict, StaleEpoch
 from holdfast.testing.clock import ManualClock
-from holdfast.threads.errors import (
-    Closed,
-    ContentTypeMismatch,
-    InvalidRequest,
-    ProducerGap,
-    SequenceConflict,
-    StaleEpoch,
-    StreamConflict,
-    StreamGone,
-    StreamNotFound,
-)
 from holdfast.threads.protocol.framing import SEPARATOR, frame_json
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Appended, AppendRequest, Change, ForkPoint, Keyed, Producer, StreamConfig
@@ -97,7 +88,7 @@ class StreamSuite:
     async def test_creating_another_in_its_place_is_a_conflict(self, store: StreamStore, other: StreamConfig) -> None:
         await store.create("b", TEXT)
         await store.create("a", TEXT)
-        with pytest.raises(StreamConflict):
+        with pytest.raises(Conflict):
             await store.create("a", other)
 
     async def test_a_stream_can_be_created_closed(self, store: StreamStore) -> None:
@@ -113,9 +104,9 @@ class StreamSuite:
             lambda: store.read("a", 0, 10),
             lambda: store.delete("a"),
         ):
-            with pytest.raises(StreamNotFound):
+            with pytest.raises(NotFound):
                 await attempt()
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await store.append("a", AppendRequest(b"x"))
 
     # Appending and reading
@@ -333,7 +324,7 @@ class StreamSuite:
         )
         assert [(await append_many(store, "a", many)).duplicate for _ in range(2)] == [False, True]
         assert await read_all(store, "a") == b"1,\n1,\n1,\n"
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await append_many(store, "nowhere", many)
 
     # Forks
@@ -376,9 +367,9 @@ class StreamSuite:
 
     async def test_what_cannot_be_forked_is_refused_by_name(self, store: StreamStore) -> None:
         await store.create("a", TEXT)
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await store.create("b", StreamConfig(fork=ForkPoint("none", None, 0)))
-        with pytest.raises(StreamConflict):
+        with pytest.raises(Conflict):
             await store.create("b", StreamConfig(content_type="application/json", fork=ForkPoint("a", None, 0)))
 
     # Deleting
@@ -387,7 +378,7 @@ class StreamSuite:
         await store.create("a", TEXT, b"old")
         first = (await store.head("a")).id
         await store.delete("a")
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await store.head("a")
         created = await store.create("a", TEXT, b"new")
         assert created.info.id != first
@@ -400,11 +391,11 @@ class StreamSuite:
         await store.delete("a")
         await store.delete("b")
         for path in ("a", "b"):
-            with pytest.raises(StreamGone):
+            with pytest.raises(Gone):
                 await store.head(path)
-            with pytest.raises(StreamConflict):
+            with pytest.raises(Conflict):
                 await store.create(path, TEXT)
-            with pytest.raises(StreamConflict):
+            with pytest.raises(Conflict):
                 await store.create("d", StreamConfig(fork=ForkPoint(path, None, 0)))
         assert await read_all(store, "c") == b"shared"
         await store.delete("c")
@@ -435,7 +426,7 @@ class StreamSuite:
         clock.advance(8_000)
         await store.head("a")
         clock.advance(3_000)
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await store.head("a")
         assert (await store.create("a", TEXT)).new
 
@@ -444,7 +435,7 @@ class StreamSuite:
         clock.advance(4_000)
         await store.append("a", AppendRequest(b"x"))
         clock.advance(2_000)
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await store.append("a", AppendRequest(b"x"))
 
     async def test_a_fork_inherits_an_expiry_unless_it_has_its_own(
@@ -454,9 +445,9 @@ class StreamSuite:
         await store.create("b", StreamConfig(fork=ForkPoint("a", None, 0)))
         await store.create("c", StreamConfig(ttl_seconds=100, fork=ForkPoint("a", None, 0)))
         clock.advance(11_000)
-        with pytest.raises((StreamNotFound, StreamGone)):
+        with pytest.raises((NotFound, Gone)):
             await store.head("a")
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(NotFound):
             await store.head("b")
         assert await read_all(store, "c") == b"x"
 
@@ -542,7 +533,7 @@ class StreamSuite:
         store = await reopen(clock.now)
         clock.advance(60_000)
         assert await read_all(store, "b", limit=100_000) == whole
-        with pytest.raises(StreamGone):
+        with pytest.raises(Gone):
             await store.head("a")
         assert (await store.append("c", AppendRequest(b"x", producer=Producer("q", 0, 0), close=True))).duplicate
         assert (await store.append("b", AppendRequest(keyed=(Keyed("k", b"0,\n"),)))).duplicate

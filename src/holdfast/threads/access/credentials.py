@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
+from holdfast.api.errors import Forbidden, InvalidRequest, Unauthorized
+from holdfast.api.ids import new_id, now_ms
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
-from holdfast.threads.errors import Forbidden, InvalidRequest, Unauthorized
-from holdfast.threads.ids import new_id, now_ms
 from holdfast.threads.protocol.surface import THREADS
 
 KEY_PREFIX: Final = "hf_"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.threads.entries import Entry
+from holdfast.api.entries import Entry
 
 SEAL: Final = "seal"
 """The field of a payload that has it: `<thread>.<mac>`."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
+from holdfast.api.errors import InvalidRequest, TooLarge
 from holdfast.api.limits import MOST_MESSAGES
-from holdfast.threads.errors import BodyTooLarge, InvalidRequest
 
 SEPARATOR: Final = b",\n"
 WHOLE_BYTES: Final = 16 * 1024
@@ -119,8 +119,8 @@ def _check_end(text: str, position: int) -> None:
         raise InvalidRequest(f"the body is not valid JSON: more after its end, at character {end}")
 
 
-def _too_many() -> BodyTooLarge:
-    return BodyTooLarge(
+def _too_many() -> TooLarge:
+    return TooLarge(
         f"more than {MOST_MESSAGES} messages in one append",
         hint=f"send them in several requests of at most {MOST_MESSAGES} messages each",
     )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 import orjson
 
-from holdfast.threads.errors import StreamError
+from holdfast.api.errors import Refused
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -83,7 +83,7 @@ def error_body(code: str, message: str, request_id: str, hint: str | None = None
     return orjson.dumps({"error": error})
 
 
-def error_response(error: StreamError, request_id: str) -> Response:
+def error_response(error: Refused, request_id: str) -> Response:
     return Response(
         error.status, [JSON_TYPE, *error.headers], error_body(error.code, error.message, request_id, error.hint)
     )

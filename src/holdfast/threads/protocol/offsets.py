@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.threads.errors import InvalidRequest
+from holdfast.api.errors import InvalidRequest
 
 BEGINNING: Final = "-1"
 NOW: Final = "now"

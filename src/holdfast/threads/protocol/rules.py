@@ -6,15 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.threads.errors import (
-    ContentTypeMismatch,
-    InvalidRequest,
-    SequenceConflict,
-    StreamConflict,
-    producer_gap,
-    stale_epoch,
-    stream_closed,
-)
+from holdfast.api.errors import Conflict, InvalidRequest
+from holdfast.api.errors.threads import ContentTypeMismatch, SequenceConflict
+from holdfast.threads.errors import producer_gap, stale_epoch, stream_closed
 from holdfast.threads.protocol.offsets import format_offset
 from holdfast.threads.streams import AppendRequest, Producer, StreamConfig, normalize_content_type
 
@@ -126,7 +120,7 @@ def check_same(existing: ExistingStream, wanted: StreamConfig) -> None:
         if differs
     ]
     if differences:
-        raise StreamConflict(f"stream {existing.path} exists with another {' and another '.join(differences)}")
+        raise Conflict(f"stream {existing.path} exists with another {' and another '.join(differences)}")
 
 
 def _same_fork(existing: StreamConfig, wanted: StreamConfig) -> bool:

@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
+from holdfast.api.errors import Gone, InvalidRequest
+from holdfast.api.ids import now_ms
 from holdfast.threads.access.authority import Author, Authority, check_producer
 from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.errors import InvalidRequest, StreamGone, method_not_allowed
-from holdfast.threads.ids import now_ms
+from holdfast.threads.errors import method_not_allowed
 from holdfast.threads.protocol.cursor import next_cursor
 from holdfast.threads.protocol.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
 from holdfast.threads.protocol.lines import Lines
@@ -357,10 +358,10 @@ async def _pieces(
     while position < tail:
         piece = await store.read(info.path, position, _PIECE)
         if (await store.head(info.path)).id != info.id:
-            raise StreamGone(f"stream {info.path} was replaced by another while it was read")
+            raise Gone(f"stream {info.path} was replaced by another while it was read")
         data = piece.data[: tail - position]
         if not data:
-            raise StreamGone(f"stream {info.path} ends at {position}, before {tail}, where it ended a moment ago")
+            raise Gone(f"stream {info.path} ends at {position}, before {tail}, where it ended a moment ago")
         position += len(data)
         yield data[:-2] + b"]" if json and position == tail else data
 

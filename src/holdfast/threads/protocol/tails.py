@@ -11,8 +11,8 @@ import base64
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.threads.errors import InvalidRequest
-from holdfast.threads.ids import now_ms
+from holdfast.api.errors import InvalidRequest
+from holdfast.api.ids import now_ms
 from holdfast.threads.protocol.cursor import next_cursor
 from holdfast.threads.protocol.framing import as_array
 from holdfast.threads.protocol.messages import Channel, Headers, Request, Response

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.threads.ids import now_ms
+from holdfast.api.ids import now_ms
 
 
 class Timer(Protocol):

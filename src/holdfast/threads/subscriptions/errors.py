@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.threads.errors import StreamError
+from holdfast.api.errors import Refused
 
 
-class SubscriptionError(StreamError):
+class SubscriptionError(Refused):
     """Base of everything that a subscription refuses. `fields` go into the error beside code and message."""
 
     code = "INVALID_REQUEST"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.threads.errors import StreamError
+from holdfast.api.errors import Refused
 from holdfast.threads.protocol.messages import JSON_TYPE, Response
 from holdfast.threads.subscriptions import schemas
 from holdfast.threads.subscriptions.errors import (
@@ -63,7 +63,7 @@ class SubscriptionRoutes:
             if not path.startswith(_SUBSCRIPTIONS):
                 raise SubscriptionNotFound(f"there is nothing at {path[:200]!r}")
             return await self._subscription(method, path[len(_SUBSCRIPTIONS) :].split("/"), headers, body)
-        except StreamError as error:
+        except Refused as error:
             return _error(error, request_id)
 
     def _key_set(self, method: str) -> Response:
@@ -140,7 +140,7 @@ def _not_allowed(methods: str) -> Response:
     return Response(405, [(b"allow", methods.encode())])
 
 
-def _error(error: StreamError, request_id: str) -> Response:
+def _error(error: Refused, request_id: str) -> Response:
     fields: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.hint is not None:
         fields["hint"] = error.hint

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from holdfast.threads.errors import InvalidRequest
+from holdfast.api.errors import InvalidRequest
 from holdfast.threads.protocol.offsets import parse_offset
 from holdfast.threads.subscriptions.errors import (
     AlreadyClaimed,

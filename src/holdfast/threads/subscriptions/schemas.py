@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.threads.errors import InvalidRequest
+from holdfast.api.errors import InvalidRequest
 from holdfast.threads.protocol.framing import parse_json
 from holdfast.threads.protocol.offsets import BEGINNING, format_offset_text
 from holdfast.threads.protocol.surface import THREADS, stream_path

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import orjson
 
-from holdfast.threads.errors import StoreUnavailable, StreamError, StreamGone, StreamNotFound
+from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import AppendRequest, Change, Keyed, is_json
@@ -168,7 +168,7 @@ class SubscriptionService:
     async def _tail(self, path: str) -> int | None:
         try:
             return (await self._store.head(path)).tail
-        except (StreamNotFound, StreamGone):
+        except (NotFound, Gone):
             return None
 
     # Following the streams
@@ -394,7 +394,7 @@ class SubscriptionService:
         """Run to the end even if the client goes away: half of a change must not be on disk and not in memory."""
         if self._closed:
             operation.close()
-            raise StoreUnavailable("the server is shutting down")
+            raise Unavailable("the server is shutting down")
         task = asyncio.create_task(operation)
         self._operations.add(task)
         task.add_done_callback(self._settled)
@@ -474,7 +474,7 @@ class SubscriptionService:
         except Exception as error:
             live.stumbles += 1
             live.resume_at = self._clock.now() + rules.retry_delay(live.stumbles, self._chance())
-            unexpected = None if isinstance(error, StreamError) else error
+            unexpected = None if isinstance(error, Refused) else error
             log.warning("subscription %s could not be saved, try again later: %s", live.id, error, exc_info=unexpected)
             self._arm(live)
 
@@ -578,7 +578,7 @@ class SubscriptionService:
             info = await self._store.head(path)
             data = event + (SEPARATOR if is_json(info.content_type) else b"\n")
             await self._store.append(path, AppendRequest(keyed=(Keyed(subscription.wake.id, data),)))
-        except StreamError as error:
+        except Refused as error:
             raise DeliveryFailed(f"the wake stream cannot be written: {error.message}") from error
 
 

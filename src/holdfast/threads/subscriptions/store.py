@@ -11,7 +11,7 @@ Stored = tuple[Subscription, dict[str, Link]]
 
 
 class SubscriptionStore(Protocol):
-    """What `save` and `delete` have returned from is on disk. A failure (StreamError) left no trace."""
+    """What `save` and `delete` have returned from is on disk. A failure (`Refused`) left no trace."""
 
     async def load_all(self) -> list[Stored]: ...
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
 from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.host.layers import unfinished_layer

@@ -13,7 +13,7 @@ import lzma
 import zlib
 from typing import Any, Final, Protocol
 
-from holdfast.boxes.errors import BadArchive, HostileArchive, Unsupported
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, Unsupported
 from holdfast.providers.local.images.limits import ArchiveLimits
 
 _PIECE: Final = 1 << 18

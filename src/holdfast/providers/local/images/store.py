@@ -20,9 +20,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.boxes.errors import FileProblem, HostileArchive, ImageNotFound, InvalidSpec, WrongSnapshot
-from holdfast.boxes.images import Image, ImageConfig, ImageStore, local_name
-from holdfast.boxes.spec import check_labels
+from holdfast.api.box_spec import check_labels
+from holdfast.api.errors.boxes import FileProblem, HostileArchive, ImageNotFound, InvalidSpec, WrongSnapshot
+from holdfast.api.ids import now_ms
+from holdfast.api.images import Image, ImageConfig
+from holdfast.boxes.images import ImageStore, local_name
 from holdfast.providers.host.data_dir import BoxImage, DataDir, measure, write_whole
 from holdfast.providers.host.layers import (
     IMAGE_APT,
@@ -39,7 +41,6 @@ from holdfast.providers.local.images.archive import Contents, Importing, Layer, 
 from holdfast.providers.local.images.limits import ArchiveLimits
 from holdfast.providers.local.runtime import make_layer
 from holdfast.providers.pipes import Pipe, on_own_thread
-from holdfast.threads.ids import now_ms
 
 MOST_LAYERS: Final = 12
 """Of one image. A mount takes only so many, and a box adds its own: more are merged."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.errors import BadArchive, HostileArchive, NoSpace
+from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
 from holdfast.guest.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
 from holdfast.providers.host.data_dir import DataDir

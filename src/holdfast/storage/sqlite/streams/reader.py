@@ -12,9 +12,10 @@ from typing import Final, TypeVar
 
 import orjson
 
+from holdfast.api.errors import InvalidRequest
+from holdfast.api.errors.threads import StreamDamaged
 from holdfast.storage.sqlite.schema import connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import is_damaged
-from holdfast.threads.errors import InvalidRequest, StreamDamaged
 
 T = TypeVar("T")
 

@@ -9,6 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from holdfast.api.errors import Conflict, DiskFull, Gone, InvalidRequest, NotFound, Refused, Unavailable
+from holdfast.api.errors.threads import StreamDamaged
+from holdfast.api.ids import now_ms
 from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, prepare
 from holdfast.storage.sqlite.streams import journal
@@ -29,17 +32,6 @@ from holdfast.storage.sqlite.streams.writer import (
 )
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.changes import ChangeFeed
-from holdfast.threads.errors import (
-    InvalidRequest,
-    StoreFull,
-    StoreUnavailable,
-    StreamConflict,
-    StreamDamaged,
-    StreamError,
-    StreamGone,
-    StreamNotFound,
-)
-from holdfast.threads.ids import now_ms
 from holdfast.threads.protocol.framing import skip_messages
 from holdfast.threads.protocol.rules import Duplicate, ExistingStream, check_same, decide_append
 from holdfast.threads.store import Created, Watcher
@@ -138,7 +130,7 @@ class SqliteStreams:
         while self._has_unfiled():
             try:
                 await self._file()
-            except StreamError as error:
+            except Refused as error:
                 log.warning("the journal could not be filed, the next start goes on with it: %s", error)
                 break
         self._writer.hand_over()
@@ -173,7 +165,7 @@ class SqliteStreams:
                 data = await self._reader.read(spans, start, limit, whole_messages=record.json)
             except StreamDamaged:
                 if self._live(path) is not record:
-                    raise StreamGone(f"stream {path} was deleted while it was read") from None
+                    raise Gone(f"stream {path} was deleted while it was read") from None
                 raise
         if len(data) > limit:
             # What comes after that is not always the next: a span of an ancestor may have been read in part.
@@ -216,7 +208,7 @@ class SqliteStreams:
         existing = self._find(path)
         if existing is not None:
             if existing.soft_deleted:
-                raise StreamConflict(f"stream {path} was deleted and still has forks: its path is taken until they go")
+                raise Conflict(f"stream {path} was deleted and still has forks: its path is taken until they go")
             check_same(ExistingStream(existing.path, existing.content_type, existing.closed, existing.config), config)
             await self._barrier(existing)
             return Created(existing.info(), new=False)
@@ -241,12 +233,12 @@ class SqliteStreams:
 
     def _append(self, path: str, request: AppendRequest, looked_up: LookedUp | None) -> Acknowledgement:
         if self._closing:
-            raise StoreUnavailable("the server is shutting down")
+            raise Unavailable("the server is shutting down")
         record = self._live(path)
         if record.broken:
-            raise StoreUnavailable("an earlier write to this stream failed: try again")
+            raise Unavailable("an earlier write to this stream failed: try again")
         if self._writer.making_room:
-            raise StoreFull("the disk is full, and room is being made by a delete: try again in a moment")
+            raise DiskFull("the disk is full, and room is being made by a delete: try again in a moment")
         if record.damaged is not None:
             raise StreamDamaged(f"stream {path} is damaged, and nothing can be appended to it: {record.damaged}")
         decision = decide_append(record, request, lambda producer: self._producer(record, producer))
@@ -327,9 +319,9 @@ class SqliteStreams:
         if record is None or record.soft_deleted or record.ttl_seconds is not None or record.expires_at:
             record = self._find(path)
             if record is None:
-                raise StreamNotFound(f"there is no stream {path}")
+                raise NotFound(f"there is no stream {path}")
             if record.soft_deleted:
-                raise StreamGone(f"stream {path} was deleted")
+                raise Gone(f"stream {path} was deleted")
         return record
 
     def _remember(self, record: StreamRecord) -> None:
@@ -425,16 +417,16 @@ class SqliteStreams:
     def _live_source(self, path: str) -> StreamRecord:
         record = self._find(path)
         if record is None:
-            raise StreamNotFound(f"there is no stream {path} to fork")
+            raise NotFound(f"there is no stream {path} to fork")
         if record.soft_deleted:
-            raise StreamConflict(f"stream {path} was deleted: it cannot be forked any more")
+            raise Conflict(f"stream {path} was deleted: it cannot be forked any more")
         return record
 
     def _source(self, config: StreamConfig, path: str) -> StreamRecord:
         source = self._live_source(path)
         wanted = config.content_type
         if wanted is not None and normalize_content_type(wanted) != source.media_type:
-            raise StreamConflict(f"stream {path} holds {source.media_type}: a fork of it cannot hold {wanted}")
+            raise Conflict(f"stream {path} holds {source.media_type}: a fork of it cannot hold {wanted}")
         return source
 
     def _new_record(
@@ -480,7 +472,7 @@ class SqliteStreams:
             rows = [(record.id, key, end) for key, end in keys]
             connection.executemany("INSERT INTO message_keys VALUES (?, ?, ?)", rows)
 
-        def settle(error: StreamError | None) -> None:
+        def settle(error: Refused | None) -> None:
             record.pending -= 1
             record.keys.difference_update([key for key, _ in keys])
             if error is None:
@@ -524,7 +516,7 @@ class SqliteStreams:
         future: asyncio.Future[None] = self._loop.create_future()
         acknowledge = _settler(future)
 
-        def settle(error: StreamError | None) -> None:
+        def settle(error: Refused | None) -> None:
             self._doomed.difference_update(id for (id,) in ids)
             if error is None:
                 self._changes.announce(record.id, change)
@@ -570,7 +562,7 @@ class SqliteStreams:
                 await self._purger.run()
                 if self._has_unfiled() and not self._writer.making_room:
                     await self._file()
-            except StreamError as error:
+            except Refused as error:
                 log.warning("the sweep could not write, it will try again: %s", error)
             except sqlite3.Error:
                 log.exception("the sweep failed, it will try again")
@@ -691,7 +683,7 @@ class SqliteStreams:
         future = self._filing = self._loop.create_future()
         acknowledge = _settler(future)
 
-        def settle(error: StreamError | None) -> None:
+        def settle(error: Refused | None) -> None:
             self._filing = None
             self._filing_failed = error is not None
             if error is None:
@@ -720,8 +712,8 @@ class SqliteStreams:
         return record.id in self._stuck
 
 
-def _settler(future: asyncio.Future[None]) -> Callable[[StreamError | None], None]:
-    def settle(error: StreamError | None) -> None:
+def _settler(future: asyncio.Future[None]) -> Callable[[Refused | None], None]:
+    def settle(error: Refused | None) -> None:
         if future.done():
             return
         if error is None:
@@ -732,5 +724,5 @@ def _settler(future: asyncio.Future[None]) -> Callable[[StreamError | None], Non
     return settle
 
 
-def _ignore(error: StreamError | None) -> None:
+def _ignore(error: Refused | None) -> None:
     """For writes that nobody waits for and that will be made again."""

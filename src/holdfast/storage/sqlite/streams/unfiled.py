@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.storage.sqlite.streams.journal import StreamFiling
-from holdfast.threads.errors import InvalidRequest
 from holdfast.threads.streams import Producer
 
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.errors import DiskFull, Refused, Unavailable
 from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import CHUNK_BYTES, insert_chunks, is_damaged, join_chunks
 from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling, encode, entries_of, file, insert_row
 from holdfast.storage.sqlite.streams.record import StreamRecord
 from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.errors import StoreFull, StoreUnavailable, StreamError
 from holdfast.threads.streams import Appended
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class OtherOperation:
 
     __slots__ = ("record", "settle")
 
-    def __init__(self, record: StreamRecord | None, settle: Callable[[StreamError | None], None]) -> None:
+    def __init__(self, record: StreamRecord | None, settle: Callable[[Refused | None], None]) -> None:
         self.record = record
         self.settle = settle
 
@@ -69,7 +69,7 @@ class FilingOperation(OtherOperation):
 
     def __init__(
         self,
-        settle: Callable[[StreamError | None], None],
+        settle: Callable[[Refused | None], None],
         filings: Sequence[tuple[StreamRecord, StreamFiling]],
         up_to: int,
         kept: list[StreamFiling],
@@ -89,7 +89,7 @@ class CallOperation(OtherOperation):
     def __init__(
         self,
         record: StreamRecord | None,
-        settle: Callable[[StreamError | None], None],
+        settle: Callable[[Refused | None], None],
         write: Callable[[sqlite3.Connection], None],
         *,
         size: int = 0,
@@ -105,7 +105,7 @@ class CallOperation(OtherOperation):
 
 Operation = AppendOperation | OtherOperation
 
-Settled = list[tuple[Operation, StreamError | None]]
+Settled = list[tuple[Operation, Refused | None]]
 
 
 class Writer:
@@ -162,7 +162,7 @@ class Writer:
             running = self._take(operations)
             if operations:
                 settled = self._commit(operations)
-                if any(isinstance(error, StoreFull) for _, error in settled):
+                if any(isinstance(error, DiskFull) for _, error in settled):
                     self._unchecked = CHECKPOINT_BYTES  # what room there is goes to a log that can be begun again
                 self._on_settled(settled)
                 self._checkpoint_when_due()
@@ -189,9 +189,9 @@ class Writer:
         # One of them cannot be written. Alone, each succeeds or fails by itself.
         return [(operation, self._make_room(operation, self._try_commit([operation]))) for operation in operations]
 
-    def _make_room(self, operation: Operation, error: StreamError | None) -> StreamError | None:
+    def _make_room(self, operation: Operation, error: Refused | None) -> Refused | None:
         """Try again what would free space, on a full disk, with a part of what is kept for that."""
-        while isinstance(error, StoreFull) and self._frees_space(operation):
+        while isinstance(error, DiskFull) and self._frees_space(operation):
             if not reserve.spend(self._path, reserve.DELETE_SHARE):
                 return error
             self.making_room = True
@@ -206,11 +206,11 @@ class Writer:
         # A filing empties the journal, also of what belonged to streams that are deleted.
         return isinstance(operation, FilingOperation) and self.making_room
 
-    def _try_commit(self, operations: list[Operation]) -> StreamError | None:
+    def _try_commit(self, operations: list[Operation]) -> Refused | None:
         connection = self._connection
         try:
             if any(operation.record is not None and operation.record.broken for operation in operations):
-                raise StoreUnavailable("an earlier write to this stream failed: try again")
+                raise Unavailable("an earlier write to this stream failed: try again")
             appends = [operation for operation in operations if isinstance(operation, AppendOperation)]
             if len(appends) == len(operations):
                 self._write_appends(appends)  # one statement, which is its own transaction
@@ -322,11 +322,11 @@ class Writer:
             log.warning("a checkpoint failed, it will be tried again: %s", error)
 
 
-def _as_stream_error(cause: Exception) -> StreamError:
-    if isinstance(cause, StreamError):
+def _as_stream_error(cause: Exception) -> Refused:
+    if isinstance(cause, Refused):
         return cause
     if reserve.is_full(cause):
         log.error("cannot write, the disk may be full: %s", cause)
-        return StoreFull(f"nothing was written, the disk is full or failing ({cause}): free space and try again")
+        return DiskFull(f"nothing was written, the disk is full or failing ({cause}): free space and try again")
     log.exception("cannot write", exc_info=cause)
-    return StoreUnavailable(f"nothing was written: {cause}")
+    return Unavailable(f"nothing was written: {cause}")
