@@ -1,7 +1,7 @@
-"""Completions over one WebSocket: a request of its own for each takes four times as much of this machine.
+"""Completions over one WebSocket, because one HTTP request for each costs four times as much CPU.
 
-HTTP is the way for everything else: what is too large for a message, what comes before the socket is open, and all of
-it where a server, or something before it, lets no socket in.
+Everything else uses HTTP: requests that are too large for a message or come before the socket is open, and all requests
+if the server, or a proxy in front of it, refuses the socket.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 AT_ONCE: Final = 64
-"""Completions under way at once, as a server wants it. Others wait for their turn."""
+"""How many completions run at once; the server's limit. Others wait for their turn."""
 _HTTP_PATH: Final = "/v1/completions"
 _PATH: Final = f"{_HTTP_PATH}/socket"
 _ASKED: Final = words_of(_PATH)
 _NONE_SECONDS: Final = 60.0
-"""How long a server that lets no socket in is not asked for one again."""
+"""How long to wait before asking for a socket again after a server refused one."""
 
 
 class Completions:
-    """Owns the socket, which is opened beside the first completion, and beside the next one after it broke.
+    """Owns the socket. It is opened in the background on the first completion, and again after it breaks.
 
-    Of one event loop. What was under way on a socket that broke fails, and is not asked again: it may have happened.
+    Bound to one event loop. Requests in progress on a socket that breaks fail and are not repeated, because the server
+    may have carried them out.
     """
 
     def __init__(self, connection: ServerConnection) -> None:
@@ -48,7 +49,7 @@ class Completions:
         self._closed = False
 
     async def ask(self, wanted: Mapping[str, Any], *, timeout: float) -> Any:
-        """The completion as JSON has it. `timeout` is how long an answer may take, all in all."""
+        """Returns the completion as parsed JSON. `timeout` limits the whole request."""
         self._count += 1
         id = str(self._count)
         frame = encode_json({"id": id, **wanted})
@@ -58,17 +59,17 @@ class Completions:
                     async with time_limit(timeout):
                         return await line.ask(id, frame)
                 except TimeoutError as error:
-                    line.retire()  # a server answers in time: nothing comes through
+                    line.retire()  # the server always answers in time, so the connection is broken
                     raise unreachable(line.url, _ASKED, error) from error
                 except Unauthorized:
-                    line.retire()  # no model was asked: HTTP finds the server again, or says the same
+                    line.retire()  # no model was asked; HTTP finds the server again, or raises the same error
             answer = await self._connection.ask(
                 "POST", _HTTP_PATH, body=encode_json(wanted), repeatable=False, timeout=timeout
             )
             return answer.read(lambda told: told)
 
     async def close(self) -> None:
-        """What is under way on the socket fails. Closing twice does nothing."""
+        """Close the socket. Requests in progress on it fail. Closing twice does nothing."""
         self._closed = True
         tasks = [*self._reading] if self._opening is None else [self._opening, *self._reading]
         for task in tasks:
@@ -76,7 +77,7 @@ class Completions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _find_line(self) -> _Line | None:
-        """One that is open. None: it is being opened, or there is none; nobody waits for it."""
+        """Returns an open socket, or None if there is none yet. Does not wait for one."""
         if self._line is not None:
             if self._line.is_usable:
                 return self._line
@@ -88,12 +89,13 @@ class Completions:
 
     async def _open(self) -> None:
         try:
-            await asyncio.to_thread(importlib.import_module, "websockets.asyncio.client")  # which takes a while
+            await asyncio.to_thread(importlib.import_module, "websockets.asyncio.client")  # importing takes a while
             opened = await open_once(self._connection, _PATH, max_message=None)
         except (Unreachable, Unauthorized):
-            return  # HTTP waits for the server and finds it again; the next completion tries this again
+            return  # HTTP retries and finds the server; the next completion tries this again
         except (HoldfastError, ValueError):
-            # An older server, a proxy without WebSockets, or a credential that may not: HTTP works, or says why not.
+            # An older server, a proxy without WebSockets, or a credential without access: HTTP works or raises the
+            # reason.
             self._none_until = time.monotonic() + _NONE_SECONDS
             return
         finally:
@@ -104,7 +106,7 @@ class Completions:
 
 
 class _Line:
-    """An open socket, and who waits for an answer on it. Ends by itself when the socket does."""
+    """An open socket, and the requests that wait for an answer on it. Ends when the socket ends."""
 
     def __init__(self, opened: ClientConnection, url: str) -> None:
         self.url = url
@@ -114,12 +116,12 @@ class _Line:
         self._retired = False
         self._reason: BaseException = EOFError("the connection was given up")
         self.reading = asyncio.create_task(self._read())
-        # Not by the task alone: one that is cancelled before its first step does nothing at all.
+        # Needed as well as the task: a task that is cancelled before its first step does nothing.
         self.reading.add_done_callback(self._let_go)
 
     @property
     def is_usable(self) -> bool:
-        # Something that came while nobody waits is most likely its end, which the loop has had no time to tell.
+        # Unread data while no request is waiting is most likely the end of the connection.
         return not self._retired and (bool(self._waiting) or not self._has_something_to_read())
 
     async def ask(self, id: str, frame: bytes) -> Any:
@@ -133,12 +135,12 @@ class _Line:
         finally:
             del self._waiting[id]
             if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # where sending failed first, nobody else looks at it
+                answer.exception()  # if sending failed first, nothing else retrieves it
             if self._retired:
                 self.retire()
 
     def retire(self) -> None:
-        """Take nothing more, and end once nobody waits."""
+        """Accept no more requests, and close once none is waiting."""
         self._retired = True
         if not self._waiting:
             self.reading.cancel()
@@ -152,7 +154,7 @@ class _Line:
             raise unreachable(self.url, _ASKED, closed) from closed
 
     def _give_up(self, id: str) -> None:
-        """Tell the server, and let nobody wait for that."""
+        """Tell the server, without waiting for it."""
         if self.reading.done():
             return
         telling = asyncio.create_task(self._tell_cancelled(id))
@@ -163,7 +165,7 @@ class _Line:
         try:
             await self._send(encode_json({"id": id, "cancel": True}))
         except Unreachable:
-            return  # which gives it up as well
+            return  # a lost connection cancels it too
 
     async def _read(self) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -174,15 +176,15 @@ class _Line:
         except (ConnectionClosed, HoldfastError) as error:
             self._reason = error
         finally:
-            self._fail_all()  # at once: to close takes the other side
+            self._fail_all()  # at once, because closing waits for the other side
             await self._opened.close()
 
     def _let_go(self, _: asyncio.Task[None]) -> None:
         self._fail_all()
-        self._opened.transport.abort()  # where nobody waits for the other side to close, or it does not
+        self._opened.transport.abort()  # in case nothing waits for the other side to close, or it does not
 
     def _fail_all(self) -> None:
-        """Nothing more comes: whoever waits is told so."""
+        """Fail all waiting requests: no more answers will come."""
         self._retired = True
         for answer in self._waiting.values():
             if not answer.done():
@@ -191,7 +193,7 @@ class _Line:
             telling.cancel()
 
     def _failure(self) -> HoldfastError:
-        """For one who waits: no two of them raise the same object."""
+        """Returns an error for one request. Each gets its own object."""
         reason = self._reason
         if isinstance(reason, HoldfastError):
             return type(reason)(reason.message, status=reason.status, code=reason.code, hint=reason.hint)
@@ -212,10 +214,10 @@ class _Line:
             headers = {"x-request-id": str(problem["requestId"])} if problem.get("requestId") else {}
             failure = error_of(known, headers, json.dumps(told).encode(), _ASKED)
         if failure is not None and "id" not in told:
-            raise failure  # about the socket as a whole
+            raise failure  # about the whole socket
         answer = self._waiting.get(str(told.get("id")))
         if answer is None or answer.done():
-            return  # it was given up meanwhile
+            return  # it was cancelled in the meantime
         if failure is not None:
             answer.set_exception(failure)
         else:

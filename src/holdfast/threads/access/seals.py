@@ -1,9 +1,9 @@
-"""The server's seal: how an entry shows that the server itself wrote it, and for which thread.
+"""The server's seal: proves that the server itself wrote an entry, and for which thread.
 
-A thread is written by many: keys, tokens, runners. What the server acts on later (which agent to launch, in which
-network, in which box a process is to be signalled) it reads back from the same thread. So it seals such entries when it
-writes them, with a key that never leaves it, and acts on none without a seal. A copy of a sealed entry on another
-thread, as in a fork, still names the thread that it was written for.
+Keys, tokens and runners all write to a thread. The server later reads back from the same thread what it acts on: which
+agent to launch, with which network, and in which box to signal a process. So it seals such entries with a key that
+never leaves it, and acts on none without a seal. A copy of a sealed entry on another thread, as in a fork, still names
+the thread it was written for.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ import orjson
 from holdfast.api.entries import Entry
 
 SEAL: Final = "seal"
-"""The field of a payload that has it: `<thread>.<mac>`."""
+"""The payload field with the seal: `<thread>.<mac>`."""
 _MAC_BYTES: Final = 16
 _LONGEST: Final = 256
 
 
 class Origin(StrEnum):
-    """What is known of who wrote an entry."""
+    """What is known about the writer of an entry."""
 
     HERE = "here"
-    """This server, for this very thread."""
+    """This server, for this thread."""
     FORK = "fork"
     """This server, for the thread that this one was forked from."""
     UNPROVEN = "unproven"
-    """Nobody can say: a client, or a server before there were seals."""
+    """Unknown: a client, or a server from before seals existed."""
 
 
 class Seals:
-    """Seals entries, and tells sealed ones from others."""
+    """Seals entries, and checks seals."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def seal(self, thread: str, entry: Entry) -> Entry:
-        """The entry with the seal for that thread, in place of any that it has. ValueError: it is nested too deep."""
+        """Returns the entry with a seal for that thread, replacing any other. Raises ValueError if it is nested too
+        deeply.
+        """
         payload = {name: value for name, value in entry.payload.items() if name != SEAL}
         mac = self._mac(thread, entry.id, entry.ts, entry.author_id, payload)
         return replace(entry, payload={**payload, SEAL: f"{thread}.{mac}"})
 
     def origin(self, thread: str, entry: Mapping[str, Any]) -> Origin:
-        """Where an entry comes from that was found on this thread."""
+        """Returns the origin of an entry on this thread."""
         payload = entry["payload"]
         seal = payload.get(SEAL)
         if not isinstance(seal, str) or len(seal) > _LONGEST:
@@ -69,6 +71,6 @@ class Seals:
         try:
             sealed = orjson.dumps([thread, id, ts, author, payload], option=orjson.OPT_SORT_KEYS)
         except orjson.JSONEncodeError as error:
-            raise ValueError(f"the entry cannot be written: {error}") from None
+            raise ValueError(f"the entry cannot be encoded: {error}") from None
         mac = hmac.digest(self._key, sealed, hashlib.sha256)[:_MAC_BYTES]
         return base64.urlsafe_b64encode(mac).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Cursors: what clients echo so that caches between them and us can merge equal requests."""
+"""Cursors: values that clients echo, so that caches on the way can merge equal requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_JITTER_SECONDS: Final = 3600
 
 
 def next_cursor(echoed: str | None, now: int, jitter: Callable[[int, int], int] = random.randint) -> int:
-    """The current interval, or strictly more than the client's where that is not behind it."""
+    """Returns the current interval, or a later one than the client's if the client's is not in the past."""
     interval = (now - _EPOCH_MS) // _INTERVAL_MS
     if echoed is None or not echoed.isascii() or not echoed.isdigit() or len(echoed) > 16:
         return interval

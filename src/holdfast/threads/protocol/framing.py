@@ -1,8 +1,9 @@
-"""How messages lie in a stream. Byte streams are the bytes; in a JSON stream every message ends in `,` and a newline.
+"""How messages are stored in a stream. A byte stream is just its bytes. In a JSON stream, every message ends in `,` and
+a newline.
 
-A raw newline can stand in valid JSON only as white space, where it means nothing and is dropped. So a newline ends a
-message and nothing else does: positions can be checked, messages counted, and a read is a slice in brackets, with
-no parsing and no copying of messages one by one.
+In valid JSON, a raw newline is only white space, so it is dropped inside messages. Only a newline ends a message.
+Therefore positions can be checked, messages can be counted, and a read is a slice in brackets, without parsing or
+copying single messages.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from holdfast.api.limits import MOST_MESSAGES
 
 SEPARATOR: Final = b",\n"
 WHOLE_BYTES: Final = 16 * 1024
-"""A body up to this size is taken whole. A larger one is taken in slices, and the event loop serves others between."""
+"""A body up to this size is processed at once. A larger one is processed in slices, and other tasks run in between."""
 SLICE_MESSAGES: Final = 256
 SLICE_BYTES: Final = 64 * 1024
-"""A slice ends with the message that makes it this long."""
+"""A slice ends with the message that reaches this size."""
 _scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
-"""Finds where a value ends. Numbers are not converted: those that are too long for Python are for orjson to judge."""
+"""Finds the end of a value. Numbers are not converted here: orjson judges those that are too long for Python."""
 _WHITESPACE: Final = " \t\n\r"
 _skip_whitespace = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
 
 Messages = tuple[list[Any], list[bytes]]
-"""Messages, parsed, and each as it was written, on one line."""
+"""Parsed messages, and the original text of each, on one line."""
 
 
 def parse_json(body: bytes) -> Any:
@@ -39,13 +40,13 @@ def parse_json(body: bytes) -> Any:
 
 
 def frame_json(body: bytes) -> bytes:
-    """The framed messages of a request body, one level of array flattened; empty for an empty array."""
+    """Returns the framed messages of a request body. One level of array is flattened; an empty array yields nothing."""
     _, messages = parse_messages(body)
     return frame(messages)
 
 
 def frame_slices(body: bytes) -> Iterator[bytes]:
-    """The same for a large body, a slice at a time."""
+    """Like `frame_json`, but yields the messages of a large body one slice at a time."""
     for _, messages in parse_slices(body):
         yield frame(messages)
 
@@ -55,7 +56,7 @@ def frame(messages: list[bytes]) -> bytes:
 
 
 def parse_messages(body: bytes) -> Messages:
-    """The messages of a request body."""
+    """Returns the messages of a request body."""
     value = parse_json(body)
     if type(value) is not list:
         return [value], [_one_line(body)]
@@ -68,7 +69,7 @@ def parse_messages(body: bytes) -> Messages:
 
 
 def parse_slices(body: bytes) -> Iterator[Messages]:
-    """The messages of a large body, a slice at a time: the same messages, and the same refusals.
+    """Yields the messages of a large body one slice at a time. Same messages and errors as `parse_messages`.
 
     A slice has at least one message, so it takes as long as its longest message.
     """
@@ -98,10 +99,10 @@ def parse_slices(body: bytes) -> Iterator[Messages]:
         count += len(messages)
         if count > MOST_MESSAGES:
             raise _too_many()
-        # The scan above takes more than JSON allows (NaN, half a surrogate pair); this takes what parse_messages does.
+        # The scan above accepts more than JSON allows (NaN, lone surrogates). This accepts the same as parse_messages.
         yield parse_json(b"[%b]" % b",".join(messages)), messages
     if not text.startswith("]", position):
-        raise InvalidRequest(f"the body is not valid JSON: no comma or end of the array at character {position}")
+        raise InvalidRequest(f"the body is not valid JSON: expected a comma or ] at character {position}")
     _check_end(text, position + 1)
 
 
@@ -116,7 +117,7 @@ def _end_of_value(text: str, position: int) -> int:
 
 def _check_end(text: str, position: int) -> None:
     if (end := _skip_whitespace(text, position).end()) != len(text):
-        raise InvalidRequest(f"the body is not valid JSON: more after its end, at character {end}")
+        raise InvalidRequest(f"the body is not valid JSON: unexpected text after its end, at character {end}")
 
 
 def _too_many() -> TooLarge:
@@ -127,7 +128,7 @@ def _too_many() -> TooLarge:
 
 
 def _elements(values: list[Any], inside: bytes) -> list[bytes]:
-    """The elements as they were written: parsing and writing again would lose long numbers."""
+    """Returns the original text of the elements. Parsing and encoding again would lose long numbers."""
     compact = [orjson.dumps(value) for value in values]
     if b",".join(compact) == inside:
         return compact
@@ -154,7 +155,7 @@ def _one_line(message: bytes) -> bytes:
 
 
 def as_array(framed: bytes) -> bytes:
-    """Framed messages as one JSON array."""
+    """Returns framed messages as one JSON array."""
     return b"[" + framed[:-2] + b"]"
 
 
@@ -163,7 +164,7 @@ def split_messages(framed: bytes) -> list[bytes]:
 
 
 def skip_messages(framed: bytes, count: int) -> int | None:
-    """The position after `count` messages; None where there are fewer."""
+    """Returns the position after `count` messages, or None if there are fewer."""
     position = 0
     for _ in range(count):
         position = framed.find(b"\n", position) + 1

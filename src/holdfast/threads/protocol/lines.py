@@ -1,4 +1,4 @@
-"""Waiting lines: those who wait for the same thing go one after another, in the order they came."""
+"""Fair locks by name: tasks that wait for the same name run one at a time, in order of arrival."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 
 class Lines:
-    """One line for each name. A line is there only while somebody is in it."""
+    """One lock for each name. A lock exists only while a task holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, asyncio.Lock] = {}
@@ -20,7 +20,7 @@ class Lines:
 
     @asynccontextmanager
     async def turn(self, name: Hashable) -> AsyncIterator[None]:
-        """Wait for those who came before."""
+        """Wait for the tasks that came before."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._waiting[name] += 1
         try:

@@ -1,4 +1,4 @@
-"""Requests and responses of the stream surface, apart from any server: what came in, what goes out."""
+"""Requests and responses of the stream protocol, independent of any server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JSON_TYPE: Final = (b"content-type", b"application/json")
 
 
 class Request:
-    """One request to the stream surface, its body read whole."""
+    """One request of the stream protocol, with its whole body."""
 
     __slots__ = ("body", "headers", "id", "method", "path", "query")
 
@@ -24,13 +24,13 @@ class Request:
     ) -> None:
         self.method = method
         self.path = path
-        """After `/v1/stream/`, decoded and checked."""
+        """The part after `/v1/stream/`, decoded and validated."""
         self.query = query
         self.headers = headers
-        """Names in lower case."""
+        """With lower-case names."""
         self.body = body
         self.id = id
-        """For logs, and for people who report a problem."""
+        """For logs and problem reports."""
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -38,11 +38,11 @@ class Request:
 
 
 class Rest(NamedTuple):
-    """The part of a body that is read as it is sent, at the pace of whoever receives it."""
+    """The part of a body that is read while it is sent, as fast as the client receives it."""
 
     length: int
     pieces: AsyncIterator[bytes]
-    """So many bytes in all. Where it raises, the response is broken off."""
+    """Yields `length` bytes in total. If it raises, the response is cut off."""
 
 
 class Response(NamedTuple):
@@ -50,14 +50,14 @@ class Response(NamedTuple):
     headers: Headers
     body: bytes = b""
     rest: Rest | None = None
-    """What comes after the body."""
+    """Sent after `body`."""
 
 
 class Channel(Protocol):
-    """A response that is written as it comes. Owned by the connection; ended by either side."""
+    """A response that is written in parts. The connection owns it, and either side may end it."""
 
     def start(self, response: Response) -> None:
-        """Send status and headers (and the body so far)."""
+        """Send the status, the headers and the body so far."""
         ...
 
     def write(self, data: bytes) -> None: ...
@@ -68,14 +68,14 @@ class Channel(Protocol):
 
     @property
     def congested(self) -> bool:
-        """The client reads more slowly than we write: stop, and `drain`."""
+        """The client reads more slowly than we write. The writer should stop and `drain`."""
         ...
 
     async def drain(self) -> None: ...
 
 
 def error_body(code: str, message: str, request_id: str, hint: str | None = None) -> bytes:
-    """The one shape of errors, on every surface."""
+    """Returns the JSON of an error, in the one format that all routes use."""
     error = {"code": code, "message": message}
     if hint is not None:
         error["hint"] = hint

@@ -1,6 +1,6 @@
-"""Offsets: where in a stream a reader stands. To clients an opaque, sortable token; inside, a byte position.
+"""Offsets: positions of readers in a stream. Opaque, sortable tokens for clients; byte positions inside the server.
 
-The first half of the token is the segment, always zero until retention needs it.
+The first half of a token is the segment, which is always zero until retention needs it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ def format_offset_text(position: int) -> str:
 
 
 def parse_offset(token: str) -> int:
-    """The byte position of a token that `format_offset` made; sentinels are the caller's business."""
+    """Returns the byte position of a token from `format_offset`. The caller handles sentinels."""
     if len(token) == _LENGTH and token.startswith(_SEGMENT):
         digits = token[17:]
         if digits.isascii() and digits.isdigit():
             return int(digits)
-    raise InvalidRequest(
-        f"offset {token[:64]!r} is not one this server gave out: use a Stream-Next-Offset value, -1 or now"
-    )
+    raise InvalidRequest(f"invalid offset {token[:64]!r}: use a Stream-Next-Offset value, -1 or now")

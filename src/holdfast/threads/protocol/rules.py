@@ -1,4 +1,4 @@
-"""The protocol's decisions as functions of what is known. No clock, no disk, no network: every store shares these."""
+"""The protocol's decisions as pure functions, without clock, disk or network. All stores share them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.threads.streams import AppendRequest, Producer, StreamConfig, norm
 
 
 class AppendState(Protocol):
-    """What has to be known of a stream to judge an append."""
+    """The state of a stream that decides on an append."""
 
     path: str
     media_type: str
@@ -26,7 +26,7 @@ class AppendState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The append was taken before; the answer repeats what was accepted then."""
+    """The append was accepted before. The response repeats what was accepted then."""
 
     producer: Producer | None
     closed: bool
@@ -40,11 +40,13 @@ class Accept:
 ACCEPT = Accept()
 
 ProducerLookup = Callable[[str], tuple[int, int] | None]
-"""The epoch and last sequence number of a producer of this stream, if it has written before."""
+"""Returns the epoch and last sequence number of a producer of this stream, or None if it has not written yet."""
 
 
 def decide_append(state: AppendState, request: AppendRequest, producer_of: ProducerLookup) -> Accept | Duplicate:
-    """Closed before content type, content type before producer, producer before `Stream-Seq`: retries deduplicate."""
+    """Decide on an append. Checks closed, content type, producer and `Stream-Seq` in this order, so that retries
+    deduplicate.
+    """
     producer = request.producer
     if state.closed:
         return _decide_on_closed(state, request)
@@ -62,7 +64,7 @@ def decide_append(state: AppendState, request: AppendRequest, producer_of: Produ
         if known is None and producer.seq != 0:
             raise producer_gap(0, producer.seq)
     if request.seq is not None and state.last_seq is not None and request.seq.encode() <= state.last_seq.encode():
-        raise SequenceConflict(f"Stream-Seq {request.seq!r} does not follow {state.last_seq!r}")
+        raise SequenceConflict(f"Stream-Seq {request.seq!r} must be greater than {state.last_seq!r}")
     return ACCEPT
 
 
@@ -80,7 +82,7 @@ def _decide_producer(producer: Producer, epoch: int, last_seq: int) -> Duplicate
         raise stale_epoch(epoch)
     if producer.epoch > epoch:
         if producer.seq != 0:
-            raise InvalidRequest(f"a new producer epoch starts at sequence 0, not {producer.seq}")
+            raise InvalidRequest(f"a new producer epoch must start at sequence 0, not {producer.seq}")
         return None
     if producer.seq <= last_seq:
         return Duplicate(Producer(producer.id, epoch, last_seq), closed=False)
@@ -91,17 +93,17 @@ def _decide_producer(producer: Producer, epoch: int, last_seq: int) -> Duplicate
 
 @dataclass(frozen=True, slots=True)
 class ExistingStream:
-    """What has to be known of a stream to judge a second request to create it."""
+    """The state of a stream that decides on a second request to create it."""
 
     path: str
     content_type: str
     closed: bool
     config: StreamConfig
-    """As first requested."""
+    """As requested first."""
 
 
 def check_same(existing: ExistingStream, wanted: StreamConfig) -> None:
-    """Raise unless creating this stream again would change nothing."""
+    """Raises `StreamConflict` if creating this stream again would change it."""
     config = existing.config
     media_type = normalize_content_type(existing.content_type)
     differences = [
@@ -120,7 +122,7 @@ def check_same(existing: ExistingStream, wanted: StreamConfig) -> None:
         if differs
     ]
     if differences:
-        raise Conflict(f"stream {existing.path} exists with another {' and another '.join(differences)}")
+        raise Conflict(f"stream {existing.path} exists with a different {' and a different '.join(differences)}")
 
 
 def _same_fork(existing: StreamConfig, wanted: StreamConfig) -> bool:
@@ -134,7 +136,7 @@ def _same_fork(existing: StreamConfig, wanted: StreamConfig) -> bool:
 
 
 def deadline_of(ttl_seconds: int | None, expires_at: int | None, last_access: int) -> int | None:
-    """When a stream ends by itself, in UTC milliseconds; a TTL slides with every access, an expiry does not."""
+    """Returns when a stream expires, in UTC milliseconds. Every access restarts a TTL, but not an expiry."""
     if ttl_seconds is not None:
         return last_access + ttl_seconds * 1000
     return expires_at

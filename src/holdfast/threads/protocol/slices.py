@@ -1,4 +1,4 @@
-"""Long work on the event loop, done in slices. Between two slices the loop serves everyone else."""
+"""Long work on the event loop, done in slices. Other tasks run between slices."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ Part = TypeVar("Part")
 
 
 class Slices:
-    """Takes the parts of long work one by one, at most one in a turn of the loop, however many have work to do.
+    """Runs the parts of long work one by one, at most one per turn of the loop, however many tasks have work.
 
-    Not a thread: one that works in Python takes the interpreter from the loop for several milliseconds at a time.
+    A thread would not help: Python code in it would hold the interpreter lock for several milliseconds at a time.
     """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        """First come, first served: those with work take turns."""
+        """Fair, so that tasks take turns."""
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Do one slice of work in here, without waiting for anything."""
+        """Do one slice of work in this block, without awaiting anything."""
         async with self._turn:
             yield
             await asyncio.sleep(0)
 
     async def gather(self, parts: Iterable[Part]) -> list[Part]:
-        """All parts. Each step of the iterator is one slice of work."""
+        """Collect all parts. Each step of the iterator is one slice of work."""
         gathered: list[Part] = []
         steps = iter(parts)
         while True:

@@ -1,7 +1,7 @@
-"""The Durable Streams protocol over a store: requests in, responses out. Knows HTTP's words, but no server.
+"""The Durable Streams protocol over a store: requests in, responses out. Knows HTTP semantics, but no server.
 
-Live SSE reads are in tails. The server asks `access` who is calling before it comes here; what that author may write on
-a thread is asked of `authority` here.
+Live SSE reads are in `tails`. The server authenticates the caller through `access` first. `authority` checks here what
+the author may write on a thread.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from holdfast.time_limit import time_limit
 PREFIX: Final = "/v1/stream/"
 THREADS: Final = "threads/"
 _POLL_LIMIT: Final = 2 * 1024 * 1024
-"""About how many bytes a long-poll answers."""
+"""Approximate size of a long-poll response in bytes."""
 _PIECE: Final = 512 * 1024
-"""About how many bytes of a catch-up are in memory at a time, for each who reads."""
+"""Approximate size of the part of a catch-up read that is in memory, for each reader."""
 
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*")
 _THREAD_PATH: Final = re.compile(r"threads/[A-Za-z0-9_-]{1,128}")
@@ -55,7 +55,7 @@ _CONTENT_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+*-]+")
 _NATURAL: Final = re.compile(r"0|[1-9][0-9]*")
 _MAX_PATH: Final = 1024
 _END_OF_TIME: Final = 253_402_300_800
-"""The year 10000, which no RFC 3339 time can name: in seconds."""
+"""The year 10000 in seconds. No RFC 3339 time can name it."""
 
 _UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
 _CLOSED: Final = (b"stream-closed", b"true")
@@ -65,21 +65,21 @@ _CACHEABLE: Final = (b"cache-control", b"private, max-age=60, stale-while-revali
 
 @functools.lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str:
-    """The path of a stream as a URL gives it (after the prefix, still quoted), checked."""
+    """Validate the path of a stream from a URL (after the prefix, still quoted). Returns it decoded."""
     path = raw if "%" not in raw else unquote(raw, errors="strict")
     if not _PLAIN_PATH.fullmatch(path):
         segments = path.split("/")
         if "" in segments or "." in segments or ".." in segments or not path.isprintable():
-            raise InvalidRequest(f"{path[:200]!r} cannot be the path of a stream: no empty, . or .. segments")
+            raise InvalidRequest(f"{path[:200]!r} is not a valid stream path: empty, . and .. segments are not allowed")
     if len(path) > _MAX_PATH:
-        raise InvalidRequest(f"the path of a stream has at most {_MAX_PATH} characters")
+        raise InvalidRequest(f"the path of a stream must have at most {_MAX_PATH} characters")
     if path.startswith(THREADS) and not _THREAD_PATH.fullmatch(path):
-        raise InvalidRequest(f"{path[:200]!r} cannot be a thread: ids are 1 to 128 letters, digits, - or _")
+        raise InvalidRequest(f"{path[:200]!r} is not a valid thread: ids are 1 to 128 letters, digits, - or _")
     return path
 
 
 class StreamSurface:
-    """Create, append, read, head and delete, as the protocol words them."""
+    """The operations of the protocol: create, append, read, head and delete."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class StreamSurface:
         self._waiting: set[asyncio.Future[Change | None]] = set()
 
     def append(self, request: Request, author: Author) -> Acknowledgement:
-        """Begin an append. Raises what can be refused at once; the rest comes with the awaitable.
+        """Begin an append. Raises immediate errors here; later ones come with the acknowledgement.
 
-        For bodies up to `WHOLE_BYTES`. A larger one would hold the event loop up for too long: it is for `respond`.
+        For bodies up to `WHOLE_BYTES`. Larger ones would block the event loop for too long: use `respond`.
         """
         append = _append_request(request, author)
         body, path = request.body, request.path
@@ -114,11 +114,13 @@ class StreamSurface:
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether small appends may go by `append`: there is no producer's large one that they could overtake."""
+        """Whether small appends may use `append`. Not while a producer's large one is in progress, which they could
+        overtake.
+        """
         return not self._producers
 
     async def _post(self, request: Request, author: Author) -> Response:
-        """An append of any size. Those of one producer keep the order in which they came."""
+        """An append of any size. Appends of one producer keep their order."""
         append = _append_request(request, author)
         if append.producer is None:
             acknowledgement = await self._begin(request, author, append)
@@ -135,7 +137,7 @@ class StreamSurface:
         return await self._store.append_many(request.path, append)
 
     async def _contents(self, request: Request, author: Author, content_type: str) -> tuple[bytes, tuple[Keyed, ...]]:
-        """What a body appends: bytes, or entries where it is a thread's. A large body does not hold others up."""
+        """Returns what a body appends: bytes, or entries on a thread. A large body does not block other tasks."""
         body, path = request.body, request.path
         if path.startswith(THREADS):
             now, thread = self._clock(), path[len(THREADS) :]
@@ -158,7 +160,7 @@ class StreamSurface:
         return Response(200 if request.body and not appended.duplicate else 204, headers)
 
     async def respond(self, request: Request, author: Author) -> Response:
-        """Everything but SSE."""
+        """Handle all requests except SSE."""
         match request.method:
             case "POST":
                 return await self._post(request, author)
@@ -220,10 +222,10 @@ class StreamSurface:
         query = parse_query(request.query)
         live = query.get("live")
         if live not in (None, "long-poll"):
-            raise InvalidRequest(f"live={live[:32]!r} is not a way to read: use long-poll or sse")
+            raise InvalidRequest(f"live={live[:32]!r} is not supported: use long-poll or sse")
         offset = query.get("offset")
         if live is not None and offset is None:
-            raise InvalidRequest("a long-poll needs an offset: where to go on")
+            raise InvalidRequest("a long-poll needs an offset to start from")
         info = await self._store.touch(request.path)
         if offset == NOW and live is None:
             return _at_tail(info)
@@ -246,7 +248,7 @@ class StreamSurface:
         return self._unless_known(request, headers) or Response(200, headers, body)
 
     async def _wait(self, at: Slice, path: str) -> Slice | None:
-        """What arrives after the tail before the long-poll times out; None where nothing does, or can."""
+        """Returns what arrives after the tail before the long-poll times out, or None."""
         if at.closed:
             return None
         change: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
@@ -258,7 +260,7 @@ class StreamSurface:
         unwatch = self._store.watch(path, on_change)
         self._waiting.add(change)
         try:
-            # Something may have come between the read and the watch: it is not announced again.
+            # Read again, because a commit between the read and the watch is not announced.
             missed = await self._store.read(path, at.end, _POLL_LIMIT)
             if missed.data or missed.closed:
                 return missed if missed.data else None
@@ -276,7 +278,7 @@ class StreamSurface:
         return await self._store.read(path, at.end, _POLL_LIMIT)
 
     def close(self) -> None:
-        """Answer every waiting long-poll, so that the server can stop."""
+        """Answer all waiting long-polls, so that the server can stop."""
         for change in self._waiting:
             if not change.done():
                 change.set_result(None)
@@ -294,13 +296,13 @@ class StreamSurface:
 
     @staticmethod
     def _unless_known(request: Request, headers: Headers) -> Response | None:
-        """The answer to a client that has these very bytes already."""
+        """Returns the response for a client that already has these bytes, or None."""
         etag = dict(headers)[b"etag"]
         return Response(304, [(b"etag", etag)]) if _matches(request.headers.get(b"if-none-match"), etag) else None
 
 
 def _append_request(request: Request, author: Author) -> AppendRequest:
-    """What the headers of an append say; its contents are for later."""
+    """Parse the headers of an append. Its contents are added later."""
     headers = request.headers
     close = _is_true(headers.get(b"stream-closed"))
     producer = _producer(headers) if not headers.keys().isdisjoint(_PRODUCER_HEADERS) else None
@@ -310,7 +312,7 @@ def _append_request(request: Request, author: Author) -> AppendRequest:
     if request.body:
         content_type = request.header(b"content-type")
         if not content_type:
-            raise InvalidRequest("an append needs a Content-Type header, that of the stream")
+            raise InvalidRequest("an append needs a Content-Type header that matches the stream")
     elif not close:
         raise InvalidRequest("an empty body appends nothing")
     return AppendRequest(b"", content_type, producer, request.header(b"stream-seq"), close)
@@ -322,7 +324,7 @@ def _check_contents(append: AppendRequest) -> None:
 
 
 def _headers_of(info: StreamInfo, offset: str, end: int, *, closed: bool, up_to_date: bool) -> Headers:
-    """The headers of a read from `offset` to `end`."""
+    """Returns the headers of a read from `offset` to `end`."""
     headers: Headers = [
         (b"content-type", info.content_type.encode("latin-1")),
         (b"stream-next-offset", format_offset(end)),
@@ -337,10 +339,9 @@ def _headers_of(info: StreamInfo, offset: str, end: int, *, closed: bool, up_to_
 
 
 def _catch_up(store: StreamStore, info: StreamInfo, first: Slice, headers: Headers) -> Response:
-    """A read up to the tail as it was at the start: whole, or the first piece and the way to the others.
+    """Read up to the tail as it was at the start: as a whole, or as the first piece and an iterator of the others.
 
-    Where it ends is known before it begins, and so are its headers and its length. What is appended meanwhile is for
-    the next read.
+    The end is known in advance, and with it the headers and the length. Later appends are left to the next read.
     """
     json = is_json(info.content_type)
     if first.up_to_date:
@@ -349,7 +350,7 @@ def _catch_up(store: StreamStore, info: StreamInfo, first: Slice, headers: Heade
     remaining = first.tail - first.end
     if not json:
         return Response(200, headers, first.data, Rest(remaining, pieces))
-    return Response(200, headers, b"[" + first.data, Rest(remaining - 1, pieces))  # a bracket for the last separator
+    return Response(200, headers, b"[" + first.data, Rest(remaining - 1, pieces))  # a bracket replaces a separator
 
 
 async def _pieces(
@@ -358,24 +359,24 @@ async def _pieces(
     while position < tail:
         piece = await store.read(info.path, position, _PIECE)
         if (await store.head(info.path)).id != info.id:
-            raise Gone(f"stream {info.path} was replaced by another while it was read")
+            raise Gone(f"stream {info.path} was replaced by another one during the read")
         data = piece.data[: tail - position]
         if not data:
-            raise Gone(f"stream {info.path} ends at {position}, before {tail}, where it ended a moment ago")
+            raise Gone(f"stream {info.path} was truncated from {tail} to {position} during the read")
         position += len(data)
         yield data[:-2] + b"]" if json and position == tail else data
 
 
 def parse_query(query: bytes) -> dict[str, str]:
-    """Query parameters by name. The protocol's own may stand once only."""
+    """Returns query parameters by name. Raises if one of the protocol's own parameters is repeated."""
     found: dict[str, str] = {}
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=64)
     except (UnicodeDecodeError, ValueError):
-        raise InvalidRequest("the query of this URL cannot be read") from None
+        raise InvalidRequest("the query string of this URL cannot be parsed") from None
     for name, value in pairs:
         if name in found and name in ("offset", "live", "cursor"):
-            raise InvalidRequest(f"{name} stands more than once in the query")
+            raise InvalidRequest(f"{name} appears more than once in the query string")
         found[name] = value
     return found
 
@@ -407,24 +408,24 @@ _MAX_PRODUCER_ID: Final = 256
 def _producer(headers: dict[bytes, bytes]) -> Producer:
     id, epoch, seq = (headers.get(name) for name in (b"producer-id", b"producer-epoch", b"producer-seq"))
     if id is None or epoch is None or seq is None:
-        raise InvalidRequest("Producer-Id, Producer-Epoch and Producer-Seq come together or not at all")
+        raise InvalidRequest("Producer-Id, Producer-Epoch and Producer-Seq must be sent together")
     if not 0 < len(id) <= _MAX_PRODUCER_ID:
-        raise InvalidRequest(f"Producer-Id has 1 to {_MAX_PRODUCER_ID} characters")
+        raise InvalidRequest(f"Producer-Id must have 1 to {_MAX_PRODUCER_ID} characters")
     return Producer(id.decode("latin-1"), _whole(b"Producer-Epoch", epoch), _whole(b"Producer-Seq", seq))
 
 
 def _whole(name: bytes, value: bytes) -> int:
     if value.isdigit() and len(value) <= 16 and (number := int(value)) <= MAX_SAFE_INTEGER:
         return number
-    raise InvalidRequest(f"{name.decode()} is a whole number from 0 to 2^53-1, not {value[:32]!r}")
+    raise InvalidRequest(f"{name.decode()} must be an integer from 0 to 2^53-1, not {value[:32]!r}")
 
 
 def _config(request: Request) -> StreamConfig:
     ttl, expires = request.header(b"stream-ttl"), request.header(b"stream-expires-at")
     if ttl is not None and expires is not None:
-        raise InvalidRequest("Stream-TTL and Stream-Expires-At exclude each other: send one")
+        raise InvalidRequest("Stream-TTL and Stream-Expires-At exclude each other: send only one")
     if ttl is not None and (not _NATURAL.fullmatch(ttl) or len(ttl) > 12):
-        raise InvalidRequest(f"Stream-TTL is a whole number of seconds, not {ttl[:32]!r}")
+        raise InvalidRequest(f"Stream-TTL must be a whole number of seconds, not {ttl[:32]!r}")
     fork = _fork(request)
     content_type: str | None = (request.header(b"content-type") or "").strip()
     if not content_type or not _CONTENT_TYPE.match(content_type):
@@ -443,10 +444,10 @@ def _fork(request: Request) -> ForkPoint | None:
     offset, sub_offset = request.header(b"stream-fork-offset"), request.header(b"stream-fork-sub-offset")
     if source is None:
         if sub_offset is not None or offset is not None:
-            raise InvalidRequest("a fork offset needs Stream-Forked-From: what to fork")
+            raise InvalidRequest("a fork offset needs Stream-Forked-From, the stream to fork")
         return None
     if sub_offset is not None and (not _NATURAL.fullmatch(sub_offset) or len(sub_offset) > 15):
-        raise InvalidRequest(f"Stream-Fork-Sub-Offset is a whole number, not {sub_offset[:32]!r}")
+        raise InvalidRequest(f"Stream-Fork-Sub-Offset must be a whole number, not {sub_offset[:32]!r}")
     return ForkPoint(
         source=stream_path(source.removeprefix(PREFIX).removeprefix("/")),
         offset=start_of(offset) if offset else None,
@@ -460,7 +461,7 @@ def _milliseconds(timestamp: str) -> int:
     except ValueError:
         when = None
     if when is None or when.tzinfo is None or "T" not in timestamp.upper() or when.timestamp() >= _END_OF_TIME:
-        raise InvalidRequest(f"Stream-Expires-At is a time like 2030-01-31T12:00:00Z, not {timestamp[:40]!r}")
+        raise InvalidRequest(f"Stream-Expires-At must be a time like 2030-01-31T12:00:00Z, not {timestamp[:40]!r}")
     return int(when.timestamp() * 1000)
 
 

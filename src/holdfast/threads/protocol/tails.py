@@ -1,7 +1,7 @@
-"""Live reading by server-sent events: every commit is put into an event once, and written to all who read along.
+"""Live reads by server-sent events: every commit is encoded once and written to all live readers.
 
-A reader that cannot keep up is taken out of the live set, catches up from the store at its own pace, and joins again:
-memory is bounded by what a socket buffers, however slow the reader.
+A reader that cannot keep up leaves the live set, catches up from the store at its own pace, and joins again. Memory use
+is limited to the socket buffers, however slow a reader is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CYCLE_SECONDS: Final = 60.0
 
 
 class Encoding:
-    """How the bytes of one stream become events."""
+    """How the bytes of one stream are encoded as events."""
 
     def __init__(self, content_type: str) -> None:
         media_type = normalize_content_type(content_type)
@@ -40,7 +40,7 @@ class Encoding:
         elif self.base64:
             payload = base64.b64encode(data)
         else:
-            # Whatever ends a line in an event stream must not end one in the payload.
+            # Normalise line ends: anything else that ends a line in an event stream would break the payload.
             payload = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return b"event: data\ndata:" + payload.replace(b"\n", b"\ndata:") + b"\n\n"
 
@@ -56,7 +56,7 @@ def control_event(position: int, cursor: int, *, up_to_date: bool, closed: bool)
 
 
 class Tail:
-    """One reader. `position` is where it stands; it is live while its broadcast writes to it directly."""
+    """One reader at `position`. It is live while its broadcast writes to it directly."""
 
     __slots__ = ("channel", "echoed", "live", "position", "wake")
 
@@ -67,7 +67,7 @@ class Tail:
         """The cursor that the client sent."""
         self.live = False
         self.wake: asyncio.Future[None] | None = None
-        """Set while live; done when there is something to do that needs the store, or nothing more to come."""
+        """Set while live. Done when the reader must read from the store, or when nothing more will come."""
 
     def stop_being_live(self) -> None:
         self.live = False
@@ -76,13 +76,13 @@ class Tail:
 
 
 class Broadcast:
-    """All live readers of one stream, behind one watch of the store."""
+    """All live readers of one stream, with one watch on the store."""
 
     def __init__(self, encoding: Encoding, clock: Callable[[], int]) -> None:
         self._encoding = encoding
         self._clock = clock
         self.tail = -1
-        """Where the stream ends, as far as the watch and the readers have told."""
+        """The end of the stream, as far as the watch and the readers know."""
         self.closed = False
         self.deleted = False
         self.members = 0
@@ -90,7 +90,7 @@ class Broadcast:
         self._live: dict[Tail, None] = {}
 
     def join(self, tail: Tail) -> bool:
-        """Become live; refused where the reader is not at the end."""
+        """Make a reader live. Returns False if it is not at the end of the stream."""
         if tail.position != self.tail or self.closed or self.deleted:
             return False
         tail.live = True
@@ -106,7 +106,7 @@ class Broadcast:
         self.closed |= change.closed
         self.deleted |= change.deleted
         is_carried = start == change.start and change.data is not None
-        if self.deleted or not (is_carried or start == change.end):  # they read from the store what it does not carry
+        if self.deleted or not (is_carried or start == change.end):  # then readers read from the store
             for tail in list(self._live):
                 self.leave(tail)
             return
@@ -142,17 +142,17 @@ class Tails:
         return len(self._open)
 
     async def serve(self, request: Request, channel: Channel) -> None:
-        """Answer with an event stream until it is closed, deleted, or its time is up; the client then asks again."""
+        """Send events until the stream is closed or deleted, or the cycle is over. Then the client reconnects."""
         query = parse_query(request.query)
         offset = query.get("offset")
         if offset is None:
-            raise InvalidRequest("an SSE read needs an offset: where to go on")
+            raise InvalidRequest("an SSE read needs an offset to start from")
         encoding = Encoding((await self._store.touch(request.path)).content_type)
         broadcast = self._enter(request.path, encoding)
         tail = Tail(channel, 0, query.get("cursor"))
         self._open.add(tail)
         try:
-            # Asked after the watch began, so that nothing falls between the two.
+            # Read after the watch began, so that no commit falls in between.
             info = await self._store.head(request.path)
             broadcast.tail = max(broadcast.tail, info.tail)
             tail.position = info.tail if offset == NOW else start_of(offset)
@@ -164,7 +164,7 @@ class Tails:
             async with time_limit(self._cycle_seconds):
                 await self._feed(request.path, tail, broadcast, encoding, first)
         except TimeoutError:
-            pass  # the cycle is over: the client comes back with its offset
+            pass  # the cycle is over; the client reconnects with its offset
         finally:
             self._open.discard(tail)
             self._exit(request.path, broadcast, tail)
@@ -220,7 +220,7 @@ class Tails:
                 del self._broadcasts[path]
 
     def close(self) -> None:
-        """End every open event stream, so that the server can stop."""
+        """End all event streams, so that the server can stop."""
         self._closing = True
         for tail in list(self._open):
             if tail.wake is not None and not tail.wake.done():
@@ -228,4 +228,4 @@ class Tails:
 
 
 def _nothing() -> None:
-    """The watch of a broadcast that has none yet."""
+    """The initial `unwatch` of a broadcast."""

@@ -1,6 +1,6 @@
-"""Subscriptions: being woken when streams have something new, by webhook or by claiming work from a wake stream.
+"""Subscriptions: wake a subscriber when streams change, through a webhook or a wake stream that workers claim from.
 
-`SubscriptionService` owns them, `SubscriptionRoutes` is their HTTP face.
+`SubscriptionService` owns them; `SubscriptionRoutes` is their HTTP interface.
 """
 
 from holdfast.threads.subscriptions.routes import SubscriptionRoutes, is_control, needs_grant

@@ -1,6 +1,6 @@
-"""Time, passed in: leases and retries run on whatever clock the owner has.
+"""Time as a parameter: leases and retries use the clock that their owner passes in.
 
-`holdfast.testing.clock` has one to turn by hand.
+`holdfast.testing.clock` has a clock that tests control.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def call_at(self, when: int, callback: Callable[[], None]) -> Timer:
-        """Call back on the event loop when `now()` is about `when`; the callback looks for itself."""
+        """Call `callback` on the event loop at about `when`. The callback must check the time itself."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""Sending one webhook request: to a judged address, without following redirects, bounded in time and in bytes.
+"""Sends one webhook request to a checked address, without redirects, with limits on time and size.
 
-When it is tried again is decided in rules, and done by the service.
+`rules` decides when to retry, and the service does it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx  # loaded when the first webhook is: most servers send none, and every start would wait for it
 
 DELIVERY_SECONDS: Final = 15.0
-"""For the whole of it: the name, the connection, the request, the answer."""
+"""For the whole delivery: name resolution, connection, request and response."""
 LOOKUP_SECONDS: Final = 5.0
 MAX_ANSWER: Final = 16 * 1024
 _USER_AGENT: Final = "holdfast-webhooks"
@@ -28,13 +28,13 @@ TransportFactory = Callable[[], "httpx.AsyncBaseTransport"]
 
 
 class DeliveryFailed(Exception):
-    """The subscriber was not reached, or did not accept. Says why, in words fit for the subscription's owner."""
+    """The subscriber was not reached or did not accept. The message is meant for the subscription's owner."""
 
 
 class WebhookSender:
-    """Sends webhook requests. Holds no connections: each delivery has its own, closed with it.
+    """Sends webhook requests. Keeps no connections: each delivery opens and closes its own.
 
-    Sharing them would be wrong, not only slower to get right: connections are to addresses, certificates are for names.
+    Sharing them would be wrong: connections are made to addresses, but certificates are for names.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WebhookSender:
         self._transport = transport or self._new_transport
 
     async def check(self, url: str) -> None:
-        """Raise unless this URL may be called as things stand; asks for its name, sends nothing."""
+        """Raises `WebhookRefused` if this URL may not be called now. Resolves its name, but sends nothing."""
         target = parse_target(url, allow_local=self._allow_local)
         try:
             async with time_limit(min(LOOKUP_SECONDS, self._timeout)):
@@ -63,7 +63,7 @@ class WebhookSender:
             ) from error
 
     async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        """Deliver; True where the subscriber answers that it is done already."""
+        """Deliver a request. Returns True if the subscriber answers that it is already done."""
         import httpx
 
         try:
@@ -96,12 +96,12 @@ class WebhookSender:
                     "accept-encoding": "identity",
                     "connection": "close",
                 },
-                # The certificate must be for the name, though the connection is made to an address.
+                # The certificate must match the name, although the connection is made to an address.
                 extensions={"sni_hostname": target.host},
             ) as response,
         ):
             if not response.is_success:
-                raise DeliveryFailed(f"the webhook answered {response.status_code}")
+                raise DeliveryFailed(f"the webhook returned status {response.status_code}")
             return _says_done(await _read_some(response))
 
     def _new_transport(self) -> httpx.AsyncBaseTransport:
@@ -113,7 +113,7 @@ class WebhookSender:
 
 
 async def _read_some(response: httpx.Response) -> bytes | None:
-    """The body as it came, not unpacked; None where it is longer than we care to read."""
+    """Returns the raw body, or None if it is longer than the limit."""
     answer = bytearray()
     async for piece in response.aiter_raw():
         answer += piece

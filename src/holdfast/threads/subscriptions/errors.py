@@ -1,4 +1,4 @@
-"""What can go wrong with a subscription. The codes are the protocol's; clients tell causes apart by them."""
+"""Errors of subscriptions. Their codes are from the protocol, and clients distinguish causes by them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.api.errors import Refused
 
 
 class SubscriptionError(Refused):
-    """Base of everything that a subscription refuses. `fields` go into the error beside code and message."""
+    """Base class of subscription errors. `fields` are added to the error beside code and message."""
 
     code = "INVALID_REQUEST"
 
@@ -16,11 +16,11 @@ class SubscriptionError(Refused):
 
 
 class InvalidSubscription(SubscriptionError):
-    """The request makes no sense: a bad field, path or pattern, or more than a limit allows."""
+    """The request is invalid: a bad field, path or pattern, or a limit is exceeded."""
 
 
 class WebhookRefused(SubscriptionError):
-    """The server does not call this URL: it leads, or may lead, into a network that is not public."""
+    """The server does not call this URL, because it leads or may lead into a non-public network."""
 
     code = "WEBHOOK_URL_REJECTED"
 
@@ -31,14 +31,14 @@ class SubscriptionNotFound(SubscriptionError):
 
 
 class SubscriptionExists(SubscriptionError):
-    """A subscription of this id exists, and is another one than the request describes."""
+    """A different subscription with this id already exists."""
 
     status = 409
     code = "SUBSCRIPTION_ALREADY_EXISTS"
 
 
 class TokenInvalid(SubscriptionError):
-    """The wake's token is missing, forged, or for another subscription."""
+    """The token of the wake is missing, forged, or for another subscription."""
 
     status = 401
     code = "TOKEN_INVALID"
@@ -49,7 +49,7 @@ class TokenExpired(TokenInvalid):
 
 
 class Fenced(SubscriptionError):
-    """The wake is over: it was finished, released, or its lease ran out and a newer generation has taken its place."""
+    """The wake is over: it was finished or released, or its lease expired and a newer generation replaced it."""
 
     status = 409
     code = "FENCED"
@@ -66,7 +66,7 @@ class NoPendingWork(SubscriptionError):
 
 
 class InvalidAck(SubscriptionError):
-    """An acknowledged offset goes back, goes past the tail, or is of a stream that is not subscribed to."""
+    """An acknowledged offset goes backwards, goes past the tail, or is of a stream that is not subscribed to."""
 
     status = 409
     code = "INVALID_OFFSET"

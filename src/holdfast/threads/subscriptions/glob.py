@@ -1,6 +1,6 @@
-"""Patterns of stream paths. `*` is one segment, `**` any number of them (also none), anything else is itself.
+"""Patterns of stream paths. `*` matches one segment, `**` any number of segments including none.
 
-An asterisk that is meant literally is written `%2A`.
+A literal asterisk is written `%2A`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Glob:
     wild: tuple[bool, ...]
     """Which segments are `**`."""
     prefix: str
-    """What every matching path starts with."""
+    """The common prefix of all matching paths."""
 
     @classmethod
     def parse(cls, text: str) -> Glob:
         text = text.strip("/")
         if not text or len(text) > MAX_PATTERN or not text.isprintable():
-            raise InvalidSubscription(f"a pattern has 1 to {MAX_PATTERN} printable characters")
+            raise InvalidSubscription(f"a pattern must have 1 to {MAX_PATTERN} printable characters")
         parts = text.split("/")
         for part in parts:
             if part == "":
                 raise InvalidSubscription(f"pattern {text!r} has an empty segment")
             if "*" in part and part not in (_ONE, _ANY):
                 raise InvalidSubscription(
-                    f"pattern {text!r}: in {part!r} the asterisk is only a part of a segment",
-                    hint="* stands for one whole segment, ** for any number of them; write a literal asterisk as %2A",
+                    f"pattern {text!r}: the asterisk in {part!r} is only part of a segment",
+                    hint="* matches one whole segment, ** any number of them; write a literal asterisk as %2A",
                 )
         literals = []
         for part in parts:
@@ -52,11 +52,11 @@ class Glob:
             text,
             tuple(None if part in (_ONE, _ANY) else _ASTERISK.sub("*", part) for part in parts),
             tuple(part == _ANY for part in parts),
-            "/".join(literals),  # with no slash at the end: `a/**` matches `a`, too
+            "/".join(literals),  # without a trailing slash, because `a/**` also matches `a`
         )
 
     def matches(self, path: str) -> bool:
-        """Walk both once; on a mismatch, let the last `**` take one segment more. Earlier ones never need to."""
+        """Walk both once. On a mismatch, the last `**` takes one more segment; earlier ones never need to."""
         if not path.startswith(self.prefix):
             return False
         segments, wild = self.segments, self.wild

@@ -1,4 +1,4 @@
-"""The streams of one subscription in memory: how far each is acknowledged, where it ends, and which of them pend."""
+"""The streams of one subscription in memory: how far each is acknowledged, where it ends, and which are pending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.threads.subscriptions.rules import is_pending
 
 
 class Links:
-    """Keeps the pending streams in the order in which they began to pend, so that none is starved by the others."""
+    """Keeps pending streams in the order in which they became pending, so that none is starved."""
 
     def __init__(self, links: Mapping[str, Link] | None = None) -> None:
         self.links: dict[str, Link] = dict(links or {})
@@ -24,7 +24,7 @@ class Links:
         return len(self.links)
 
     def set(self, path: str, link: Link | None) -> None:
-        """Add, change or (None) remove a link."""
+        """Add or change a link, or remove it if it is None."""
         if link is None:
             self.links.pop(path, None)
             self.tails.pop(path, None)
@@ -34,7 +34,7 @@ class Links:
             self._judge(path, link)
 
     def advance(self, path: str, tail: int) -> bool:
-        """A linked stream has grown to `tail`; True where it pends."""
+        """Note that a linked stream has grown to `tail`. Returns whether it is pending."""
         if tail > self.tails.get(path, BEFORE_FIRST):
             self.tails[path] = tail
         return self._judge(path, self.links[path])
@@ -54,7 +54,7 @@ class Links:
         return bool(self._pending)
 
     def pending(self, limit: int, changes: Mapping[str, Link | None] | None = None) -> list[tuple[str, int]]:
-        """The first `limit` pending streams with their tails, as they will be once `changes` are made."""
+        """Returns the first `limit` pending streams with their tails, as they will be after `changes`."""
         changes = changes or {}
 
         def still(path: str) -> bool:
@@ -66,7 +66,7 @@ class Links:
         return [(path, self.tail(path)) for path in islice(filter(still, self._pending), limit)]
 
     def pending_first(self, limit: int) -> Iterable[tuple[str, Link]]:
-        """At most `limit` links, those that pend before the others."""
+        """Returns at most `limit` links, pending ones first."""
         paths = list(islice(self._pending, limit))
         if len(paths) < limit:
             paths += islice((path for path in self.links if path not in self._pending), limit - len(paths))

@@ -1,4 +1,4 @@
-"""One subscription while the server runs: its record, its links, and what is on its way for it."""
+"""One subscription while the server runs: its record, its links, and its deliveries in progress."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from holdfast.threads.subscriptions.schemas import CONTROL
 
 
 class LiveSubscription:
-    """Owned by the service. `subscription` changes only under `lock`, once saved; links follow the streams at once.
+    """Owned by the service. `subscription` changes only under `lock`, after it is saved. Links follow the streams at
+    once.
 
-    A link that a stream's coming or going makes is saved with the next commit. Nothing is lost if that never comes:
-    the service finds the same again when it starts.
+    A link that changes because a stream appears or disappears is saved with the next commit. If that never happens,
+    nothing is lost, because the service finds the same change when it starts.
     """
 
     def __init__(self, subscription: Subscription, links: Links, *, max_streams: int) -> None:
@@ -26,19 +27,19 @@ class LiveSubscription:
         self.lock = asyncio.Lock()
         self.unsaved: dict[str, Link | None] = {}
         self.truncated = False
-        """There are more streams that match than the limit lets in."""
+        """More streams match than the limit allows."""
         self.closed = False
         self.kicked = False
-        """Something happened since the driver last looked."""
+        """Something happened since the driver last checked."""
         self.hurried = False
-        """What a retry waits for may have happened: do not wait any longer."""
+        """The cause of a retry may be gone, so do not wait any longer."""
         self.driver: asyncio.Task[None] | None = None
         self.delivery: asyncio.Task[None] | None = None
         self.timer: Timer | None = None
         self.stumbles = 0
-        """Failures to save, in a row."""
+        """How often in a row saving failed."""
         self.resume_at = 0
-        """Nothing is tried before this, because saving failed."""
+        """Nothing is tried before this time, because saving failed."""
         self._max_streams = max_streams
 
     @property
@@ -46,7 +47,9 @@ class LiveSubscription:
         return self.subscription.id
 
     def matches(self, path: str) -> bool:
-        """Whether the pattern takes this stream in. Its own wake stream is left out: each wake would cause the next."""
+        """Whether the pattern matches this stream. The subscription's wake stream never does: each wake would cause the
+        next.
+        """
         return (
             self.glob is not None
             and path != self.subscription.config.wake_stream
@@ -58,7 +61,7 @@ class LiveSubscription:
         return path in self.links or path == self.subscription.config.wake_stream or self.matches(path)
 
     def notice(self, change: Change) -> bool:
-        """Follow a change of a stream; True where there may be something to do about it."""
+        """Apply a change of a stream. Returns True if there may be something to do."""
         path = change.path
         if path == self.subscription.config.wake_stream:
             self.hurried = self.subscription.attempts > 0 and not change.deleted
@@ -73,7 +76,7 @@ class LiveSubscription:
         return self.links.advance(path, change.end) and (self.subscription.wake is None or bool(self.unsaved))
 
     def adopt(self, path: str) -> bool:
-        """Link a stream that came into being and matches; False where it does not, or there are too many."""
+        """Link a new stream that matches. Returns False if it does not match or there are too many."""
         if not self.matches(path):
             return False
         if len(self.links) >= self._max_streams:
@@ -83,12 +86,12 @@ class LiveSubscription:
         return True
 
     def set_link(self, path: str, link: Link | None) -> None:
-        """Change a link in memory at once, and on disk with the next commit."""
+        """Change a link in memory now, and on disk with the next commit."""
         self.links.set(path, link)
         self.unsaved[path] = link
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Let go of everything; the tasks that were under way, cancelled, for the caller to await."""
+        """Stop everything. Returns the cancelled tasks, which the caller awaits."""
         self.closed = True
         if self.timer is not None:
             self.timer.cancel()

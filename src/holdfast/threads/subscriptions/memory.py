@@ -1,4 +1,4 @@
-"""Subscriptions that end with the process: the peer of the one on SQLite, for tests of what needs no disk."""
+"""Subscriptions in memory, for tests that need no disk."""
 
 from __future__ import annotations
 

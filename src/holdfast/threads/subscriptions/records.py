@@ -1,4 +1,4 @@
-"""What a subscription is: frozen data, and how it is written down. Decisions about it are in rules."""
+"""The data of a subscription, and how it is serialised. Decisions are in `rules`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 BEFORE_FIRST: Final = -1
-"""Acknowledged nothing, not even that the stream exists: a new stream pends although it is empty."""
+"""Nothing is acknowledged, not even that the stream exists. A new stream is pending even if it is empty."""
 
 
 class Kind(StrEnum):
@@ -19,36 +19,36 @@ class Kind(StrEnum):
     WEBHOOK = "webhook"
     """By a signed request to a URL."""
     PULL_WAKE = "pull-wake"
-    """By an event on a stream that workers read; one of them claims the wake."""
+    """By an event on a stream that workers read. One of them claims the wake."""
 
 
 class Status(StrEnum):
     ACTIVE = "active"
     FAILED = "failed"
-    """The last attempt to wake the subscriber failed; it is tried again."""
+    """The last attempt to wake the subscriber failed and will be retried."""
 
 
 class Phase(StrEnum):
-    """Where a subscription stands. Idle → announcing → waiting or leased → idle."""
+    """The state of a subscription: idle → announcing → waiting or leased → idle."""
 
     IDLE = "idle"
-    """No wake: all is acknowledged."""
+    """No wake; everything is acknowledged."""
     ANNOUNCING = "announcing"
-    """A wake has been made, and the subscriber does not know yet."""
+    """A wake is open, and the subscriber has not been told yet."""
     WAITING = "waiting"
-    """The event is on the wake stream; no worker has claimed it."""
+    """The event is on the wake stream, but no worker has claimed it."""
     LEASED = "leased"
-    """A worker has the wake until its lease ends."""
+    """A worker holds the wake until its lease ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionConfig:
-    """What a client asks for. Two requests with equal configurations make one subscription."""
+    """What a client requests. Two requests with equal configurations create one subscription."""
 
     kind: Kind
     pattern: str | None
     streams: tuple[str, ...]
-    """Sorted, each once."""
+    """Sorted, without duplicates."""
     webhook_url: str | None
     wake_stream: str | None
     lease_ttl_ms: int
@@ -57,14 +57,14 @@ class SubscriptionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One stream of a subscription, and how far its subscriber has come."""
+    """One stream of a subscription, and how far its subscriber has read."""
 
     acked: int
     """Position, or BEFORE_FIRST."""
     explicit: bool = False
-    """Named by the client."""
+    """Whether the client named it."""
     glob: bool = False
-    """Matches the pattern."""
+    """Whether it matches the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +73,27 @@ class Wake:
 
     id: str
     trigger: str
-    """The stream because of which it was made."""
+    """The stream that caused it."""
     snapshot: Mapping[str, int]
-    """The streams that it announces, each with its tail then: what a plain `done` acknowledges."""
+    """The announced streams with their tails at that time. A plain `done` acknowledges these."""
     announced: bool = False
     holder: str | None = None
     lease_until: int | None = None
-    """UTC milliseconds; None while there is no lease."""
+    """UTC milliseconds, or None without a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription as it stands, without its links, which are many and change one by one."""
+    """The state of a subscription without its links, which are many and change one by one."""
 
     id: str
     config: SubscriptionConfig
     created_at: int
     generation: int = 0
-    """Counts the wakes. A worker that still has an older one is refused."""
+    """Counts the wakes. A worker with an older one is refused."""
     wake: Wake | None = None
     attempts: int = 0
-    """Failed attempts to announce the wake, in a row."""
+    """How often in a row announcing the wake failed."""
     next_attempt_at: int | None = None
     last_error: str | None = None
 
@@ -119,7 +119,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class WakeReport:
-    """What a worker says of its wake: how far it has come, and whether it is done."""
+    """A worker's report on its wake: how far it has read, and whether it is done."""
 
     wake_id: str | None
     generation: int | None
@@ -129,11 +129,11 @@ class WakeReport:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The outcome of a decision, to be saved in one step: the subscription, and the links that change."""
+    """The result of a decision, saved in one step: the subscription and its changed links."""
 
     subscription: Subscription
     links: Mapping[str, Link | None] = field(default_factory=dict)
-    """None: the link goes."""
+    """None removes a link."""
 
 
 def dump_subscription(subscription: Subscription) -> str:

@@ -1,7 +1,7 @@
-"""The HTTP face of subscriptions: `__ds/…` below the stream root, routed before any stream.
+"""The HTTP interface of subscriptions: `__ds/…` below the stream root, routed before any stream.
 
-The caller has checked who asks, for all but the paths that `needs_grant` leaves out: there a token of ours is needed,
-or nothing (for the public keys). It adds the headers that every answer has.
+The caller authenticates requests, except for the paths that `needs_grant` excludes: those need a token of a wake, or
+nothing (the public keys). It also adds the common response headers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BEARER: Final = "bearer "
 
 
 def is_control(path: str) -> bool:
-    """Whether a path after `/v1/stream/` is ours, and no stream's."""
+    """Whether a path after `/v1/stream/` belongs to subscriptions and not to a stream."""
     return path == schemas.CONTROL or path.startswith(PREFIX)
 
 
 def needs_grant(path: str) -> bool:
-    """Whether the caller has to check who asks. The wake's own token is checked here, and public keys are public.
+    """Whether the caller must authenticate the request. Tokens of wakes are checked here, and public keys are public.
 
-    Give it the very path that `handle` gets: two readings of one path would be a way around the check.
+    Must get exactly the same path as `handle`: two readings of one path would be a way around the check.
     """
     if path == _KEY_SET:
         return False
@@ -46,7 +46,7 @@ def needs_grant(path: str) -> bool:
 
 
 class SubscriptionRoutes:
-    """Requests in, responses out. Errors have the one shape of errors, with the protocol's codes."""
+    """Requests in, responses out. Errors have the common format, with the protocol's codes."""
 
     def __init__(self, service: SubscriptionService) -> None:
         self._service = service
@@ -54,7 +54,9 @@ class SubscriptionRoutes:
     async def handle(
         self, method: str, path: str, headers: dict[bytes, bytes], body: bytes, request_id: str = ""
     ) -> Response | None:
-        """Answer a request; None where the path is not ours. `path` is after `/v1/stream/`, decoded, without query."""
+        """Handle a request. Returns None if the path does not belong here. `path` is after `/v1/stream/`, decoded, no
+        query.
+        """
         if not is_control(path):
             return None
         try:
@@ -128,7 +130,7 @@ class SubscriptionRoutes:
 def _bearer(headers: dict[bytes, bytes]) -> str:
     value = headers.get(b"authorization", b"").decode("latin-1")
     if value[: len(_BEARER)].lower() != _BEARER:
-        raise TokenInvalid("this needs the token of a wake", hint="send it as Authorization: Bearer …")
+        raise TokenInvalid("this request needs the token of a wake", hint="send it as Authorization: Bearer …")
     return value[len(_BEARER) :].strip()
 
 

@@ -1,7 +1,7 @@
-"""The decisions of subscriptions, as functions of what is known. No clock, no disk, no network.
+"""The decisions of subscriptions, as pure functions without clock, disk or network.
 
-A wake is open from `begin_wake` until it is finished, released or expired. Its generation and id fence it: whoever
-reports on a wake that is not the open one is refused, so two workers never acknowledge over each other.
+A wake is open from `begin_wake` until it is finished, released or expired. Its generation and id fence it: a report on
+any other wake is refused, so two workers never overwrite each other's acknowledgements.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LAST_RETRY_MS: Final = 60_000
 _JITTER: Final = 0.2
 
 Pending = Sequence[tuple[str, int]]
-"""Streams with something new, the longest waiting first, each with its tail."""
+"""Streams with something new, longest waiting first, each with its tail."""
 
 
 def check_same(existing: Subscription, wanted: SubscriptionConfig) -> None:
-    """Raise unless creating this subscription again would change nothing."""
+    """Raises `SubscriptionExists` if creating this subscription again would change it."""
     if existing.config != wanted:
         raise SubscriptionExists(
-            f"subscription {existing.id} exists with another configuration",
+            f"subscription {existing.id} already exists with a different configuration",
             hint="delete it first, or choose another id",
         )
 
@@ -52,7 +52,7 @@ def is_pending(link: Link, tail: int) -> bool:
 
 
 def begin_wake(subscription: Subscription, wake_id: str, pending: Pending) -> Subscription:
-    """Open the next wake, because of these streams."""
+    """Open the next wake for these streams."""
     return replace(
         subscription,
         generation=subscription.generation + 1,
@@ -68,7 +68,7 @@ def end_wake(subscription: Subscription) -> Subscription:
 
 
 def claim(subscription: Subscription, worker: str, wake_id: str, pending: Pending, now: int) -> Subscription:
-    """Give the wake to a worker. Where none is open yet, this opens one that nobody has to be told of."""
+    """Give the wake to a worker. If none is open, open one that need not be announced."""
     check_kind(subscription, Kind.PULL_WAKE)
     wake = subscription.wake
     if wake is not None and wake.holder is not None:
@@ -99,7 +99,7 @@ def check_kind(subscription: Subscription, kind: Kind) -> None:
 
 
 def check_fence(subscription: Subscription, token_generation: int, report: WakeReport) -> Wake:
-    """The open wake, if it is the one that the worker reports on."""
+    """Returns the open wake. Raises `Fenced` if the worker reports on another one."""
     wake = subscription.wake
     generation = subscription.generation
     if (
@@ -110,7 +110,7 @@ def check_fence(subscription: Subscription, token_generation: int, report: WakeR
         or (subscription.config.kind is Kind.PULL_WAKE and wake.holder is None)
     ):
         raise Fenced(
-            f"this wake of subscription {subscription.id} is over, or the request does not name it",
+            f"this wake of subscription {subscription.id} is over, or the request names another wake",
             hint="send the wake_id and generation that came with the token; if you did, stop: another wake has begun",
         )
     return wake
@@ -124,25 +124,25 @@ def report(
     tails: Mapping[str, int],
     now: int,
 ) -> Transition:
-    """Take a worker's word: all of its acknowledgements or none. Either way the lease begins anew, or the wake ends."""
+    """Apply all of a worker's acknowledgements, or none. Then the lease is renewed or the wake ends."""
     wake = check_fence(subscription, token_generation, report)
     changes: dict[str, Link | None] = {}
     for ack in report.acks:
         link = changes.get(ack.stream) or links.get(ack.stream)
         if link is None and ack.stream in wake.snapshot:
-            continue  # deleted since: the worker could not know, and there is nothing left to acknowledge
+            continue  # deleted since, so there is nothing left to acknowledge
         if link is None:
             raise InvalidAck(f"{ack.stream[:200]!r} is not a stream of subscription {subscription.id}")
         position = _position(ack.offset)
         if position < link.acked:
-            raise InvalidAck(f"offset {ack.offset} of {ack.stream} is before what was acknowledged already")
+            raise InvalidAck(f"offset {ack.offset} of {ack.stream} is before the offset that is already acknowledged")
         if position > tails.get(ack.stream, 0):
             raise InvalidAck(f"offset {ack.offset} of {ack.stream} is past the end of the stream")
         changes[ack.stream] = replace(link, acked=position)
     if report.done:
         return Transition(end_wake(subscription), changes)
     lease = now + subscription.config.lease_ttl_ms
-    # A report is proof that the wake arrived, also where the answer to its announcement is still on the way.
+    # A report proves that the wake arrived, even if the response to its announcement has not come yet.
     leased = replace(wake, announced=True, lease_until=lease)
     return Transition(replace(subscription, wake=leased, attempts=0, next_attempt_at=None, last_error=None), changes)
 
@@ -151,20 +151,20 @@ def _position(offset: str) -> int:
     try:
         return parse_offset(offset)
     except InvalidRequest as error:
-        raise InvalidAck(f"an acknowledged offset must be one that this server gave out: {error.message}") from None
+        raise InvalidAck(f"an acknowledged offset must come from this server: {error.message}") from None
 
 
 def release(subscription: Subscription, token_generation: int, report: WakeReport) -> Subscription:
-    """The worker gives the wake back, with nothing more acknowledged."""
+    """Give the wake back without further acknowledgements."""
     check_kind(subscription, Kind.PULL_WAKE)
     check_fence(subscription, token_generation, report)
     return end_wake(subscription)
 
 
 def lapse(subscription: Subscription, has_pending: bool, now: int) -> Subscription:
-    """End a wake that is over by itself: its lease ran out, or nobody has it and nothing pends any more.
+    """End a wake whose lease expired, or that no worker holds and for which nothing is pending any more.
 
-    Without the latter a wake for a stream that was deleted would stay open, and the next one would wake nobody.
+    Without the second case, a wake for a deleted stream would stay open and block the next one.
     """
     wake = subscription.wake
     if wake is None:
@@ -176,7 +176,7 @@ def lapse(subscription: Subscription, has_pending: bool, now: int) -> Subscripti
 def announced(
     subscription: Subscription, generation: int, done: bool, links: Mapping[str, Link], now: int
 ) -> Transition | None:
-    """The announcement of this generation arrived. None where that changes nothing any more."""
+    """Record that the announcement of this generation arrived. Returns None if that changes nothing any more."""
     wake = subscription.wake
     if wake is None or subscription.generation != generation:
         return None
@@ -204,7 +204,7 @@ def announced(
 def announcement_failed(
     subscription: Subscription, generation: int, reason: str, now: int, chance: float
 ) -> Subscription | None:
-    """The announcement of this generation did not arrive: try it again later. None where nobody waits for it now."""
+    """Schedule a retry of a failed announcement. Returns None if it is no longer needed."""
     wake = subscription.wake
     if wake is None or wake.announced or subscription.generation != generation:
         return None
@@ -215,6 +215,6 @@ def announcement_failed(
 
 
 def retry_delay(attempts: int, chance: float) -> int:
-    """Milliseconds to wait after this many failures; `chance` (0 to 1) spreads those that failed together."""
+    """Returns the milliseconds to wait after this many failures. `chance` (0 to 1) spreads retries out."""
     base = min(FIRST_RETRY_MS << min(attempts - 1, 16), LAST_RETRY_MS)
     return max(FIRST_RETRY_MS, min(round(base * (1 - _JITTER + 2 * _JITTER * chance)), LAST_RETRY_MS))

@@ -1,4 +1,4 @@
-"""Subscriptions as JSON on the wire: requests checked and made into data, data made into answers."""
+"""Subscriptions as JSON: parses and validates requests, and formats responses."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ MAX_ID: Final = 256
 MAX_WORKER: Final = 256
 MAX_DESCRIPTION: Final = 2048
 CONTROL: Final = "__ds"
-"""The first segment of paths that are no streams."""
+"""The first segment of paths that are not streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of each there may be. What is over a limit is refused; nothing is queued without one."""
+    """The limits of subscriptions. What exceeds a limit is refused."""
 
     subscriptions: int = 1_000
     streams: int = 20_000
-    """Of one subscription, named and matched together."""
+    """Per subscription, named and matched together."""
     wake_streams: int = 1_000
     """How many streams one wake lists. The rest comes with the next wake."""
     deliveries: int = 64
-    """Webhook requests on their way at a time."""
+    """How many webhook requests run at once."""
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -62,20 +62,20 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def parse_id(id: str) -> str:
     if not 0 < len(id) <= MAX_ID or not id.isprintable() or "/" in id:
-        raise InvalidSubscription(f"a subscription id has 1 to {MAX_ID} printable characters and no slash")
+        raise InvalidSubscription(f"a subscription id must have 1 to {MAX_ID} printable characters and no slash")
     return id
 
 
 def parse_path(value: object, field: str) -> str:
-    """The path of a stream in a JSON body: relative, not quoted; slashes around it do not count."""
+    """Validate the path of a stream in a JSON body: relative and not quoted. Surrounding slashes are ignored."""
     if not isinstance(value, str) or not (path := value.strip("/")):
-        raise InvalidSubscription(f"{field} must hold paths of streams, like threads/t-1")
+        raise InvalidSubscription(f"{field} must be stream paths such as threads/t-1")
     try:
         stream_path(quote(path, safe="/"))
     except (InvalidRequest, UnicodeError):
-        raise InvalidSubscription(f"{field}: {path[:200]!r} cannot be the path of a stream") from None
+        raise InvalidSubscription(f"{field}: {path[:200]!r} is not a valid stream path") from None
     if path.split("/", 1)[0] == CONTROL:
-        raise InvalidSubscription(f"{field}: paths that begin with {CONTROL} are no streams")
+        raise InvalidSubscription(f"{field}: paths that begin with {CONTROL} are not streams")
     return path
 
 
@@ -83,7 +83,7 @@ def parse_streams(value: object, limits: Limits) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise InvalidSubscription("streams must be an array of paths")
     if len(value) > limits.streams:
-        raise InvalidSubscription(f"a subscription has at most {limits.streams} streams")
+        raise InvalidSubscription(f"a subscription can have at most {limits.streams} streams")
     return tuple(sorted({parse_path(each, "streams") for each in value}))
 
 
@@ -96,7 +96,7 @@ def parse_config(body: bytes, limits: Limits) -> SubscriptionConfig:
     pattern = Glob.parse(text).text if (text := _text(fields, "pattern")) else None
     streams = parse_streams(fields.get("streams", []), limits)
     if pattern is None and not streams:
-        raise InvalidSubscription("a subscription needs a pattern, or streams, or both")
+        raise InvalidSubscription("a subscription needs a pattern, streams, or both")
     url = wake_stream = None
     if kind is Kind.WEBHOOK:
         webhook = fields.get("webhook")
@@ -107,7 +107,7 @@ def parse_config(body: bytes, limits: Limits) -> SubscriptionConfig:
         wake_stream = _wake_stream(fields, streams)
     description = _text(fields, "description")
     if description is not None and len(description) > MAX_DESCRIPTION:
-        raise InvalidSubscription(f"a description has at most {MAX_DESCRIPTION} characters")
+        raise InvalidSubscription(f"a description can have at most {MAX_DESCRIPTION} characters")
     return SubscriptionConfig(kind, pattern, streams, url, wake_stream, _lease(fields), description)
 
 
@@ -116,18 +116,16 @@ def _wake_stream(fields: dict[str, Any], streams: tuple[str, ...]) -> str:
         raise InvalidSubscription("a pull-wake subscription needs wake_stream")
     path = parse_path(fields["wake_stream"], "wake_stream")
     if path.startswith(THREADS):
-        raise InvalidSubscription(
-            f"wake_stream: {path} is a thread, and wake events are no entries: use another stream"
-        )
+        raise InvalidSubscription(f"wake_stream: {path} is a thread, which cannot hold wake events: use another stream")
     if path in streams:
-        raise InvalidSubscription(f"wake_stream: {path} is subscribed to as well, so each wake would cause the next")
+        raise InvalidSubscription(f"wake_stream: {path} is also subscribed to, so each wake would cause the next")
     return path
 
 
 def _lease(fields: dict[str, Any]) -> int:
     lease = fields.get("lease_ttl_ms", DEFAULT_LEASE_MS)
     if isinstance(lease, float) and lease.is_integer():
-        lease = int(lease)  # JSON has one kind of number
+        lease = int(lease)  # JSON does not distinguish integers
     if type(lease) is not int or not MIN_LEASE_MS <= lease <= MAX_LEASE_MS:
         raise InvalidSubscription(f"lease_ttl_ms must be an integer from {MIN_LEASE_MS} to {MAX_LEASE_MS}")
     return lease
@@ -163,10 +161,10 @@ def parse_report(body: bytes, limits: Limits) -> WakeReport:
 
 def _ack(value: object) -> Ack:
     if not isinstance(value, dict) or not isinstance(offset := value.get("offset"), str):
-        raise InvalidSubscription("each of acks must be an object with stream and offset")
+        raise InvalidSubscription("every item of acks must be an object with stream and offset")
     stream = value.get("stream", value.get("path"))
     if not isinstance(stream, str):
-        raise InvalidSubscription("each of acks must name its stream")
+        raise InvalidSubscription("every item of acks must name its stream")
     return Ack(stream.strip("/"), offset)
 
 
@@ -183,10 +181,10 @@ def describe_stream(path: str, link: Link) -> dict[str, Any]:
 
 
 def describe_streams(links: Links, limits: Limits, snapshot: Mapping[str, int] | None = None) -> list[dict[str, Any]]:
-    """What a worker is told: pending streams first, each with where it ends.
+    """Returns what a worker is told: pending streams first, each with its tail.
 
-    With a snapshot, its streams come first and end where they ended then: a worker that answers `done` and nothing
-    else acknowledges the snapshot, so that is what it must have been told.
+    With a snapshot, its streams come first, with their tails at that time. A worker that answers only `done`
+    acknowledges the snapshot, so that is what it must be told.
     """
     snapshot = snapshot or {}
     told = [(path, links.links[path], tail) for path, tail in snapshot.items() if path in links]
@@ -202,7 +200,7 @@ def describe_streams(links: Links, limits: Limits, snapshot: Mapping[str, int] |
 
 
 def describe(subscription: Subscription, links: Links, signing: dict[str, str], *, truncated: bool) -> dict[str, Any]:
-    """A subscription as its owner sees it."""
+    """Returns a subscription as its owner sees it."""
     config = subscription.config
     fields = {
         "id": subscription.id,

@@ -1,7 +1,7 @@
-"""The owner of all subscriptions of a server: follows the streams, opens wakes, announces them, watches the leases.
+"""Owns all subscriptions of a server: follows the streams, opens and announces wakes, and watches the leases.
 
-Whatever it answers or announces was saved before, so a server that is stopped at any point goes on where it was:
-generations never repeat, leases keep running, wakes that were not announced are announced again.
+Everything is saved before it is answered or announced, so a server that stops at any point can continue. Generations
+never repeat, leases keep running, and unannounced wakes are announced again.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _MAX_ROUTES: Final = 100_000
-"""Paths of which it is remembered whom they concern."""
+"""For how many paths the concerned subscriptions are cached."""
 _BATCH: Final = 200
-"""Streams looked up before the event loop gets a turn."""
+"""How many streams are looked up before the event loop gets a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
     description: dict[str, Any]
     new: bool
-    """False where the same subscription was there already."""
+    """False if the same subscription already existed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
     next_wake: bool
-    """More is pending: the next wake has been opened already."""
+    """More is pending, and the next wake is already open."""
     token: str | None = None
-    """Use this one from now on; the one that was used will expire soon."""
+    """Use this token from now on. The one that was used will expire soon."""
 
 
 class SubscriptionService:
-    """Start it once the store is open, close it before the store. All methods belong to the store's event loop."""
+    """Start it after the store is opened, and close it before the store. Must be used on the store's event loop."""
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class SubscriptionService:
         )
         self._live: dict[str, LiveSubscription] = {}
         self._routes: dict[str, tuple[LiveSubscription, ...]] = {}
-        """Whom a stream concerns; made when first asked, dropped whenever it may have changed."""
+        """The subscriptions that a stream concerns. Filled on demand, and cleared when it may have changed."""
         self._membership = asyncio.Lock()
-        """Held while a subscription is made or removed."""
+        """Held while a subscription is created or removed."""
         self._on_the_way = asyncio.Semaphore(self.limits.deliveries)
         self._operations: set[asyncio.Task[Any]] = set()
         self._stop_observing: Callable[[], None] | None = None
         self._closed = False
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Load what was saved, see what has changed since, and go on."""
+        """Load the saved subscriptions, apply what has changed since, and continue."""
         for subscription, links in await self._subscriptions.load_all():
             self._live[subscription.id] = LiveSubscription(subscription, Links(links), max_streams=self.limits.streams)
         self._stop_observing = self._store.observe(self._on_change)
@@ -125,12 +125,12 @@ class SubscriptionService:
             self._kick(live)
 
     async def close(self) -> None:
-        """Stop all that is under way. What was not finished is found again at the next start."""
+        """Stop everything in progress. The next start finds what was not finished."""
         self._closed = True
         if self._stop_observing is not None:
             self._stop_observing()
         tasks: list[asyncio.Task[Any]] = []
-        # Operations that were accepted finish: each is one short save.
+        # Accepted operations finish: each is one short save.
         while self._operations:
             await asyncio.wait(self._operations)
         for live in self._live.values():
@@ -140,7 +140,9 @@ class SubscriptionService:
         self._routes.clear()
 
     async def _catch_up(self, live: LiveSubscription) -> None:
-        """Bring the links up to the streams as they are: they may have come, grown and gone without us."""
+        """Bring the links up to date with the streams, which may have been created, extended or deleted in the
+        meantime.
+        """
         for count, path in enumerate(list(live.links.links)):
             if count % _BATCH == 0:
                 await asyncio.sleep(0)
@@ -149,10 +151,10 @@ class SubscriptionService:
             if link is None:
                 continue
             if tail is None:
-                if link.glob or link.acked > 0:  # otherwise: named by the client, and has never been there yet
+                if link.glob or link.acked > 0:  # otherwise the client named it before it exists
                     live.set_link(path, None)
             else:
-                if link.acked > tail:  # deleted and made anew
+                if link.acked > tail:  # deleted and created again
                     live.set_link(path, Link(BEFORE_FIRST, link.explicit, link.glob))
                 live.links.advance(path, tail)
         if live.glob is None:
@@ -174,7 +176,7 @@ class SubscriptionService:
     # Following the streams
 
     def _on_change(self, change: Change) -> None:
-        """Called for every commit of every stream: without subscriptions it must cost nothing."""
+        """Called for every commit of every stream, so it must cost nothing without subscriptions."""
         if not self._live:
             return
         concerned = self._routes.get(change.path)
@@ -193,12 +195,12 @@ class SubscriptionService:
             self._routes.pop(change.path, None)
 
     def _warn_of_truncated(self, live: LiveSubscription) -> None:
-        log.warning("subscription %s matches over %d streams: the others do not wake it", live.id, self.limits.streams)
+        log.warning("subscription %s matches over %d streams; the others do not wake it", live.id, self.limits.streams)
 
-    # What clients ask for
+    # Requests of clients
 
     async def create(self, id: str, config: SubscriptionConfig) -> Created:
-        """Make the subscription, or confirm that the same one exists."""
+        """Create a subscription, or confirm that the same one exists."""
         existing = self._live.get(id)
         if existing is None and config.webhook_url is not None:
             await self._sender.check(config.webhook_url)
@@ -212,13 +214,13 @@ class SubscriptionService:
                 return Created(self._describe(existing), new=False)
             if len(self._live) >= self.limits.subscriptions:
                 raise InvalidSubscription(
-                    f"this server has {self.limits.subscriptions} subscriptions already",
-                    hint="delete those that are not used any more",
+                    f"this server already has {self.limits.subscriptions} subscriptions",
+                    hint="delete subscriptions that are no longer used",
                 )
             live = LiveSubscription(
                 Subscription(id, config, self._clock.now()), Links(), max_streams=self.limits.streams
             )
-            # What changes while we look around is noted, and replayed once the subscription follows by itself.
+            # Changes during the setup are recorded, and replayed once the subscription follows the streams itself.
             missed = _Missed(live)
             stop = self._store.observe(missed.note)
             try:
@@ -233,7 +235,7 @@ class SubscriptionService:
             return Created(self._describe(live), new=True)
 
     async def _link_existing(self, live: LiveSubscription) -> None:
-        """A subscription begins at the tails that its streams have when it is made."""
+        """Link existing streams at their current tails."""
         for path in live.subscription.config.streams:
             link = await self._explicit_link(live, path)
             live.links.set(path, link)
@@ -259,7 +261,7 @@ class SubscriptionService:
                 live.links.advance(path, tail)
 
     async def _explicit_link(self, live: LiveSubscription, path: str) -> Link:
-        """A link as the client asks for it: from the tail on, unless the stream is linked already."""
+        """Returns a link that begins at the tail, or the existing link marked as explicit."""
         known = live.links.links.get(path)
         if known is not None:
             return replace(known, explicit=True)
@@ -269,7 +271,7 @@ class SubscriptionService:
         return self._describe(self._find(id))
 
     async def delete(self, id: str) -> None:
-        """Remove the subscription; nothing where there is none."""
+        """Remove a subscription. Does nothing if it does not exist."""
         await self._own(self._delete(id))
 
     async def _delete(self, id: str) -> None:
@@ -293,18 +295,18 @@ class SubscriptionService:
                 raise InvalidSubscription("a subscription cannot follow its own wake stream")
             new = sum(path not in live.links for path in paths)
             if len(live.links) + new > self.limits.streams:
-                raise InvalidSubscription(f"a subscription has at most {self.limits.streams} streams")
+                raise InvalidSubscription(f"a subscription can have at most {self.limits.streams} streams")
             links = {path: await self._explicit_link(live, path) for path in paths}
             await self._commit(live, Transition(live.subscription, links))
             for path in paths:
                 self._routes.pop(path, None)
-                # It may have grown while we saved, when it did not concern us yet.
+                # The stream may have grown during the save, before it was routed to this subscription.
                 tail = await self._tail(path)
                 if tail is not None and path in live.links and live.links.advance(path, tail):
                     self._kick(live)
 
     async def remove_stream(self, id: str, path: str) -> None:
-        """Unlink a stream that was named; one that matches the pattern stays linked by it."""
+        """Unlink a named stream. It stays linked if it matches the pattern."""
         await self._own(self._remove_stream(id, path))
 
     async def _remove_stream(self, id: str, path: str) -> None:
@@ -318,7 +320,7 @@ class SubscriptionService:
             self._kick(live)
 
     async def claim(self, id: str, worker: str) -> dict[str, Any]:
-        """Give the pending work to a worker, for as long as its lease."""
+        """Give the pending work to a worker for the time of its lease."""
         return await self._own(self._claim(id, worker))
 
     async def _claim(self, id: str, worker: str) -> dict[str, Any]:
@@ -337,7 +339,7 @@ class SubscriptionService:
             }
 
     async def report(self, id: str, token: str, report: WakeReport, *, kind: Kind | None = None) -> Reported:
-        """Take a worker's acknowledgements and extend its lease, or end its wake. With `kind`, only of that kind."""
+        """Apply a worker's acknowledgements, and extend its lease or end its wake. With `kind`, only for that kind."""
         claims = self._tokens.check(token, id, self._clock.now())
         return await self._own(self._report(id, claims, report, kind))
 
@@ -353,7 +355,7 @@ class SubscriptionService:
             return Reported(next_wake, self._tokens.issue(id, claims.generation, now) if refresh else None)
 
     async def release(self, id: str, token: str, report: WakeReport) -> None:
-        """A worker gives its wake back; what is pending wakes the next one."""
+        """Give a wake back. Pending work opens the next one."""
         claims = self._tokens.check(token, id, self._clock.now())
         await self._own(self._release(id, claims, report))
 
@@ -363,7 +365,7 @@ class SubscriptionService:
             await self._commit_with_next(live, Transition(rules.release(current, claims.generation, report)))
 
     def key_set(self) -> dict[str, Any]:
-        """The public keys of webhook signatures (JWKS)."""
+        """Returns the public keys of webhook signatures (JWKS)."""
         return self._signer.key_set()
 
     def _describe(self, live: LiveSubscription) -> dict[str, Any]:
@@ -391,7 +393,7 @@ class SubscriptionService:
             yield live
 
     async def _own(self, operation: Coroutine[Any, Any, Result]) -> Result:
-        """Run to the end even if the client goes away: half of a change must not be on disk and not in memory."""
+        """Run an operation to its end even if the client disconnects, so that disk and memory do not diverge."""
         if self._closed:
             operation.close()
             raise Unavailable("the server is shutting down")
@@ -403,10 +405,10 @@ class SubscriptionService:
     def _settled(self, task: asyncio.Task[Any]) -> None:
         self._operations.discard(task)
         if not task.cancelled():
-            task.exception()  # its client may have gone: then nobody else looks at it
+            task.exception()  # retrieve it, because the client may be gone
 
     async def _commit(self, live: LiveSubscription, transition: Transition) -> None:
-        """Save, then believe. Links that streams have changed meanwhile are newer than the transition's."""
+        """Save, then apply in memory. Links that streams changed in the meantime are newer than the transition's."""
         taken, live.unsaved = live.unsaved, {}
         try:
             await self._subscriptions.save(transition.subscription, {**taken, **transition.links})
@@ -421,7 +423,7 @@ class SubscriptionService:
         self._arm(live)
 
     async def _commit_with_next(self, live: LiveSubscription, transition: Transition) -> bool:
-        """Commit the end of a wake, and with it the next wake if there is more; True where there is."""
+        """Commit the end of a wake, together with the next wake if more is pending. Returns whether it is."""
         if transition.subscription.wake is not None:
             await self._commit(live, transition)
             return False
@@ -433,7 +435,7 @@ class SubscriptionService:
         await self._commit(live, transition)
         return bool(pending)
 
-    # Driving: whatever became due
+    # Driving: work that is due
 
     def _kick(self, live: LiveSubscription) -> None:
         live.kicked = True
@@ -441,7 +443,9 @@ class SubscriptionService:
             live.driver = asyncio.create_task(self._drive(live), name=f"subscription-{live.id}")
 
     async def _drive(self, live: LiveSubscription) -> None:
-        """Settle until nothing more happens. At most one per subscription, and none while there is nothing to do."""
+        """Process until nothing more happens. At most one driver per subscription, and none while there is nothing to
+        do.
+        """
         try:
             while live.kicked:
                 live.kicked = False
@@ -468,14 +472,14 @@ class SubscriptionService:
             self._arm(live)
 
     async def _guard(self, live: LiveSubscription, step: Awaitable[None]) -> None:
-        """Nobody waits for this step to tell them that saving failed: note it, and try again later."""
+        """Run a step that no caller waits for. If saving fails, log it and retry later."""
         try:
             await step
         except Exception as error:
             live.stumbles += 1
             live.resume_at = self._clock.now() + rules.retry_delay(live.stumbles, self._chance())
             unexpected = None if isinstance(error, Refused) else error
-            log.warning("subscription %s could not be saved, try again later: %s", live.id, error, exc_info=unexpected)
+            log.warning("subscription %s could not be saved; will retry: %s", live.id, error, exc_info=unexpected)
             self._arm(live)
 
     def _arm(self, live: LiveSubscription) -> None:
@@ -505,11 +509,11 @@ class SubscriptionService:
     # Announcing
 
     async def _deliver(self, live: LiveSubscription, subscription: Subscription) -> None:
-        """One attempt to announce one generation. Only one is on its way per subscription."""
+        """Try once to announce one generation. At most one attempt per subscription is in progress."""
         try:
             done, reason = await self._announce(live, subscription)
             async with live.lock:
-                live.delivery = None  # only now: until its outcome is known, nobody may begin another
+                live.delivery = None  # not earlier: no other delivery may begin before the outcome is known
                 if not live.closed:
                     await self._guard(live, self._delivered(live, subscription.generation, done, reason))
         finally:
@@ -517,7 +521,7 @@ class SubscriptionService:
                 live.delivery = None
 
     async def _announce(self, live: LiveSubscription, subscription: Subscription) -> tuple[bool, str | None]:
-        """Whether the subscriber is done already, and why it was not reached (None where it was)."""
+        """Returns whether the subscriber is already done, and why it was not reached (None if it was)."""
         try:
             if subscription.config.kind is Kind.WEBHOOK:
                 async with self._on_the_way:
@@ -561,7 +565,7 @@ class SubscriptionService:
         return await self._sender.send(subscription.config.webhook_url, body, headers)
 
     async def _write_wake_event(self, subscription: Subscription) -> None:
-        """Write the event once: its key makes a second attempt, after a restart say, do nothing."""
+        """Write the event once. Its key makes a second attempt, for example after a restart, do nothing."""
         assert subscription.wake is not None
         path = subscription.config.wake_stream
         assert path is not None
@@ -583,7 +587,7 @@ class SubscriptionService:
 
 
 class _Missed:
-    """Changes while a subscription is being made: the last of each stream, and whether it was deleted before."""
+    """Changes while a subscription is created: the last one of each stream, and whether it was deleted before."""
 
     def __init__(self, live: LiveSubscription) -> None:
         self._live = live

@@ -1,7 +1,7 @@
-"""Signatures: of webhook requests (Ed25519, so that a receiver needs no secret) and of callback tokens (HMAC).
+"""Signatures of webhook requests (Ed25519, so that receivers need no secret) and of callback tokens (HMAC).
 
 A receiver checks `Webhook-Signature: t=<seconds>,kid=<key>,ed25519=<signature>` over `<seconds>.<body>` with the key
-that `__ds/jwks.json` publishes under that id; `verify_signature` does it.
+that `__ds/jwks.json` publishes under that id. `verify_signature` does this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.threads.subscriptions.errors import TokenExpired, TokenInvalid
 
 TOKEN_SECONDS: Final = 3600
 TOKEN_REFRESH_SECONDS: Final = 1200
-"""Twice the longest lease: a worker that reports in time is given a new token before its old one expires."""
+"""Twice the longest lease, so a worker that reports in time gets a new token before its old one expires."""
 SIGNATURE_TOLERANCE_SECONDS: Final = 300
 _MAX_TOKEN: Final = 4096
 _SIGNATURE: Final = re.compile(r"t=(\d{1,15}),kid=([^,]{1,128}),ed25519=([A-Za-z0-9_-]{1,128})")
@@ -38,18 +38,18 @@ def _decode(text: str) -> bytes:
 
 
 class WebhookSigner:
-    """Signs what is sent to webhooks, and publishes the key that proves it."""
+    """Signs webhook requests, and publishes the public key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         x = _encode(key.public_key().public_bytes_raw())
-        # The thumbprint of RFC 7638: the same key has the same id on every server and after every restart.
+        # The thumbprint of RFC 7638, so the key has the same id on every server and after every restart.
         thumbprint = hashlib.sha256(b'{"crv":"Ed25519","kty":"OKP","x":"%b"}' % x.encode()).digest()
         self.key_id = f"ds_{_encode(thumbprint)}"
         self._jwk = {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": self.key_id, "use": "sig", "alg": "EdDSA"}
 
     def sign(self, body: bytes, now: int) -> str:
-        """The value of `Webhook-Signature`, at `now` (milliseconds)."""
+        """Returns the value of `Webhook-Signature` at `now` (milliseconds)."""
         seconds = now // 1000
         return f"t={seconds},kid={self.key_id},ed25519={_encode(self._key.sign(b'%d.%b' % (seconds, body)))}"
 
@@ -64,7 +64,7 @@ def verify_signature(
     now: int,
     tolerance_seconds: int = SIGNATURE_TOLERANCE_SECONDS,
 ) -> bool:
-    """Whether this body was signed by one of these keys, and not long before or after `now` (milliseconds)."""
+    """Whether one of these keys signed this body at about `now` (milliseconds)."""
     match = _SIGNATURE.fullmatch(header)
     if match is None or abs(now // 1000 - int(match[1])) > tolerance_seconds:
         return False
@@ -89,12 +89,12 @@ class TokenClaims:
 
 
 class CallbackTokens:
-    """Makes and checks the token of a wake: it speaks for one generation of one subscription, and nothing else."""
+    """Issues and checks the tokens of wakes. A token is valid for one generation of one subscription."""
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) < 16:
-            raise ValueError("the secret of callback tokens needs at least 16 bytes")
-        # The secret may serve other ends, too: a token of ours must mean nothing there, and the other way round.
+            raise ValueError("the secret of callback tokens must have at least 16 bytes")
+        # The secret may have other uses, so derive a separate one.
         self._secret = hmac.digest(secret, b"holdfast subscription callbacks", hashlib.sha256)
 
     def issue(self, subscription: str, generation: int, now: int) -> str:
@@ -113,13 +113,13 @@ class CallbackTokens:
     def check(self, token: str, subscription: str, now: int) -> TokenClaims:
         payload, _, signature = token.partition(".")
         if len(token) > _MAX_TOKEN or not token.isascii() or not hmac.compare_digest(signature, self._sign(payload)):
-            raise TokenInvalid("this token is not one that this server made")
+            raise TokenInvalid("this token is not valid on this server")
         claims = orjson.loads(_decode(payload))
         if claims["sub"] != _subject(subscription):
             raise TokenInvalid(f"this token is not for subscription {subscription}")
         if now // 1000 > claims["exp"]:
             raise TokenExpired(
-                "this token has expired", hint="report at least once per lease: answers bring a new token"
+                "this token has expired", hint="report at least once per lease: responses contain a new token"
             )
         return TokenClaims(claims["epoch"], claims["exp"])
 

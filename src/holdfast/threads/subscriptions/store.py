@@ -1,4 +1,4 @@
-"""Where subscriptions are kept. `holdfast.storage.sqlite.subscriptions` keeps them on disk, `memory` for tests."""
+"""The contract of a subscription store. `holdfast.storage.sqlite.subscriptions` is on disk, `memory` is for tests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Stored = tuple[Subscription, dict[str, Link]]
 
 
 class SubscriptionStore(Protocol):
-    """What `save` and `delete` have returned from is on disk. A failure (`Refused`) left no trace."""
+    """When `save` or `delete` returns, the change is on disk. A failure (Refused) leaves no trace."""
 
     async def load_all(self) -> list[Stored]: ...
 
     async def save(self, subscription: Subscription, links: Mapping[str, Link | None]) -> None:
-        """Write the subscription and these of its links (None removes one), in one step."""
+        """Write the subscription and these of its links in one step. None removes a link."""
         ...
 
     async def delete(self, id: str) -> None:
-        """Remove the subscription with its links; nothing where there is none."""
+        """Remove a subscription with its links. Does nothing if it does not exist."""
         ...

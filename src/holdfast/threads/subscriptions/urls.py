@@ -1,8 +1,8 @@
-"""Where webhooks may go. Anyone who may subscribe can make this server send requests, so it must not become a way
-into the network it stands in: https to public addresses only, or, where the server allows it, http to itself.
+"""Where webhooks may go. A subscriber can make this server send requests, which must not reach into its own network:
+only https to public addresses is allowed, or http to this machine if the server allows it.
 
-A name is judged by the addresses it has at the moment of sending, and the connection goes to the address that was
-judged, so a name that changes its mind in between gains nothing.
+A name is checked by its addresses at the time of sending, and the connection goes to a checked address. So a name whose
+addresses change in between gains nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(
 _NUMBER: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.IGNORECASE)
 _INTERNAL_SUFFIXES: Final = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa")
 
-# What `is_global` lets through, or did in some version of Python: addresses that carry another address inside, which a
-# gateway on the way may unpack, and blocks set apart later.
+# Addresses that `is_global` accepts, or did in some version of Python: those that embed another address, which a
+# gateway may unpack, and blocks reserved later.
 _NOT_PUBLIC: Final = tuple(
     ip_network(text)
     for text in (
@@ -51,7 +51,7 @@ _NOT_PUBLIC: Final = tuple(
 
 Address = IPv4Address | IPv6Address
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host name, for a port. Raises OSError where there are none."""
+"""Returns the addresses of a host name for a port. Raises OSError if there are none."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -61,56 +61,56 @@ async def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
-    """A URL that may be called, if its host turns out to be where it should."""
+    """A URL that may be called if its host resolves to an allowed address."""
 
     url: httpx.URL
     host: str
     port: int
     local: bool
-    """Must be this machine; otherwise it must not be."""
+    """Whether it must be this machine; otherwise it must not be."""
 
     def at(self, address: Address) -> httpx.URL:
-        """The same URL, at an address instead of a name."""
+        """Returns the same URL with an address instead of the name."""
         return self.url.copy_with(host=str(address))
 
 
 def parse_target(text: str, *, allow_local: bool) -> WebhookTarget:
-    """Judge a URL by its looks. What its name stands for is judged by `judge_addresses`."""
+    """Check the form of a URL. `judge_addresses` checks what its name resolves to."""
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        raise WebhookRefused(f"a webhook URL has at most {MAX_URL} plain characters: quote all others")
+        raise WebhookRefused(f"a webhook URL must have at most {MAX_URL} ASCII characters: quote all others")
     import httpx
 
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
-        raise WebhookRefused(f"webhook.url is not a URL: {error}") from None
+        raise WebhookRefused(f"webhook.url is not a valid URL: {error}") from None
     host = url.raw_host.decode("ascii").lower()
     if url.scheme not in ("http", "https") or not host:
         raise WebhookRefused(f"webhook.url must be an https URL with a host, not {text[:200]!r}")
     if url.userinfo:
-        raise WebhookRefused("webhook.url must not carry a user name or password: the signature proves who sends")
+        raise WebhookRefused("webhook.url must not have a user name or password: check the signature instead")
     if url.fragment:
         raise WebhookRefused("webhook.url must not have a fragment")
     if url.port is not None and not 0 < url.port < 65536:
-        raise WebhookRefused(f"webhook.url has port {url.port}: ports are 1 to 65535")
+        raise WebhookRefused(f"webhook.url has port {url.port}: it must be 1 to 65535")
     literal = _literal(host)
     local = host == "localhost" or (literal is not None and literal.is_loopback and _plain(literal))
     port = url.port or (443 if url.scheme == "https" else 80)
     if url.scheme == "http":
         if not local:
-            raise WebhookRefused("webhook.url must use https: http is only for this machine, localhost or 127.0.0.1")
+            raise WebhookRefused("webhook.url must use https: http is allowed for localhost and 127.0.0.1 only")
         if not allow_local:
-            raise WebhookRefused("this server calls no webhooks on its own machine: use https and a public host")
+            raise WebhookRefused("this server does not call webhooks on its own machine: use https and a public host")
         return WebhookTarget(url, host, port, local=True)
     if literal is not None:
         judge_public(literal)
     elif host == "localhost" or "." not in host or host.endswith(_INTERNAL_SUFFIXES):
-        raise WebhookRefused(f"webhook.url must have a public host, and {host} is not one")
+        raise WebhookRefused(f"webhook.url must have a public host, not {host}")
     return WebhookTarget(url, host, port, local=False)
 
 
 def _literal(host: str) -> Address | None:
-    """The address that a host is written as, if any. Other spellings of addresses are refused, not understood."""
+    """Returns the address if the host is one. Raises for unusual spellings of addresses."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -127,7 +127,7 @@ def _plain(address: Address) -> bool:
 
 
 def judge_public(address: Address) -> None:
-    """Raise unless the address is of the public internet."""
+    """Raises `WebhookRefused` if the address is not public."""
     if (
         not address.is_global
         or address.is_multicast
@@ -140,17 +140,17 @@ def judge_public(address: Address) -> None:
 
 
 def judge_addresses(target: WebhookTarget, addresses: Sequence[str]) -> Address:
-    """The address to connect to. One bad address refuses all: a name with both kinds is a trick or a mistake."""
+    """Returns the address to connect to. One bad address refuses all, because a mixture is a trick or a mistake."""
     judged = []
     for text in addresses:
         try:
             address = ip_address(text)
         except ValueError:
-            raise WebhookRefused(f"{target.host} has the address {text[:64]!r}, which makes no sense") from None
+            raise WebhookRefused(f"{target.host} has an invalid address: {text[:64]!r}") from None
         if not target.local:
             judge_public(address)
         elif not (address.is_loopback and _plain(address)):
-            raise WebhookRefused(f"{target.host} is {address}, which is not this machine")
+            raise WebhookRefused(f"{target.host} resolves to {address}, which is not this machine")
         judged.append(address)
     if not judged:
         raise WebhookRefused(f"{target.host} has no address")
@@ -158,7 +158,7 @@ def judge_addresses(target: WebhookTarget, addresses: Sequence[str]) -> Address:
 
 
 async def find_address(target: WebhookTarget, resolver: Resolver) -> Address:
-    """Resolve and judge. OSError is left to the caller: a name may be unknown only for a while."""
+    """Resolve and check a host. The caller handles OSError, because a name may be unknown only for a while."""
     literal = _literal(target.host)
     addresses = [str(literal)] if literal is not None else await resolver(target.host, target.port)
     return judge_addresses(target, addresses)
