@@ -1,7 +1,7 @@
-"""The database: implements the store contracts of the packages below. `sqlite/` keeps everything in one file.
+"""The database: implements the store contracts of other packages. `sqlite/` keeps everything in one file.
 
-Only this package knows which implementation is used. A server opens its storage here, and the commands of an operator
-go by `maintenance`.
+Only this package knows which implementation is used. Servers open their storage here; operator commands use
+`maintenance`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CannotOpen", "DatabaseDamaged", "DiskFull", "Storage", "StorageError
 
 
 async def open_storage(home: Path) -> Storage:
-    """Open the storage of a home, and create it if it is missing. The caller closes it. Raises `CannotOpen`."""
+    """Open the storage of a home, creating it if it is missing. The caller closes it. Raises `CannotOpen`."""
     from holdfast.storage.sqlite.storage import SqliteStorage
 
     return await SqliteStorage.open(home)

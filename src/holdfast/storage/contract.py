@@ -1,6 +1,6 @@
-"""The contract of a storage: it opens the database of a server and hands out the stores.
+"""The contract of a storage: it opens the database of a server and provides the stores.
 
-Every store has a contract of its own, in the package that uses it. That of streams has a test-suite in
+Each store has its own contract, in the package that uses it. That of streams has a test suite in
 `holdfast.testing.store_suites`.
 """
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 
 class Storage(Protocol):
-    """The stores of one tenant. They belong to the event loop that opened the storage, and end with `close`.
+    """The stores of one tenant. They are bound to the event loop that opened the storage, and end with `close`.
 
-    The stores of the first group are ready at once. The others may load modules when they are first asked for, so a
-    server asks for them in a thread.
+    The first group of stores is ready at once. The others may load modules on first access, so a server gets them in a
+    thread.
     """
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether no other server can use this storage at the same time: what a dead one left can be taken at once."""
+        """Whether no other server can use this storage at the same time. If so, leases of a dead server can be taken at
+        once.
+        """
         ...
 
     @property
@@ -46,7 +48,7 @@ class Storage(Protocol):
     @property
     def secrets(self) -> SecretStore: ...
 
-    # --- loaded when they are first asked for ---
+    # --- loaded on first access ---
 
     @property
     def boxes(self) -> BoxRows: ...
@@ -61,12 +63,12 @@ class Storage(Protocol):
     def models(self) -> ModelStore: ...
 
     def statistics(self) -> dict[str, int]:
-        """Returns counters since the start: commits, and the operations that they held."""
+        """Returns counters since the start: commits, and the operations in them."""
         ...
 
     def make_room(self) -> bool:
-        """Give back some of the disk space that is kept for emergencies. Returns False if there is none left."""
+        """Release some of the disk space that is reserved for emergencies. Returns False if there is none left."""
         ...
 
     async def close(self) -> None:
-        """Finish what the stores have accepted, then let go of the database."""
+        """Finish all accepted operations, then close the database."""

@@ -1,23 +1,23 @@
-"""What can go wrong with a storage as a whole. Failures of one request are errors of `threads` and `boxes`."""
+"""Errors of a storage as a whole. Errors of single requests are in `threads` and `boxes`."""
 
 from __future__ import annotations
 
 
 class StorageError(Exception):
-    """The storage cannot be used. The message says why, and what to do."""
+    """The storage cannot be used. The message gives the reason and what to do."""
 
 
 class CannotOpen(StorageError):
-    """The storage is missing, or cannot be opened."""
+    """The storage is missing or cannot be opened."""
 
 
 class UnknownSchema(CannotOpen):
-    """The database was written by a newer Holdfast."""
+    """A newer Holdfast wrote the database."""
 
 
 class DatabaseDamaged(CannotOpen):
-    """Nothing can be read: the file is damaged where everything depends on it, or is no database."""
+    """Nothing can be read: an essential part of the file is damaged, or it is not a database."""
 
 
 class DiskFull(StorageError):
-    """There is no room to do this on the disk of the database."""
+    """The disk of the database has no room for this operation."""

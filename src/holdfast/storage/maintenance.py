@@ -1,7 +1,7 @@
-"""What an operator does with the storage of a home: look for damage, copy it while it is in use, make it small again.
+"""Operator commands for the storage of a home: check it for damage, back it up while in use, and compact it.
 
-Every function raises `CannotOpen` where there is no storage, or none that can be opened; `DiskFull`; and `StorageError`
-for other failures. It loads nothing until a function is called.
+Every function raises `CannotOpen` if there is no storage or it cannot be opened, `DiskFull`, or `StorageError` for
+other failures. Modules are loaded when a function is called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.storage.sqlite import DATABASE
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it was written."""
+    """Something that differs from what was written."""
 
     what: str
     """The path of a stream, or the part of the file."""
@@ -23,70 +23,70 @@ class Damage:
 
 @dataclass(slots=True)
 class Health:
-    """What was found in a storage."""
+    """The result of a check."""
 
     version: int
     streams: int = 0
     bytes: int = 0
-    """Of all streams."""
+    """Size of all streams."""
     unchecked: int = 0
-    """Rows of the first schema, which have no checksum."""
+    """Rows of the first schema version, which have no checksum."""
     free_bytes: int = 0
-    """Room inside the file that nothing uses."""
+    """Unused space inside the file."""
     damage: list[Damage] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a few seconds tell of a storage."""
+    """The result of a quick check."""
 
     version: int
-    """Of its tables."""
+    """The schema version of the database."""
     newest: int
-    """The version of the tables that this Holdfast knows."""
+    """The schema version that this Holdfast supports."""
     damage: str | None
 
 
 def database_file(home: Path) -> Path:
-    """Returns where the database of a home is, or will be."""
+    """Returns the path of a home's database, even if it does not exist yet."""
     return home / DATABASE
 
 
 def is_there(home: Path) -> bool:
-    """Whether a server has ever been started on this home."""
+    """Whether a server was ever started on this home."""
     return database_file(home).is_file()
 
 
 def check(home: Path) -> Health:
-    """Read everything and compare it with its checksums. A server may be using the storage meanwhile."""
+    """Read everything and compare it with its checksums. A server may use the storage at the same time."""
     from holdfast.storage.sqlite import maintenance
 
     return maintenance.check(database_file(home))
 
 
 def glance(home: Path) -> Glance:
-    """Read as much as a few seconds allow. A server may be using the storage meanwhile."""
+    """Read as much as possible in a few seconds. A server may use the storage at the same time."""
     from holdfast.storage.sqlite import maintenance
 
     return maintenance.glance(database_file(home))
 
 
 def backup(home: Path, target: Path) -> None:
-    """Copy the storage and its root secret, as of one moment, to a folder. A server may be using the storage."""
+    """Copy a consistent state of the storage and its root secret to a folder. A server may use the storage."""
     from holdfast.storage.sqlite import maintenance
 
     maintenance.backup(home, target)
 
 
 def compact(home: Path) -> None:
-    """Remove what was deleted and make the storage as small as it can be. No server may be using it."""
+    """Remove deleted data and make the storage as small as possible. No server may use it."""
     from holdfast.storage.sqlite import maintenance
 
     maintenance.compact(database_file(home))
 
 
 def library_version() -> tuple[int, ...]:
-    """Returns the version of SQLite that this Python has."""
+    """Returns the version of the SQLite library."""
     from holdfast.storage.sqlite import maintenance
 
     return maintenance.library_version()

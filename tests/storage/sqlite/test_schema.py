@@ -64,5 +64,5 @@ async def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
 
 async def test_what_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"nothing of the kind" * 1000)
-    with pytest.raises(DatabaseDamaged, match="no database"):
+    with pytest.raises(DatabaseDamaged, match="not a database"):
         await SqliteStreams.open(tmp_path / "db")

@@ -1,8 +1,10 @@
-"""All stores in one SQLite file, which one server uses at a time."""
+"""All stores in one SQLite file, used by one server at a time."""
 
 from typing import Final
 
 DATABASE: Final = "holdfast.db"
-"""The name of the file in a home. SQLite and `reserve` keep a few more beside it."""
+"""The name of the database file in a home. SQLite and `reserve` keep a few more files beside it."""
 SECRET: Final = "secret"
-"""The name of the file with the root secret. It is not in the database: a copy of that alone opens nothing."""
+"""The name of the file with the root secret. It is not in the database, so a copy of the database alone gives no
+access.
+"""

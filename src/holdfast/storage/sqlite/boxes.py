@@ -1,7 +1,7 @@
 """Box rows and leases in SQLite.
 
-Calls block, so they run on one thread of their own: an fsync never holds up the event loop. Several processes may have
-the file open: every change is a transaction that takes the write lock first and checks what it builds on.
+Calls block, so they run on a separate thread and an fsync never blocks the event loop. Several processes may open the
+file: every change is a transaction that takes the write lock first and checks its assumptions.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.storage.sqlite.schema import connect, make, prepare
 
 T = TypeVar("T")
 _AT_ONCE: Final = 256
-"""Changes that share a transaction."""
+"""How many changes share a transaction."""
 _SPECS: Final = 256
-"""That are kept as they were read: most boxes are of few."""
+"""How many parsed specs are cached. Most boxes share a few."""
 
 _COLUMNS: Final = (
     "id", "tenant", "node", "provider", "key", "spec", "lifetime", "labels", "state", "created_at", "changed_at",
@@ -46,7 +46,7 @@ _SWAP: Final = (
 
 
 class _Job:
-    """Some work for the thread, and whoever waits for it."""
+    """Work for the thread, and the future that waits for it."""
 
     def __init__(self, work: Callable[[], object], waiting: asyncio.Future[Any]) -> None:
         self._work = work
@@ -62,7 +62,7 @@ class _Job:
 
     def tell(self) -> None:
         if self.waiting.done():
-            return  # whoever waited has given up
+            return  # the waiter was cancelled
         if self.error is not None:
             self.waiting.set_exception(self.error)
         else:
@@ -70,23 +70,23 @@ class _Job:
 
 
 class _Change(_Job):
-    """Work in a transaction that others share. What fails of it is taken back, and is nobody else's failure."""
+    """Work in a shared transaction. If it fails, only its own changes are rolled back."""
 
     frees_space = False
-    """Whether it is a step of a deletion, which a full disk must not refuse."""
+    """Whether it is part of a deletion, which must succeed on a full disk."""
 
     def make(self, rows: sqlite3.Connection) -> None:
         rows.execute("SAVEPOINT change")
         self.run()
         if self.error is not None:
             if isinstance(self.error, sqlite3.Error) or not isinstance(self.error, Exception):
-                raise self.error  # the disk is full, say: none of it can be relied on
+                raise self.error  # for example a full disk: the whole transaction is unreliable
             rows.execute("ROLLBACK TO change")
         rows.execute("RELEASE change")
 
 
 class SqliteBoxes:
-    """`BoxRows` on a database file, which the first use opens, and creates. `async with` closes it."""
+    """`BoxRows` in a database file, which is opened or created on first use. `async with` closes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,7 +96,7 @@ class SqliteBoxes:
         self._jobs: deque[_Job] = deque()
         self._lock = Lock()
         self._at_work = False
-        """Whether the thread will look at the jobs again by itself. With the jobs, under the lock."""
+        """Whether the thread will check the jobs again on its own. Guarded by the lock, like the jobs."""
 
     async def close(self) -> None:
         """Closing twice does nothing."""
@@ -126,8 +126,8 @@ class SqliteBoxes:
                     (row.tenant, row.key, Lifetime.ONE_SHOT.value),
                 ).fetchone()
                 if taken is not None:
-                    raise BoxConflict(f"key {row.key} has a live box already: {taken[0]}") from None
-                raise BoxConflict(f"box id {row.id} is taken", hint="leave the id out: one is made for you") from None
+                    raise BoxConflict(f"key {row.key} already has a live box: {taken[0]}") from None
+                raise BoxConflict(f"box id {row.id} is taken", hint="leave the id out to get a generated one") from None
 
         await self._change(work)
 
@@ -153,9 +153,10 @@ class SqliteBoxes:
             if rows.execute(_SWAP, (*_values(after), *key, *read)).rowcount == 1:
                 return
             now = rows.execute("SELECT state FROM boxes WHERE tenant = ? AND id = ?", key).fetchone()
-            is_now = "no more" if now is None else f"{now[0]} now"
+            is_now = "gone" if now is None else now[0]
             raise BoxConflict(
-                f"box {before.id} was {before.state}, is {is_now}", hint="somebody else is at it: look again"
+                f"box {before.id} was {before.state} and is now {is_now}",
+                hint="another process changed it: get it again",
             )
 
         await self._change(work, frees_space=after.state is BoxState.DELETING or after.tombstone)
@@ -190,7 +191,7 @@ class SqliteBoxes:
             rows.execute(f"DELETE {expired}", values[:2])
             return rows.execute(f"DELETE {dead}", values).rowcount
 
-        return await self._change(work) if await self._read(look) else 0  # the usual case takes no write lock
+        return await self._change(work) if await self._read(look) else 0  # usually 0, without a write lock
 
     async def join(self, tenant: str, node: str, now: int) -> int:
         def look(rows: sqlite3.Connection) -> int | None:
@@ -252,7 +253,7 @@ class SqliteBoxes:
         return await self._run(lambda: work(self._opened()[0]))
 
     async def _change(self, work: Callable[[sqlite3.Connection], T], *, frees_space: bool = False) -> T:
-        """In a transaction that is on disk when this returns: one for all the changes that wait by then."""
+        """Run a change in a transaction that is on disk when this returns. All waiting changes share it."""
         waiting = asyncio.get_running_loop().create_future()
         change = _Change(lambda: work(self._opened()[0]), waiting)
         change.frees_space = frees_space
@@ -279,7 +280,7 @@ class SqliteBoxes:
         return None
 
     def _make_room(self, change: _Change) -> BaseException | None:
-        """Try it alone on a full disk; what would free space, with a part of the room that is kept for that."""
+        """Try a change alone on a full disk. If it frees space, it may use part of the reserved room."""
         while True:
             error = self._try_write([change])
             if error is None or not reserve.is_full(error) or not change.frees_space:
@@ -288,7 +289,7 @@ class SqliteBoxes:
                 return error
 
     async def _lease(self, work: Callable[[sqlite3.Connection], T], *, frees_space: bool = False) -> T:
-        """In a transaction that others see at once, but that a power cut may take back: it ends every holder too."""
+        """Run a transaction that is visible at once but may be lost in a power cut, which ends all holders too."""
 
         def change() -> T:
             _, leases = self._opened()
@@ -306,7 +307,7 @@ class SqliteBoxes:
         return cast("T", await self._do(_Job(work, asyncio.get_running_loop().create_future())))
 
     def _do(self, job: _Job) -> asyncio.Future[Any]:
-        """In its turn. Many that come at once cost the thread, and the event loop, one waking."""
+        """Queue a job. Jobs that arrive together wake the thread and the event loop only once."""
         with self._lock:
             self._jobs.append(job)
             if not self._at_work:
@@ -325,11 +326,11 @@ class SqliteBoxes:
             else:
                 for job in jobs:
                     job.run()
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+            with suppress(RuntimeError):  # the loop was closed, so nothing waits
                 jobs[0].waiting.get_loop().call_soon_threadsafe(_tell, jobs)
 
     def _next(self) -> list[_Job]:
-        """Those that are to be done together: changes in one transaction, or whatever comes before the next change."""
+        """Returns the jobs to run together: changes for one transaction, or all jobs before the next change."""
         with self._lock:
             jobs: list[_Job] = []
             while self._jobs and len(jobs) < _AT_ONCE:
@@ -344,7 +345,7 @@ class SqliteBoxes:
 
     def _opened(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         if self._rows is None or self._leases is None:
-            # The file holds specs, and those may hold secrets. SQLite gives its companions the same permissions.
+            # Specs in the file may contain secrets. SQLite gives its companion files the same permissions.
             make(self._path)
             with ExitStack() as opening:
                 rows = opening.enter_context(closing(connect(self._path)))
@@ -358,7 +359,7 @@ class SqliteBoxes:
     # Last, so that `list` means the builtin everywhere above.
     async def list(self, tenant: str, wanted: BoxFilter) -> BoxPage:
         if not 1 <= wanted.limit <= 1000:
-            raise InvalidSpec(f"limit {wanted.limit}: between 1 and 1000")
+            raise InvalidSpec(f"limit must be from 1 to 1000, not {wanted.limit}")
         states = set(wanted.states) or (LIVE if wanted.live_only else set(BoxState))
         clauses = ["tenant = ?", f"state IN ({_list(states)})"]
         values: list[object] = [tenant]
@@ -391,13 +392,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # where the disk is full, SQLite may have ended it by itself
+        if connection.in_transaction:  # on a full disk, SQLite may have ended it already
             connection.execute("ROLLBACK")
         raise
 
 
 def _told(error: BaseException) -> BaseException:
-    """A full disk by its name. Other failures stay what they are."""
+    """Returns `NoSpace` for a full disk, and other errors unchanged."""
     return NoSpace(f"nothing was written: {error}", hint=DISK_HINT) if reserve.is_full(error) else error
 
 
@@ -415,7 +416,7 @@ def _values(row: BoxRow) -> tuple[object, ...]:
 
 def _row(values: tuple[Any, ...]) -> BoxRow:
     given = dict(zip(_COLUMNS, values, strict=True))
-    del given["lifetime"]  # for the index alone: the spec has it
+    del given["lifetime"]  # only for the index; the spec has it
     given["spec"] = _spec(given["spec"])
     given["labels"] = json.loads(given["labels"])
     given["state"] = BoxState(given["state"])
@@ -430,5 +431,5 @@ def _spec(text: str) -> BoxSpec:
 def _read_cursor(cursor: str) -> list[object]:
     created_at, point, id = cursor.partition(".")
     if not point or not created_at.isascii() or not created_at.isdigit() or len(created_at) > 15:
-        raise InvalidSpec(f"cursor {cursor!r} is none of ours", hint="pass on next_cursor of the page before as it was")
+        raise InvalidSpec(f"invalid cursor {cursor!r}", hint="use next_cursor of the previous page unchanged")
     return [int(created_at), id]

@@ -1,4 +1,4 @@
-"""One connection to the database file, on a thread of its own: a slow disk never holds up the event loop."""
+"""One connection to the database file on its own thread, so that a slow disk never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NORMAL: Final = 1
 
 
 class Database:
-    """A connection for tables that have no writer of their own. The first use opens the file, and creates it.
+    """A connection for tables without their own writer. The file is opened or created on first use.
 
-    The caller that makes one closes it, usually with `async with`. Every method raises `DiskFull` where the disk has
-    no room, and `Unavailable` for other failures of SQLite.
+    The caller that creates it closes it, usually with `async with`. Every method raises `DiskFull` if the disk is
+    full, and `Unavailable` for other SQLite errors.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,9 @@ class Database:
         return await self._run(lambda: self._transact(work, _FULL))
 
     async def change_soon(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a transaction that others see at once, but that a power cut may take back: no sync is waited for."""
+        """Run a transaction that is visible at once but may be lost in a power cut, because it does not wait for a
+        sync.
+        """
         return await self._run(lambda: self._transact(work, _NORMAL))
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -76,7 +78,7 @@ class Database:
             done = work(connection)
             connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:  # SQLite ends it by itself where the disk is full
+            if connection.in_transaction:  # on a full disk, SQLite may have ended it already
                 connection.execute("ROLLBACK")
             raise
         return done
@@ -94,5 +96,5 @@ class Database:
 
 def _as_stream_error(error: sqlite3.Error) -> Refused:
     if reserve.is_full(error):
-        return DiskFull(f"nothing was written, the disk is full or failing ({error}): free space and try again")
+        return DiskFull(f"nothing was written because the disk is full or failing ({error}): free space and try again")
     return Unavailable(f"the database failed: {error}")

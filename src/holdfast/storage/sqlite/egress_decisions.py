@@ -21,11 +21,11 @@ _TRIM: Final = (
     "(SELECT id FROM egress_decisions WHERE box = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
 )
 _FAILED: Final = 2
-"""In the column `allowed`: it was allowed, and came to nothing."""
+"""A value of `allowed`: the request was allowed, but failed."""
 
 
 class SqliteDecisions:
-    """`DecisionStore` on a database file. A power cut may lose the last moments; it ends the traffic as well."""
+    """`DecisionStore` in a database file. A power cut may lose the last moments, but it ends the traffic as well."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Checks, copies and compacts a database file. `holdfast.storage.maintenance` says what each of them does."""
+"""Checks, backs up and compacts a database file. See `holdfast.storage.maintenance`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def library_version() -> tuple[int, ...]:
 
 
 def check(path: Path) -> Health:
-    damaged = "is damaged, or no database ({error}): restore a backup of it"
+    damaged = "is damaged or not a database ({error}): restore a backup"
     with _explaining(path, damaged), closing(_open_to_read(path)) as connection:
         connection.execute("BEGIN")
         return _check(connection)
@@ -40,7 +40,7 @@ def glance(path: Path) -> Glance:
         with closing(_open_to_read(path)) as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
-            with suppress(sqlite3.OperationalError):  # not all of it was read
+            with suppress(sqlite3.OperationalError):  # it was not read completely
                 (line,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 damage = None if line == "ok" else str(line).replace("\n", ": ")
     except sqlite3.Error as error:
@@ -52,10 +52,10 @@ def backup(home: Path, target: Path) -> None:
     path, copy = home / DATABASE, target / DATABASE
     if (home / SECRET).is_file():
         shutil.copy2(home / SECRET, target / SECRET)
-    damaged = "is damaged and cannot be copied whole ({error})"
+    damaged = "is damaged and cannot be copied completely ({error})"
     with _explaining(path, damaged), closing(_open_to_read(path)) as connection:
         _known_version(connection)
-        connection.execute("PRAGMA query_only = 0")  # which would keep it from writing the other file, too
+        connection.execute("PRAGMA query_only = 0")  # which would also keep it from writing the other file
         connection.execute("VACUUM INTO ?", (str(copy),))
     copy.chmod(0o600)
     _sync(copy)
@@ -75,7 +75,7 @@ def compact(path: Path) -> None:
 
 @contextmanager
 def _explaining(path: Path, damaged: str) -> Iterator[None]:
-    """Turn failures of SQLite into errors of storage."""
+    """Turn SQLite errors into storage errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -133,12 +133,12 @@ def _check_stream(
             if begin != position:
                 health.damage.append(Damage(stream, f"bytes {position} to {begin} are missing"))
             if is_damaged(id, end, data, expected):
-                health.damage.append(Damage(stream, f"bytes {begin} to {end} are not as they were written"))
+                health.damage.append(Damage(stream, f"bytes {begin} to {end} differ from what was written"))
             health.unchecked += expected is None
             health.bytes += len(data)
             position = end
     except sqlite3.DatabaseError as error:
-        health.damage.append(Damage(stream, f"cannot be read from {position} on: {error}"))
+        health.damage.append(Damage(stream, f"cannot be read after {position}: {error}"))
 
 
 def _check_journal(connection: sqlite3.Connection, health: Health) -> None:
@@ -147,10 +147,10 @@ def _check_journal(connection: sqlite3.Connection, health: Health) -> None:
             try:
                 health.bytes += sum(len(entry.data) for entry in decode(row))
             except (RowDamaged, ValueError, TypeError):
-                health.damage.append(Damage("the journal", f"row {number} is not as it was written"))
+                health.damage.append(Damage("the journal", f"row {number} differs from what was written"))
         if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'damaged_rows'").fetchone():
             for (number,) in connection.execute("SELECT number FROM damaged_rows ORDER BY number"):
-                detail = f"row {number} was damaged at an earlier start and set aside, with what it held"
+                detail = f"row {number} was found damaged at an earlier start and set aside with its contents"
                 health.damage.append(Damage("the journal", detail))
     except sqlite3.DatabaseError as error:
         health.damage.append(Damage("the journal", f"cannot be read: {error}"))

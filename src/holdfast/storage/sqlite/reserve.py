@@ -1,8 +1,7 @@
-"""A little room that is kept beside the database, for a start and for deletes on a full disk.
+"""Reserved disk space beside the database, for starts and deletions on a full disk.
 
-After a crash SQLite makes the index of its log anew, and may need more room for it than the crash left free. Without
-that room not even a read is served. To delete something, SQLite has to write as well. So a file is kept that can be
-made smaller, several times.
+After a crash, SQLite rebuilds the index of its log, which may need more space than is free. Without it, not even reads
+work. SQLite also has to write in order to delete. So a file is kept that can be shrunk several times.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from pathlib import Path
 from typing import Final
 
 _SIZES: Final = (4 * 1024 * 1024, 1024 * 1024, 256 * 1024)
-"""As much as there is room for."""
+"""The first size that fits is used."""
 _SHARE: Final = 64 * 1024
-"""For one start. The index of a log grows by half of this."""
+"""Released for one start. The index of a log grows by half of this."""
 DELETE_SHARE: Final = 512 * 1024
-"""For one step of a delete."""
+"""Released for one step of a deletion."""
 
 
 def is_full(cause: BaseException) -> bool:
-    """Whether a write failed for want of room. Where an index cannot be mapped, SQLite calls that an I/O error."""
+    """Whether a write failed because the disk is full. An index that cannot be mapped is an I/O error to SQLite."""
     name = getattr(cause, "sqlite_errorname", "")
     return isinstance(cause, sqlite3.OperationalError) and name.startswith(("SQLITE_FULL", "SQLITE_IOERR"))
 
 
 def keep(database: Path) -> None:
-    """Take the room where there is some. Blocks for a moment."""
+    """Reserve space if there is any. Blocks for a moment."""
     with contextlib.suppress(OSError), _open(database) as descriptor:
         for size in _SIZES:
             with contextlib.suppress(OSError):
@@ -38,7 +37,7 @@ def keep(database: Path) -> None:
 
 
 def spend(database: Path, share: int = _SHARE) -> bool:
-    """Give some of it back to the disk; says whether there was any left."""
+    """Release some of the space. Returns whether there was any left."""
     try:
         with _open(database) as descriptor:
             size = os.fstat(descriptor).st_size

@@ -1,4 +1,4 @@
-"""The tables, and how a connection to them is opened.
+"""The tables, and how connections to them are opened.
 
 Tables whose names end in `_cache` can be dropped at any time: they are rebuilt from the streams.
 """
@@ -19,7 +19,7 @@ VERSION: Final = 2
 _MIGRATIONS: Final = {
     2: ("ALTER TABLE chunks ADD COLUMN checksum INTEGER",),
 }
-"""What turns the tables of the version before into those of this one. Missing tables and indexes are made anyway."""
+"""Upgrades the tables of the previous version to this one. Missing tables and indexes are created anyway."""
 _WAL_TRIES: Final = 500
 
 _TABLES: Final = """
@@ -207,13 +207,13 @@ CREATE TABLE IF NOT EXISTS models (
 
 
 def _statements() -> list[tuple[str, str]]:
-    """Each statement with the name of what it creates."""
+    """Returns each statement with the name of what it creates."""
     statements = [statement.strip() for statement in _TABLES.split(";") if statement.strip()]
     return [(statement.split("IF NOT EXISTS ", 1)[1].split()[0], statement) for statement in statements]
 
 
 def _missing(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
-    """Caches that another Holdfast made otherwise, or that have lost a part; and the statements for what is missing."""
+    """Returns caches with another definition or with missing parts, and the statements that create what is missing."""
     there = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
     caches = {name: statement for name, statement in _statements() if name.endswith("_cache")}
     as_written = {name: statement.replace("IF NOT EXISTS ", "", 1) for name, statement in caches.items()}
@@ -225,22 +225,22 @@ def _missing(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
 
 
 def make(path: Path) -> None:
-    """Make the file where it is missing, for its owner alone.
+    """Create the file if it is missing, readable by its owner only.
 
-    One that is there is not even opened: closing it again would take away the locks of every connection that this
-    process has to it, and another process could then remove the log that they write to.
+    An existing file is not even opened: closing it again would drop the locks of all connections that this process has
+    to it, and another process could then remove the log that they write to.
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection for any thread, one thread at a time; transactions are begun and ended by hand."""
+    """Returns a connection for use by one thread at a time. The caller begins and ends transactions."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
     connection.execute("PRAGMA busy_timeout = 10000")
     try:
         if connection.execute("PRAGMA page_count").fetchone() == (0,):
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # possible in a new file only; in others, a write
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible in a new file; otherwise it writes
         _use_wal(connection)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL) or not reserve.spend(path):
@@ -252,17 +252,19 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         if not is_corruption(error):
             raise
-        raise DatabaseDamaged(f"{path} is damaged, or no database ({error}): restore a backup of it") from error
+        raise DatabaseDamaged(f"{path} is damaged or not a database ({error}): restore a backup") from error
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -16000")
-    # Some builds of SQLite write zeros over every page that is freed: the whole journal, time and again, and all of a
-    # stream that is deleted, which on a full disk is more than there is room for.
+    # Some builds of SQLite overwrite every freed page with zeros: the whole journal again and again, and all of a
+    # deleted stream, which on a full disk needs more room than there is.
     connection.execute("PRAGMA secure_delete = FAST").fetchall()
     return connection
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Of two who open a new file at the same time, SQLite refuses one here at once, whatever its busy timeout."""
+    """Switch to WAL. If two processes open a new file at the same time, SQLite refuses one at once, despite its
+    timeout.
+    """
     for _ in range(_WAL_TRIES):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -275,8 +277,8 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create what is missing, and bring tables of older versions up to date. Safe to run at every start, and while
-    another process does the same.
+    """Create missing tables and upgrade older versions. Safe to run at every start, even while another process does the
+    same.
     """
     try:
         _prepare(connection)
@@ -284,12 +286,12 @@ def prepare(connection: sqlite3.Connection) -> None:
         if not is_corruption(error):
             raise
         raise DatabaseDamaged(
-            f"the database is damaged ({error}): run `holdfast check`, and restore a backup where it confirms that"
+            f"the database is damaged ({error}): run `holdfast check`, and restore a backup if it reports damage"
         ) from error
 
 
 def is_corruption(error: sqlite3.Error) -> bool:
-    """Whether SQLite found the file damaged, and not merely locked or full."""
+    """Whether SQLite reports a damaged file, as opposed to a locked or full one."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -300,16 +302,16 @@ def _prepare(connection: sqlite3.Connection) -> None:
             f"the data was written by a newer Holdfast (schema {version}, this one knows {VERSION}): upgrade Holdfast"
         )
     if version == VERSION and not any(_missing(connection)):
-        return  # nothing to write: a server can start on a full disk and serve reads
+        return  # nothing to write, so a server can start and serve reads on a full disk
     connection.execute("BEGIN IMMEDIATE")
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been here first
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been first
         for step in range(version + 1 if version else VERSION + 1, VERSION + 1):
             for statement in _MIGRATIONS[step]:
                 connection.execute(statement)
         outdated, _ = _missing(connection)
         if outdated:
-            # One is rebuilt only where all are: a row that is up to date brings no run back.
+            # Rebuild all of them together: a row that is up to date does not restore lost runs.
             for name, _ in _statements():
                 if name.endswith("_cache"):
                     connection.execute(f"DROP TABLE IF EXISTS {name}")

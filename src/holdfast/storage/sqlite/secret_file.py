@@ -11,7 +11,7 @@ from holdfast.private_file import create_private
 
 
 class SecretFile:
-    """`SecretStore` in a file. Of several processes that create it at once, one does, and the others read it."""
+    """`SecretStore` in a file. If several processes create it at once, one succeeds and the others read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""The storage of one server on one machine: a file in its home, and the stores on it."""
+"""The storage of one server on one machine: a file in its home, and the stores in it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class SqliteStorage:
     """`Storage` in a folder. Open it with `open`; `async with` closes it.
 
-    Streams share one writer thread with what is written beside them. Boxes and the tables of egress have a connection
-    and a thread each, so that no append waits for them.
+    Streams and the tables beside them share one writer thread. Boxes and egress tables each have their own connection
+    and thread, so that appends never wait for them.
     """
 
     is_exclusive: Final = True
@@ -51,7 +51,7 @@ class SqliteStorage:
             return cls(folder, await SqliteStreams.open(folder / DATABASE, clock=clock))
         except sqlite3.Error as error:
             raise CannotOpen(
-                f"the data in {folder} cannot be opened: {error}. holdfast doctor says more; or give another --home DIR"
+                f"the data in {folder} cannot be opened: {error}. Run holdfast doctor, or use another --home DIR"
             ) from error
 
     async def __aenter__(self) -> Self:

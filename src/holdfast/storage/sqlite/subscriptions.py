@@ -11,7 +11,7 @@ from holdfast.threads.subscriptions.store import Stored
 
 
 class SqliteSubscriptions:
-    """`SubscriptionStore` in the same file as the streams. An acknowledgement costs as many rows as it has streams."""
+    """`SubscriptionStore` in the same file as the streams. An acknowledgement writes one row per stream."""
 
     def __init__(self, streams: SqliteStreams, *, tenant: str = "default") -> None:
         self._streams = streams

@@ -1,4 +1,4 @@
-"""Thread rows and run rows in SQLite: tables that can be dropped at any time."""
+"""Thread rows and run rows in SQLite. The tables can be dropped at any time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SqliteThreadRows:
         except sqlite3.DatabaseError as error:
             if not is_corruption(error):
                 raise
-            log.error("some thread is damaged, so every thread is looked at: %s", error)
+            log.error("a thread is damaged, so all threads are checked: %s", error)
             behind = connection.execute(threads, values).fetchall()
         gone = connection.execute(
             "SELECT id FROM threads_cache t WHERE tenant = ?"
@@ -109,7 +109,7 @@ class SqliteThreadRows:
             connection.executemany(
                 f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, unsettled, tenant) VALUES ({'?, ' * 14}?)", values
             )
-            # A claim that cannot be proven takes nothing from the thread that has a run of that id.
+            # An unproven claim must not take over a run id from another thread.
             connection.executemany(
                 "INSERT OR REPLACE INTO runs_cache (id, thread, agent, status, run, tenant) SELECT ?, ?, ?, ?, ?, ?"
                 " WHERE ? OR NOT EXISTS (SELECT 1 FROM runs_cache WHERE id = ? AND thread <> ?)",

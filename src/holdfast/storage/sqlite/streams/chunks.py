@@ -1,7 +1,7 @@
-"""The rows that hold the bytes of streams, each with a checksum of its own.
+"""The rows with the bytes of streams, each with its own checksum.
 
-SQLite notices a page whose structure is damaged, but not a wrong byte in the middle of one. The checksum covers the
-bytes and where they belong.
+SQLite detects a page with a damaged structure, but not a wrong byte inside it. The checksum covers the bytes and their
+position.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import chain
 from typing import Any, Final
 
 CHUNK_BYTES: Final = 64 * 1024
-"""About how large the rows are that a long stream is read by."""
+"""The approximate size of the rows of a long stream."""
 _ROW_COUNTS: Final = (256, 64, 16, 4, 1)
 
 ChunkRow = tuple[int, int, bytes, int]
-"""Stream, the position after the last byte, bytes, checksum."""
+"""Stream, position after the last byte, bytes, checksum."""
 
 
 def checksum(stream: int, end: int, data: bytes) -> int:
@@ -25,12 +25,12 @@ def checksum(stream: int, end: int, data: bytes) -> int:
 
 
 def is_damaged(stream: int, end: int, data: bytes, expected: int | None) -> bool:
-    """Rows of the first schema have no checksum."""
+    """Whether a chunk does not match its checksum. Rows of the first schema version have none."""
     return expected is not None and expected != checksum(stream, end, data)
 
 
 def join_chunks(stream: int, end: int, pieces: Sequence[bytes]) -> list[ChunkRow]:
-    """Pieces that lie one after another and end there, as rows of a good size."""
+    """Join consecutive pieces that end at `end` into rows of a good size."""
     rows: list[ChunkRow] = []
     position = end - sum(map(len, pieces))
     gathered: list[bytes] = []
@@ -54,7 +54,7 @@ def join_chunks(stream: int, end: int, pieces: Sequence[bytes]) -> list[ChunkRow
 
 
 def _split(piece: bytes) -> Iterator[bytes]:
-    """A long piece in parts of a good size, each up to the end of a line: of a JSON stream, no message is cut."""
+    """Split a long piece into parts of a good size at line ends, so that no message of a JSON stream is cut."""
     begin = 0
     while len(piece) - begin > 2 * CHUNK_BYTES and (end := piece.find(b"\n", begin + CHUNK_BYTES) + 1):
         yield piece[begin:end]
@@ -67,7 +67,7 @@ def insert_chunks(connection: sqlite3.Connection, rows: Sequence[ChunkRow]) -> N
 
 
 def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[tuple[Any, ...]], tail: str = "") -> None:
-    """Many rows by few statements: every statement gives up the interpreter lock and has to get it back."""
+    """Insert many rows with few statements: every statement releases the interpreter lock and has to get it back."""
     position = 0
     for count in _ROW_COUNTS:
         while len(rows) - position >= count:

@@ -1,9 +1,9 @@
-"""The journal: what was appended lately, for all streams together, in the order of commits.
+"""The journal: recent appends to all streams, in commit order.
 
-A commit writes one row here, however many streams it touches: a few pages at the end of one table, where a row per
-stream would be a page per stream, and several times as much to sync. What has gathered is filed into the tables that
-are read by stream, many commits at a time, and removed here in the same transaction. Until then it is read from memory
-(`unfiled`), also after a crash, when it is loaded from here.
+A commit writes one row here, however many streams it touches: a few pages at the end of one table. One row per stream
+would be one page per stream, and several times as much to sync. The gathered entries are later filed into the tables
+that are read by stream, many commits at a time, and removed from here in the same transaction. Until then they are read
+from memory (`unfiled`), into which they are loaded after a crash.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from holdfast.threads.streams import Producer
 
 _LENGTH: Final = 4
 _CHECKED: Final = b"\xff"
-"""A row that begins so has a checksum next. One of the first schema begins with a length, which is never so great."""
+"""The prefix of a row with a checksum. A row of the first schema version begins with a length, which is never this
+large.
+"""
 
 
 @dataclass(slots=True)
 class StreamFiling:
-    """What is to be filed of one stream."""
+    """What is to be filed for one stream."""
 
     stream: int
     end: int = 0
@@ -38,11 +40,11 @@ class StreamFiling:
     closed: bool = False
     closed_by: Producer | None = None
     torn: bool = False
-    """Something between these pieces, or before them, is lost."""
+    """Something between or before these pieces is lost."""
 
 
 class JournalEntry(NamedTuple):
-    """One append, as the journal keeps it."""
+    """One append in the journal."""
 
     stream: int
     end: int
@@ -54,11 +56,11 @@ class JournalEntry(NamedTuple):
 
 
 class RowDamaged(Exception):
-    """A row of the journal is not as it was written."""
+    """A row of the journal differs from what was written."""
 
 
 def encode(entries: Sequence[JournalEntry]) -> bytes:
-    """A head that says what is whose, then all the bytes one after another."""
+    """Encode entries as a head that describes them, followed by all their bytes."""
     head = orjson.dumps(
         [
             (
@@ -78,7 +80,7 @@ def encode(entries: Sequence[JournalEntry]) -> bytes:
 
 
 def decode(row: bytes) -> list[JournalEntry]:
-    """The entries of a row. Raises `RowDamaged` where it is not as it was written."""
+    """Returns the entries of a row. Raises `RowDamaged` if it differs from what was written."""
     if row.startswith(_CHECKED):
         expected, row = row[1 : 1 + _LENGTH], row[1 + _LENGTH :]
         if zlib.crc32(row).to_bytes(_LENGTH, "big") != expected:
@@ -95,7 +97,7 @@ def decode(row: bytes) -> list[JournalEntry]:
 
 
 def gather(entries: Iterable[JournalEntry]) -> list[StreamFiling]:
-    """Entries in the order of their commits, by stream. What comes after a gap is left out, and the stream is torn."""
+    """Group entries in commit order by stream. Entries after a gap are left out, and the stream is marked as torn."""
     filings: dict[int, StreamFiling] = {}
     for entry in entries:
         filing = filings.setdefault(entry.stream, StreamFiling(entry.stream))
@@ -117,7 +119,7 @@ def gather(entries: Iterable[JournalEntry]) -> list[StreamFiling]:
 
 
 def entries_of(filing: StreamFiling) -> list[JournalEntry]:
-    """A filing as entries that gather to it again: for one that cannot be filed, and stays in the journal."""
+    """Returns a filing as entries again, for a stream that cannot be filed and stays in the journal."""
     stream, end = filing.stream, filing.end
     entries = [JournalEntry(stream, end, b"".join(filing.pieces), None, filing.last_seq, False, [*filing.keys.items()])]
     for id, (epoch, seq) in filing.producers.items():
@@ -132,7 +134,7 @@ def insert_row(connection: sqlite3.Connection, number: int, row: bytes) -> None:
 
 
 def file(connection: sqlite3.Connection, filings: Sequence[StreamFiling], up_to: int) -> None:
-    """Move what these rows hold to where it is read by stream. Part of a transaction that the caller has begun."""
+    """Move filings to the tables that are read by stream. Runs in a transaction that the caller began."""
     insert_chunks(
         connection, [row for filing in filings for row in join_chunks(filing.stream, filing.end, filing.pieces)]
     )
@@ -178,7 +180,7 @@ def load(connection: sqlite3.Connection) -> Loaded:
 
 
 def set_aside(connection: sqlite3.Connection, damaged: Sequence[int]) -> None:
-    """Take damaged rows out of the journal, and keep them for whoever wants to look."""
+    """Move damaged rows out of the journal, and keep them for inspection."""
     for number in damaged:
         connection.execute(
             "INSERT OR REPLACE INTO damaged_rows (number, entries)"

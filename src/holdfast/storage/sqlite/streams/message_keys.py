@@ -1,4 +1,4 @@
-"""Which messages a stream has already, by their dedup keys: those in memory, and those in the table of keys."""
+"""Which messages a stream already has, by deduplication key: those in memory, and those in the table of keys."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.storage.sqlite.streams.record import StreamRecord
 from holdfast.threads.streams import MAX_SAFE_INTEGER, Keyed
 
 _LOOK_UPS: Final = 3
-"""How often keys are looked up again because some were filed meanwhile, before they are looked up one by one."""
+"""How often keys are looked up again if some were filed in the meantime, before falling back to single look-ups."""
 
 Filed = tuple[tuple[int, int | None], ...]
-"""A stream and its ancestors, each with the position up to which it is filed; None where it is not in memory."""
+"""A stream and its ancestors, each with the position up to which it is filed, or None if it is not in memory."""
 
 
 class LookedUp(NamedTuple):
-    """What the table of keys held of some keys. True for as long as nothing more of the stream is filed."""
+    """The keys found in the table. Valid until more of the stream is filed."""
 
     keys: frozenset[str]
     filed: Filed
 
 
 class MessageKeys:
-    """Owned by the store, on its event loop. Decides which messages of an append are new."""
+    """Decides which messages of an append are new. The store owns it and uses it on its event loop."""
 
     def __init__(self, lookup: sqlite3.Connection, reader: Reader, records: Mapping[int, StreamRecord]) -> None:
         self._lookup = lookup
@@ -34,7 +34,7 @@ class MessageKeys:
         self._records = records
 
     async def look_up(self, record: StreamRecord, keyed: Sequence[Keyed]) -> LookedUp:
-        """Find out what the table has of these keys, before they are decided on and not on the event loop."""
+        """Look keys up in the table off the event loop, before the append is decided."""
         looked_up = await self._look_up_once(record, keyed)
         for _ in range(_LOOK_UPS - 1):
             if looked_up.filed == self._filed(record):
@@ -56,7 +56,7 @@ class MessageKeys:
     def unseen(
         self, record: StreamRecord, keyed: Sequence[Keyed], looked_up: LookedUp | None = None
     ) -> tuple[bytes, list[tuple[str, int]]]:
-        """The messages that the stream does not have yet, and where each will end."""
+        """Returns the messages that the stream does not have yet, and where each will end."""
         if looked_up is not None and looked_up.filed != self._filed(record):
             looked_up = None
         if looked_up is not None and self._are_new(record, keyed, looked_up):
@@ -86,7 +86,7 @@ class MessageKeys:
         return data, [(key, record.tail + len(data))]
 
     def _are_new(self, record: StreamRecord, keyed: Sequence[Keyed], looked_up: LookedUp) -> bool:
-        """Whether nothing has any of these keys. For many messages, the fastest way to know."""
+        """Whether all of these keys are new. The fastest check for many messages."""
         names = {each.key for each in keyed}
         if len(names) < len(keyed) or not record.keys.isdisjoint(names) or not looked_up.keys.isdisjoint(names):
             return False
@@ -94,9 +94,9 @@ class MessageKeys:
         return all(owner is None or owner.unfiled.keys.keys().isdisjoint(names) for owner in owners)
 
     def _has(self, record: StreamRecord, key: str, looked_up: LookedUp | None) -> bool:
-        """Whether the stream has a message with this key that is durable.
+        """Whether the stream has a durable message with this key.
 
-        Keys are mostly made out of the time, so that a new one is greater than all before it; that costs no look-up.
+        Most keys are derived from the time, so a new one is greater than all before it and needs no look-up.
         """
         if key > self._greatest(record):
             return False
@@ -117,7 +117,7 @@ class MessageKeys:
         return False
 
     def _greatest(self, record: StreamRecord) -> str:
-        """No key of the stream or of its ancestors is greater; empty where they have none."""
+        """Returns the greatest key of the stream and its ancestors, or an empty string if they have none."""
         if record.greatest_key is not None:
             return record.greatest_key
         greatest = max(record.keys, default="")

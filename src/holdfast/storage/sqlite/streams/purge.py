@@ -1,6 +1,6 @@
-"""Removing what was deleted, a little at a time, and giving the room back to the disk.
+"""Removes deleted data in small steps, and returns the space to the disk.
 
-Each step is short, because appends wait for the commit that it is part of. On a full disk nobody can append, and the
+Each step is short, because appends wait for the commit that it is part of. On a full disk appends fail anyway, so the
 steps are large, because many small ones would write far more than one large one.
 """
 
@@ -20,18 +20,18 @@ from holdfast.storage.sqlite.streams.writer import CHECKPOINT_BYTES, Writer
 log = logging.getLogger(__name__)
 
 _TABLES: Final = (("chunks", '"end"', 16), ("message_keys", "key", 2000), ("producers", "producer", 2000))
-"""Tables with rows of streams, what orders those of one stream, and how many go in a step: about a megabyte."""
+"""Tables with rows of streams, the column that orders them, and how many rows one step removes: about a megabyte."""
 _RUN_SECONDS: Final = 1.0
 _STEP_PAGES: Final = 128
 _LARGE_STEP: Final = 64
 _KEPT_PAGES: Final = 2048
-"""Free pages that stay in the file. The journal takes pages and frees them all the time."""
+"""How many free pages stay in the file. The journal takes and frees pages all the time."""
 _STEP_BYTES: Final = 256 * 1024
-"""About what a step adds to the write-ahead log."""
+"""Approximately what one step adds to the write-ahead log."""
 
 
 class Write(Protocol):
-    """Runs a function of the connection in the next commit."""
+    """Runs a function on the connection in the next commit."""
 
     def __call__(
         self, write: Callable[[sqlite3.Connection], None], *, size: int = 0, frees_space: bool = False
@@ -39,7 +39,7 @@ class Write(Protocol):
 
 
 class Purger:
-    """Takes the steps, on the event loop. The store owns it, and runs it once a second."""
+    """Runs the steps on the event loop. The store owns it, and runs it once a second."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Purger:
         self._file = file
 
     async def run(self) -> None:
-        """Remove what was deleted, for about half of the time: the other half belongs to everybody else."""
+        """Remove deleted data for about half of the time; the other half is left to other writers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _RUN_SECONDS
         purged = False
         if self._writer.making_room:
-            await self._file()  # of what was deleted, the journal may hold a good part
+            await self._file()  # the journal may hold a good part of what was deleted
         while loop.time() < deadline and (step := self._next_step()) is not None:
             purged = True
             began = loop.time()
@@ -83,7 +83,7 @@ class Purger:
 
 
 def purge_some(connection: sqlite3.Connection, stream: int, *, times: int = 1) -> None:
-    """Remove a part of a deleted stream; with the last part, the note that there is something to remove."""
+    """Remove part of a deleted stream. After the last part, also remove the note about it."""
     try:
         for table, column, rows in _TABLES:
             limit = rows * times
@@ -97,33 +97,33 @@ def purge_some(connection: sqlite3.Connection, stream: int, *, times: int = 1) -
     except sqlite3.DatabaseError as error:
         if not is_corruption(error):
             raise
-        log.error("a deleted stream is damaged, its room is free after `holdfast compact`: %s", error)
+        log.error("a deleted stream is damaged; run `holdfast compact` to free its space: %s", error)
     connection.execute("DELETE FROM purges WHERE stream = ?", (stream,))
 
 
 def next_purge(connection: sqlite3.Connection) -> int | None:
-    """A deleted stream of which something is left."""
+    """Returns a deleted stream that still has data, or None."""
     row = connection.execute("SELECT stream FROM purges LIMIT 1").fetchone()
     return None if row is None else int(row[0])
 
 
 def has_room_to_give_back(connection: sqlite3.Connection, *, disk_is_full: bool) -> bool:
-    """Files that were made by the first version cannot be made smaller so, only by `holdfast compact`."""
+    """Whether the file can be shrunk. Files created by the first version can only be shrunk by `holdfast compact`."""
     (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     return bool(mode) and free > (0 if disk_is_full else _KEPT_PAGES + _STEP_PAGES)
 
 
 def give_back_some(connection: sqlite3.Connection, *, times: int = 1) -> None:
-    """Move pages from the end of the file to where there is room: the end is cut off with the next checkpoint."""
+    """Move pages from the end of the file into free space. The next checkpoint truncates the file."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     for _ in range(min(free, _STEP_PAGES * times)):
-        # One page by each: a row without columns is the last one for Python, whatever number is asked for.
+        # One page per statement: Python stops after the first row without columns, whatever number is requested.
         connection.execute("PRAGMA incremental_vacuum(1)")
 
 
 def make_room(connection: sqlite3.Connection, stream: int | None) -> None:
-    """A large step on a full disk, where nobody can append anyway: many small ones would write far more."""
+    """Run a large step on a full disk, where appends fail anyway. Many small ones would write far more."""
     if stream is not None:
         purge_some(connection, stream, times=_LARGE_STEP)
     give_back_some(connection, times=_LARGE_STEP // 8)

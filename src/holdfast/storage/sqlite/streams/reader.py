@@ -1,4 +1,4 @@
-"""Reads and queries, on threads of their own, each with a connection of its own."""
+"""Reads and queries on separate threads, each with its own connection."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _THREADS: Final = 2
 
 
 DiskSpan = tuple[int, int, int]
-"""Stream, from, to."""
+"""Stream, start, end."""
 Span = DiskSpan | list[bytes]
-"""To be read, or at hand already."""
+"""A span to read, or bytes that are already in memory."""
 
 
 class Reader:
-    """A small pool of reading connections. SQLite readers never wait for the writer."""
+    """A small pool of read connections. SQLite readers never wait for the writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,12 +38,12 @@ class Reader:
         self._connections: list[sqlite3.Connection] = []
 
     async def query(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query, which sees every commit from before this call."""
+        """Run a query that sees every commit from before this call."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(self._connection()))
 
     async def read(self, spans: Sequence[Span], start: int, limit: int, *, whole_messages: bool) -> bytes:
-        """The bytes of these spans, one after another, stopping after about `limit` bytes."""
+        """Returns the bytes of these spans, one after another, stopping after about `limit` bytes."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._read, spans, start, limit, whole_messages)
 
@@ -53,7 +53,7 @@ class Reader:
         except sqlite3.DatabaseError as error:
             if not is_corruption(error):
                 raise
-            raise StreamDamaged(f"this stream cannot be read from {start} on: {error}") from error
+            raise StreamDamaged(f"this stream cannot be read after {start}: {error}") from error
 
     def _read_spans(self, spans: Sequence[Span], start: int, limit: int, whole_messages: bool) -> bytes:
         pieces: list[bytes] = []
@@ -82,7 +82,7 @@ class Reader:
             if begin > position:
                 break
             if is_damaged(stream, end, data, expected):
-                raise StreamDamaged(f"bytes {begin} to {end} of this stream are not as they were written")
+                raise StreamDamaged(f"bytes {begin} to {end} of this stream differ from what was written")
             position = end
             if end > high:
                 data = data[: high - begin]
@@ -96,11 +96,11 @@ class Reader:
                 break
         rows.close()
         if size < limit and position < high:
-            raise StreamDamaged(f"the bytes of this stream from {position} on are missing")
+            raise StreamDamaged(f"the bytes of this stream after {position} are missing")
         return size
 
     async def find_keys(self, stream: int, keys: Sequence[str], *, up_to: int) -> list[str]:
-        """Those of these dedup keys that the table has, of messages that end at `up_to` or before."""
+        """Returns which of these keys are in the table, for messages that end at or before `up_to`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._find_keys, stream, keys, up_to)
 
@@ -131,7 +131,7 @@ class Reader:
 
 
 def spans_of(lineage: Sequence[tuple[int, int]], start: int, tail: int) -> list[DiskSpan]:
-    """Which bytes come from which stream, in order. The lineage has the youngest first."""
+    """Returns which bytes come from which stream, in order. The lineage begins with the youngest."""
     spans = []
     high = tail
     for stream, begins in lineage:

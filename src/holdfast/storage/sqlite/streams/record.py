@@ -1,4 +1,4 @@
-"""One stream in memory: what the next append is judged by."""
+"""One stream in memory: the state that decides on the next append."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def load_config(text: str) -> StreamConfig:
 
 
 class StreamRecord:
-    """Two views of one stream: as accepted (`tail`, `closed`), which judges appends, and as durable, which readers see.
+    """Two views of one stream: as accepted (`tail`, `closed`), which decides on appends, and as durable, which readers
+    see.
 
     Owned by the event loop. The writer thread reads it, and writes only `broken`, `damaged`, `loose` and `folded`.
     """
@@ -104,24 +105,24 @@ class StreamRecord:
         """This stream and its ancestors, each with the position where its own bytes begin."""
         self.soft_deleted = False
         self.forks = 0
-        """Streams that branch off this one: while there are any, its bytes stay."""
+        """How many streams are forked from this one. Its bytes are kept while there are any."""
         self.producers: dict[str, tuple[int, int]] = {}
         self.keys: set[str] = set()
-        """Dedup keys that are accepted but not durable yet."""
+        """Deduplication keys that are accepted but not durable yet."""
         self.greatest_key: str | None = None
-        """No key of this stream, accepted or durable, is greater. None: nobody has looked yet."""
+        """No key of this stream, accepted or durable, is greater. None: not looked up yet."""
         self.pending = 0
-        """Operations on their way to disk."""
+        """How many operations are being written."""
         self.broken = False
-        """A write of this record failed: what it says it accepted is not on disk. `as_durable` takes its place."""
+        """A write of this record failed, so what it accepted is not on disk. `as_durable` replaces it."""
         self.damaged: str | None = None
-        """Why nothing more can be appended; the rest of the server goes on."""
+        """Why nothing more can be appended. The rest of the server keeps working."""
         self.loose = 0
-        """Small chunks since the last fold."""
+        """How many small chunks were written since the last fold."""
         self.folded = self.durable_tail
-        """Up to here, chunks are folded into large ones."""
+        """Chunks up to this position are folded into large ones."""
         self.unfiled = Unfiled(self.durable_tail)
-        """What is durable in the journal alone."""
+        """What is durable only in the journal."""
 
     @classmethod
     def from_row(cls, row: tuple[object, ...], lineage: tuple[tuple[int, int], ...], tail: int) -> StreamRecord:
@@ -148,7 +149,7 @@ class StreamRecord:
         return record
 
     def restore(self, filing: StreamFiling) -> None:
-        """Take over what the journal holds of this stream, at a start."""
+        """Apply what the journal holds of this stream, at startup."""
         unfiled = self.unfiled
         position = filing.end - sum(map(len, filing.pieces))
         for piece in filing.pieces:
@@ -170,7 +171,7 @@ class StreamRecord:
                 self.greatest_key = key
 
     def settle(self, entry: JournalEntry) -> None:
-        """Take over what is durable now, in the journal."""
+        """Apply an entry that is now durable in the journal."""
         for key, _ in entry.keys:
             self.keys.discard(key)
         self.durable_tail = entry.end
@@ -179,12 +180,12 @@ class StreamRecord:
         self.unfiled.add(entry.data, entry.end, entry.producer, entry.seq, entry.close, entry.keys)
 
     def accept_durable(self) -> None:
-        """Forget what was accepted and not written."""
+        """Discard what was accepted but not written."""
         self.tail, self.closed = self.durable_tail, self.durable_closed
         self.producers = dict(self.unfiled.producers)
 
     def as_durable(self, on_disk: StreamRecord) -> StreamRecord:
-        """The same stream without what was accepted and not written; `on_disk` is what its tables say."""
+        """Returns the same stream without what was accepted but not written. `on_disk` is the state in its tables."""
         record = on_disk
         record.unfiled = self.unfiled
         record.durable_tail, record.durable_closed = self.durable_tail, self.durable_closed
@@ -241,7 +242,7 @@ def _load(connection: sqlite3.Connection, where: str, values: tuple[object, ...]
     except sqlite3.DatabaseError as error:
         if not is_corruption(error):
             raise
-        damaged = f"its end cannot be found: {error}"
+        damaged = f"the end of the stream cannot be found: {error}"
     record = StreamRecord.from_row(row, tuple(lineage), tail)
     record.damaged = damaged
     (record.forks,) = connection.execute("SELECT count(*) FROM streams WHERE source = ?", (row[0],)).fetchone()

@@ -52,17 +52,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_RECORDS: Final = 20_000
-"""How many streams stay in memory when nothing happens on them."""
+"""How many idle streams stay in memory."""
 _SWEEP_SECONDS: Final = 1.0
 _FORK_READ: Final = 1024 * 1024
 _FILE_BYTES: Final = 4 * 1024 * 1024
-"""How much the journal gathers before it is filed; about as much memory, and a start after a crash, depend on it."""
+"""How much the journal gathers before it is filed. Memory use and the start after a crash depend on it."""
 _ENTRY_BYTES: Final = 100
-"""What an entry costs beside its data."""
+"""The cost of an entry beside its data."""
 
 
 class SqliteStreams:
-    """Owns the database file, its writer thread and its readers. Open it with `open`, end it with `close`."""
+    """Owns the database file, its writer thread and its readers. Open it with `open`, and end it with `close`."""
 
     def __init__(self, path: Path, *, tenant: str, clock: Callable[[], int], changes: ChangeFeed) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class SqliteStreams:
         reserve.keep(path)
         left = journal.load(self._lookup)
         self._row = left.last_row
-        """Number of the journal's last row that has been settled."""
+        """Number of the last settled row of the journal."""
         self._stranded: list[StreamFiling] = []
         """What the journal holds of streams that cannot be opened."""
         self._writer = Writer(path, self._row, self._settled_from_thread)
@@ -84,16 +84,16 @@ class SqliteStreams:
         self._by_id: dict[int, StreamRecord] = {}
         self._keys = MessageKeys(self._lookup, self._reader, self._by_id)
         self._doomed: set[int] = set()
-        """Streams that are deleted, though their rows go only with the next commit."""
+        """Streams that are deleted but whose rows are removed only with the next commit."""
         self._touched: set[StreamRecord] = set()
         self._unfiled: set[StreamRecord] = set()
         self._unfiled_bytes = 0
         self._stuck: set[int] = set()
-        """Streams whose pages are damaged: what is appended to them stays in the journal."""
+        """Streams with damaged pages. What is appended to them stays in the journal."""
         self._filing: asyncio.Future[None] | None = None
-        """Done when the filing that is under way has been settled."""
+        """Done when the filing in progress is settled."""
         self._filing_failed = False
-        """No room to file: the sweep tries again, once a second, and not every commit."""
+        """There is no space to file. The sweep retries once a second, instead of every commit."""
         self._changes = changes
         (last,) = self._lookup.execute(
             "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'streams'), 0)"
@@ -113,7 +113,7 @@ class SqliteStreams:
         clock: Callable[[], int] = now_ms,
         changes: ChangeFeed | None = None,
     ) -> SqliteStreams:
-        """`changes` is what its commits are announced to."""
+        """Open the store. Its commits are announced to `changes`."""
         store = cls(path, tenant=tenant, clock=clock, changes=changes or ChangeFeed())
         store._writer.start()
         store._sweeper = asyncio.create_task(store._sweep(), name="holdfast-sweeper")
@@ -131,12 +131,12 @@ class SqliteStreams:
             try:
                 await self._file()
             except Refused as error:
-                log.warning("the journal could not be filed, the next start goes on with it: %s", error)
+                log.warning("the journal could not be filed; the next start will continue: %s", error)
                 break
         self._writer.hand_over()
         await self._loop.run_in_executor(None, self._writer.stop)
         await self._loop.run_in_executor(None, self._reader.close)
-        await asyncio.sleep(0)  # lets the last settlements, already posted to this loop, run
+        await asyncio.sleep(0)  # let the last settlements run, which are already posted to this loop
         self._lookup.close()
 
     # Reading
@@ -156,7 +156,7 @@ class SqliteStreams:
             raise StreamDamaged(f"stream {path} is damaged: {record.damaged}")
         tail, closed = record.durable_tail, record.durable_closed
         if start > tail:
-            raise InvalidRequest(f"offset {start} is past the end of stream {path}, which is {tail}")
+            raise InvalidRequest(f"offset {start} is past the end of stream {path} at {tail}")
         spans = self._spans(record, start, tail, limit)
         if all(isinstance(span, list) for span in spans):
             data = b"".join([piece for span in spans for piece in span])  # type: ignore[misc]
@@ -165,15 +165,17 @@ class SqliteStreams:
                 data = await self._reader.read(spans, start, limit, whole_messages=record.json)
             except StreamDamaged:
                 if self._live(path) is not record:
-                    raise Gone(f"stream {path} was deleted while it was read") from None
+                    raise Gone(f"stream {path} was deleted during the read") from None
                 raise
         if len(data) > limit:
-            # What comes after that is not always the next: a span of an ancestor may have been read in part.
+            # What follows may not be the next bytes, because a span of an ancestor may have been read in part.
             data = data[: data.find(b"\n", max(limit, 1) - 1) + 1 if record.json else limit] or data
         return Slice(data, start, start + len(data), tail, closed)
 
     def _spans(self, record: StreamRecord, start: int, tail: int, limit: int) -> list[Span]:
-        """What is filed, to be read; what is not, at hand. Both are taken at once, as filing moves one to the other."""
+        """Returns filed spans to read, and unfiled bytes from memory. Both are taken at once, because filing moves
+        bytes.
+        """
         spans: list[Span] = []
         for stream, low, high in spans_of(record.lineage, start, tail):
             owner = self._by_id.get(stream)
@@ -208,13 +210,13 @@ class SqliteStreams:
         existing = self._find(path)
         if existing is not None:
             if existing.soft_deleted:
-                raise Conflict(f"stream {path} was deleted and still has forks: its path is taken until they go")
+                raise Conflict(f"stream {path} was deleted but has forks: its path is taken until they go")
             check_same(ExistingStream(existing.path, existing.content_type, existing.closed, existing.config), config)
             await self._barrier(existing)
             return Created(existing.info(), new=False)
         fork_offset, source = 0, None
         if config.fork is not None:
-            # Where the fork begins may have to be read from the source; the decision is taken after that.
+            # Finding where the fork begins may require reading the source, so decide after that.
             position = await self._resolve(config.fork)
             source = self._source(config, config.fork.source)
             fork_offset = source.durable_tail if position is None else position
@@ -238,9 +240,9 @@ class SqliteStreams:
         if record.broken:
             raise Unavailable("an earlier write to this stream failed: try again")
         if self._writer.making_room:
-            raise DiskFull("the disk is full, and room is being made by a delete: try again in a moment")
+            raise DiskFull("the disk is full and a deletion is freeing space: try again in a moment")
         if record.damaged is not None:
-            raise StreamDamaged(f"stream {path} is damaged, and nothing can be appended to it: {record.damaged}")
+            raise StreamDamaged(f"stream {path} is damaged and cannot be appended to: {record.damaged}")
         decision = decide_append(record, request, lambda producer: self._producer(record, producer))
         self._touch(record)
         if isinstance(decision, Duplicate):
@@ -271,10 +273,10 @@ class SqliteStreams:
     async def delete(self, path: str) -> None:
         await self._begin_delete(self._live(path))
 
-    # Other tables of the same file
+    # Other tables in the same file
 
     async def write(self, write: Callable[[sqlite3.Connection], None]) -> None:
-        """Run a write in the next commit; for rows that live beside the streams."""
+        """Run a write in the next commit, for tables beside the streams."""
         await self._write(write)
 
     async def _write(
@@ -285,21 +287,21 @@ class SqliteStreams:
         await future
 
     async def query(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query on a thread: for what may look at many rows."""
+        """Run a query on a thread, for queries that may read many rows."""
         return await self._reader.query(work)
 
     def look_up(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """Find a row by its key, on the event loop: sooner done than handed to a thread."""
+        """Look up a row by its key on the event loop, which is faster than handing it to a thread."""
         return self._lookup.execute(sql, values).fetchall()
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the start: commits, and the operations they held."""
+        """Returns counters since the start: commits, and the operations in them."""
         return {"commits": self._commits, "operations": self._operations}
 
     # Records
 
     def _find(self, path: str) -> StreamRecord | None:
-        """The record of a path, also a soft-deleted one; an expired stream is ended and not found."""
+        """Returns the record of a path, including a soft-deleted one. Deletes an expired stream and returns None."""
         record = self._records.get(path)
         if record is None:
             record = load_record(self._lookup, self._tenant, path)
@@ -377,7 +379,7 @@ class SqliteStreams:
             await self._repeat(record, Duplicate(None, closed=False))
 
     def _repeat(self, record: StreamRecord, duplicate: Duplicate) -> Acknowledgement:
-        """Acknowledge again what was accepted before, but not before it is durable."""
+        """Acknowledge again what was accepted before, once it is durable."""
         appended = Appended(record.tail, closed=duplicate.closed, duplicate=True, producer=duplicate.producer)
         if not record.pending:
             return Acknowledgement.given(appended)
@@ -387,7 +389,7 @@ class SqliteStreams:
         return operation.acknowledgement
 
     async def _resolve(self, fork: ForkPoint) -> int | None:
-        """The position of a fork in its source; None is the tail."""
+        """Returns the position of a fork in its source, or None for the tail."""
         source = self._live_source(fork.source)
         if fork.offset is not None and fork.offset > source.durable_tail:
             raise InvalidRequest(f"fork offset {fork.offset} is past the end of {fork.source}, {source.durable_tail}")
@@ -403,7 +405,7 @@ class SqliteStreams:
         return position
 
     async def _skip(self, path: str, position: int, messages: int) -> int | None:
-        """The position `messages` messages further on; None where the stream has fewer."""
+        """Returns the position after `messages` more messages, or None if the stream has fewer."""
         while True:
             piece = await self.read(path, position, _FORK_READ)
             skipped = skip_messages(piece.data, messages)
@@ -419,7 +421,7 @@ class SqliteStreams:
         if record is None:
             raise NotFound(f"there is no stream {path} to fork")
         if record.soft_deleted:
-            raise Conflict(f"stream {path} was deleted: it cannot be forked any more")
+            raise Conflict(f"stream {path} was deleted and can no longer be forked")
         return record
 
     def _source(self, config: StreamConfig, path: str) -> StreamRecord:
@@ -492,7 +494,7 @@ class SqliteStreams:
     # Deleting
 
     def _begin_delete(self, record: StreamRecord) -> Awaitable[None]:
-        """Take the stream out of sight at once; its rows go with the next commit, its bytes piece by piece after."""
+        """Hide the stream at once. Its rows are removed with the next commit, and its bytes later in steps."""
         self._touched.discard(record)
         change = Change(record.path, record.tail, b"", record.tail, deleted=True)
         doomed: list[StreamRecord] = []
@@ -524,13 +526,13 @@ class SqliteStreams:
                 self._undo_delete(record, doomed, survivor)
             acknowledge(error)
             if error is not None and not future.cancelled():
-                future.exception()  # an expiry has nobody who waits for it
+                future.exception()  # nothing waits for the deletion of an expired stream
 
         self._writer.submit(CallOperation(record, settle, write, frees_space=True))
         return future
 
     def _undo_delete(self, record: StreamRecord, doomed: list[StreamRecord], survivor: StreamRecord | None) -> None:
-        """The rows could not be removed: the streams are still there."""
+        """Restore the streams after their rows could not be removed."""
         if survivor is not None:
             survivor.forks += 1
         for each in doomed:
@@ -543,7 +545,7 @@ class SqliteStreams:
                 self._unfiled.add(each)
 
     def _chain(self, record: StreamRecord) -> tuple[list[StreamRecord], StreamRecord | None]:
-        """The stream with every soft-deleted ancestor that only it kept alive; and the ancestor that lives on."""
+        """Returns the stream with all soft-deleted ancestors that only it kept alive, and the ancestor that stays."""
         doomed = [record]
         while (id := doomed[-1].source) is not None and (source := self._ancestor(id)) is not None:
             source.forks -= 1
@@ -553,7 +555,7 @@ class SqliteStreams:
         return doomed, None
 
     async def _sweep(self) -> None:
-        """Once a second: persist sliding TTLs, end what has expired, remove the bytes of what was deleted."""
+        """Once a second, save sliding TTLs, delete expired streams, and remove the bytes of deleted ones."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
@@ -563,9 +565,9 @@ class SqliteStreams:
                 if self._has_unfiled() and not self._writer.making_room:
                     await self._file()
             except Refused as error:
-                log.warning("the sweep could not write, it will try again: %s", error)
+                log.warning("the sweep could not write and will try again: %s", error)
             except sqlite3.Error:
-                log.exception("the sweep failed, it will try again")
+                log.exception("the sweep failed and will try again")
 
     def _expire(self) -> None:
         rows = self._lookup.execute(
@@ -582,10 +584,10 @@ class SqliteStreams:
         self._loop.call_soon_threadsafe(self._settled, settled)
 
     def _settled(self, settled: Settled) -> None:
-        """Take over a commit, then acknowledge it, then tell the watchers.
+        """Apply a commit, then acknowledge it, then notify the watchers.
 
-        In this order: a client that has its answer reads what it wrote, and waits for none of those who read along.
-        Watchers are told once per stream, however many appends the commit held.
+        The order matters: a client with an answer can read what it wrote, and does not wait for other readers. Watchers
+        are notified once per stream, however many appends the commit has.
         """
         self._commits += 1
         self._operations += len(settled)
@@ -618,7 +620,7 @@ class SqliteStreams:
 
     def _announce_changes(self, changes: dict[StreamRecord, list[JournalEntry]]) -> None:
         for record, entries in changes.items():
-            if record.id not in self._doomed and not record.broken:  # or what took its place would be filed twice
+            if record.id not in self._doomed and not record.broken:  # otherwise its replacement would be filed twice
                 self._unfiled.add(record)
             if self._changes.is_followed(record.id):
                 data = entries[0].data if len(entries) == 1 else b"".join([each.data for each in entries])
@@ -645,9 +647,9 @@ class SqliteStreams:
     # Filing
 
     def _restore(self, left: Loaded) -> None:
-        """Take over what the last server had no time to file. Streams deleted since are not there any more."""
+        """Apply what the last server had no time to file. Streams that were deleted since no longer exist."""
         if left.damaged:
-            log.error("rows %s of the journal are damaged and are set aside: `holdfast check`", left.damaged)
+            log.error("rows %s of the journal are damaged and were set aside; run `holdfast check`", left.damaged)
             self._writer.submit(CallOperation(None, _ignore, lambda each: journal.set_aside(each, left.damaged)))
         for filing in left.filings:
             record = load_record_by_id(self._lookup, filing.stream)
@@ -655,27 +657,27 @@ class SqliteStreams:
                 continue
             begin = filing.end - sum(map(len, filing.pieces))
             if record.damaged is not None or (filing.pieces and begin != record.durable_tail):
-                record.damaged = record.damaged or f"what was appended at {record.durable_tail} is lost"
+                record.damaged = record.damaged or f"the append at {record.durable_tail} is lost"
                 self._stranded.append(filing)
                 self._remember(record)
             else:
                 if filing.torn:
-                    record.damaged = f"what was appended at {filing.end} is lost"
+                    record.damaged = f"the append at {filing.end} is lost"
                 record.restore(filing)
                 self._remember(record)
                 self._unfiled.add(record)
                 self._unfiled_bytes += sum(map(len, filing.pieces)) + _ENTRY_BYTES
 
     def unfiled_paths(self) -> list[str]:
-        """Streams whose tables are behind."""
+        """Returns the streams whose tables are behind."""
         return [record.path for record in self._unfiled]
 
     async def _file(self) -> None:
-        """Wait for a filing: the one under way, or a new one."""
+        """Wait for the filing in progress, or for a new one."""
         await asyncio.shield(self._filing or self._begin_filing())
 
     def _begin_filing(self) -> asyncio.Future[None]:
-        """Everything that is settled goes to its tables in one commit, and out of the journal and of memory."""
+        """Move everything that is settled from the journal and from memory to its tables, in one commit."""
         unfiled = [(record, record.unfiled.filing(record.id)) for record in self._unfiled]
         filings = [(record, filing) for record, filing in unfiled if not self._is_stuck(record)]
         kept = [*self._stranded, *(filing for record, filing in unfiled if self._is_stuck(record))]
@@ -698,7 +700,7 @@ class SqliteStreams:
                 self._unfiled_bytes += size
             acknowledge(error)
             if error is not None and not future.cancelled():
-                future.exception()  # the sweep comes back to it
+                future.exception()  # the sweep will retry it
 
         operation = FilingOperation(settle, filings, self._row, kept)
         self._writer.submit(operation)
@@ -708,7 +710,7 @@ class SqliteStreams:
         return any(not self._is_stuck(record) for record in self._unfiled)
 
     def _is_stuck(self, record: StreamRecord) -> bool:
-        """Whether it is known that this stream cannot be filed."""
+        """Whether this stream is known to be impossible to file."""
         return record.id in self._stuck
 
 
@@ -725,4 +727,4 @@ def _settler(future: asyncio.Future[None]) -> Callable[[Refused | None], None]:
 
 
 def _ignore(error: Refused | None) -> None:
-    """For writes that nobody waits for and that will be made again."""
+    """For writes that no caller waits for and that will be repeated."""

@@ -1,4 +1,4 @@
-"""The row that a stream has, apart from its bytes."""
+"""The row of a stream, without its bytes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def insert_stream(connection: sqlite3.Connection, tenant: str, record: StreamRec
 
 
 def touch_streams(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> None:
-    """Note when streams were last used: time and id of each."""
+    """Save when streams were last used: time and id of each."""
     connection.executemany("UPDATE streams SET last_access = ? WHERE id = ?", rows)
 
 
 def delete_streams(connection: sqlite3.Connection, ids: Sequence[tuple[int]]) -> None:
-    """Remove the rows of streams, and note that their bytes are to be removed."""
+    """Remove the rows of streams, and note that their bytes must be removed."""
     connection.executemany("DELETE FROM streams WHERE id = ?", ids)
     connection.executemany("INSERT OR IGNORE INTO purges (stream) VALUES (?)", ids)
 

@@ -1,4 +1,4 @@
-"""What of one stream is durable in the journal, and not yet in the tables that are read by stream."""
+"""The part of one stream that is durable in the journal, but not yet in the tables that are read by stream."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.threads.streams import Producer
 
 
 class Unfiled:
-    """The last bytes of a stream, in memory, with the state that goes with them. Owned by the event loop."""
+    """The last bytes of a stream in memory, with their state. Owned by the event loop."""
 
     __slots__ = ("closed", "closed_by", "ends", "keys", "last_seq", "pieces", "producers", "start")
 
     def __init__(self, start: int) -> None:
         self.start = start
-        """Up to here, the stream is in its table."""
+        """The stream is in its table up to this position."""
         self.pieces: list[bytes] = []
         self.ends: list[int] = []
         self.producers: dict[str, tuple[int, int]] = {}
@@ -48,7 +48,7 @@ class Unfiled:
             self.keys.update(keys)
 
     def filing(self, stream: int) -> StreamFiling:
-        """All of it, as it stands: what comes later is for the next filing."""
+        """Returns all of it as it is now. Later entries are left to the next filing."""
         return StreamFiling(
             stream,
             self.ends[-1] if self.ends else self.start,
@@ -61,7 +61,7 @@ class Unfiled:
         )
 
     def filed(self, filing: StreamFiling) -> None:
-        """Let go of what has been filed."""
+        """Discard what has been filed."""
         del self.pieces[: len(filing.pieces)]
         del self.ends[: len(filing.pieces)]
         self.start = filing.end
@@ -80,7 +80,7 @@ class Unfiled:
         return not (self.pieces or self.producers or self.keys or self.closed or self.last_seq is not None)
 
     def read(self, low: int, high: int, limit: int, *, whole_messages: bool) -> list[bytes]:
-        """The bytes from `low` (not before `start`) up to `high`, stopping after about `limit` bytes."""
+        """Returns the bytes from `low` (not before `start`) to `high`, stopping after about `limit` bytes."""
         pieces: list[bytes] = []
         size = 0
         for index in range(bisect_right(self.ends, low), len(self.pieces)):
@@ -92,7 +92,7 @@ class Unfiled:
             if first and whole_messages and data[first - 1] != 0x0A:
                 raise InvalidRequest("the offset is not at the start of a message of this stream")
             if last - first > limit - size and (newline := data.find(b"\n", first + limit - size - 1, last)) >= 0:
-                last = newline + 1  # one append can be many times as long as what was asked for
+                last = newline + 1  # one append can be many times longer than the limit
             pieces.append(data[first:last])
             size += last - first
         return pieces

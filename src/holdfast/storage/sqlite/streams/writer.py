@@ -1,8 +1,8 @@
-"""The one thread that writes. It takes whatever has been asked since its last commit and commits it as one.
+"""The only thread that writes. It commits everything that was submitted since its last commit as one transaction.
 
-Decisions were taken on the event loop before an operation comes here: this thread only writes them down. It is handed
-what one turn of the loop gathered, all together: woken by the first append of a turn, it would commit that one alone
-while its neighbours, already received, wait for the next commit.
+Decisions are made on the event loop; this thread only writes. It receives everything that one turn of the loop gathered
+at once. If the first append of a turn woke it, it would commit that one alone, while the others wait for the next
+commit.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ FOLD_AFTER: Final = 64
 """How many small chunks of a stream are folded into large ones at a time."""
 _MAX_GROUP: Final = 4096
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
-"""After a checkpoint the write-ahead log is written from its beginning again. That is the point of doing it often: to
-sync bytes that have their place on the disk takes half as long as to sync a file that grows."""
+"""After a checkpoint, the write-ahead log is written from its beginning again. This is why checkpoints are frequent:
+syncing bytes that already have their place on the disk takes half as long as syncing a growing file.
+"""
 _PAGE: Final = 4096
 
 
 class OtherOperation:
-    """Something else to write. `settle` is called on the event loop once it is durable, or has failed."""
+    """Another kind of write. `settle` is called on the event loop once it is durable or has failed."""
 
     __slots__ = ("record", "settle")
 
@@ -47,23 +48,23 @@ class OtherOperation:
 
 
 class AppendOperation:
-    """Bytes for the end of a stream, with what must become durable in the same instant."""
+    """An append to a stream, with everything that must become durable together with it."""
 
     __slots__ = ("acknowledgement", "appended", "entry", "record", "row")
 
     def __init__(self, record: StreamRecord, entry: JournalEntry | None, appended: Appended) -> None:
         self.record = record
         self.entry = entry
-        """None: nothing to write, only to wait until what came before is written."""
+        """None if there is nothing to write, and only earlier writes are waited for."""
         self.appended = appended
-        """The answer, once it is durable."""
+        """The result, once it is durable."""
         self.acknowledgement = Acknowledgement()
         self.row = 0
-        """The journal's row that it is in, once written."""
+        """The row of the journal that has it, once written."""
 
 
 class FilingOperation(OtherOperation):
-    """Moves what the journal holds into the tables that are read by stream."""
+    """Moves entries from the journal into the tables that are read by stream."""
 
     __slots__ = ("filings", "kept", "up_to")
 
@@ -78,7 +79,7 @@ class FilingOperation(OtherOperation):
         self.filings = filings
         self.up_to = up_to
         self.kept = kept
-        """What stays in the journal: it belongs to streams that are damaged."""
+        """What stays in the journal, because its streams are damaged."""
 
 
 class CallOperation(OtherOperation):
@@ -98,9 +99,9 @@ class CallOperation(OtherOperation):
         super().__init__(record, settle)
         self.write = write
         self.size = size
-        """About how many bytes more than a page it adds to the write-ahead log."""
+        """Approximately how many bytes beyond a page it adds to the write-ahead log."""
         self.frees_space = frees_space
-        """On a full disk, it may have the room that is kept for this."""
+        """Whether it may use the reserved space on a full disk."""
 
 
 Operation = AppendOperation | OtherOperation
@@ -109,7 +110,7 @@ Settled = list[tuple[Operation, Refused | None]]
 
 
 class Writer:
-    """Owns the writing connection and its thread. `on_settled` is called from that thread, once per commit."""
+    """Owns the write connection and its thread. `on_settled` is called on that thread, once per commit."""
 
     def __init__(self, path: Path, last_row: int, on_settled: Callable[[Settled], None]) -> None:
         self._path = path
@@ -120,24 +121,27 @@ class Writer:
         self._queue: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._connection = connect(path)
-        # Checkpoints are ours to time (see _checkpoint_when_due), so that no writer waits for one it did not cause.
+        # Checkpoints are timed by _checkpoint_when_due, so that no writer waits for one that it did not cause.
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
         self._row = last_row
         """Number of the journal's last row."""
         self.making_room = False
-        """The disk is full, and something is being removed. A checkpoint would take the little room there is to make
-        the file larger, while the end of the file is about to be cut off. The event loop ends this state."""
+        """The disk is full and something is being removed. A checkpoint would use the little space left to grow the
+        file, although its end is about to be truncated. The event loop ends this state.
+        """
         self._unchecked = 0
-        """About how many bytes the write-ahead log has grown by since the last checkpoint."""
+        """Approximately how many bytes the write-ahead log has grown since the last checkpoint."""
 
     def submit(self, operation: Operation) -> None:
-        """Have this written with all else that this turn of the loop submits. Called on the event loop."""
+        """Submit an operation, to be written with all others of this turn of the loop. Must be called on the event
+        loop.
+        """
         if not self._gathered:
             self._loop.call_soon(self.hand_over)
         self._gathered.append(operation)
 
     def hand_over(self) -> None:
-        """Give the thread what was gathered. Called on the event loop, by itself once per turn."""
+        """Hand the gathered operations to the thread. Runs on the event loop, once per turn."""
         if self._gathered:
             self._queue.put(self._gathered)
             self._gathered = []
@@ -146,13 +150,13 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what was handed over, then end. Blocks."""
+        """Write what was handed over, then stop. Blocks."""
         self._queue.put(None)
         self._thread.join()
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
-            log.warning("the last checkpoint failed, nothing is lost: %s", error)
+            log.warning("the last checkpoint failed, but nothing is lost: %s", error)
         self._connection.close()
 
     def _run(self) -> None:
@@ -163,12 +167,12 @@ class Writer:
             if operations:
                 settled = self._commit(operations)
                 if any(isinstance(error, DiskFull) for _, error in settled):
-                    self._unchecked = CHECKPOINT_BYTES  # what room there is goes to a log that can be begun again
+                    self._unchecked = CHECKPOINT_BYTES  # a checkpoint lets the log be reused, so it needs no more space
                 self._on_settled(settled)
                 self._checkpoint_when_due()
 
     def _take(self, into: list[Operation]) -> bool:
-        """Wait for operations, then take all there are; False when told to stop."""
+        """Wait for operations, then take all of them. Returns False when told to stop."""
         operations = self._queue.get()
         while operations is not None:
             into += operations
@@ -186,11 +190,11 @@ class Writer:
             return [(operation, None) for operation in operations]
         if len(operations) == 1:
             return [(operations[0], self._make_room(operations[0], error))]
-        # One of them cannot be written. Alone, each succeeds or fails by itself.
+        # One of them cannot be written. Tried alone, each succeeds or fails on its own.
         return [(operation, self._make_room(operation, self._try_commit([operation]))) for operation in operations]
 
     def _make_room(self, operation: Operation, error: Refused | None) -> Refused | None:
-        """Try again what would free space, on a full disk, with a part of what is kept for that."""
+        """On a full disk, retry an operation that frees space with part of the reserved space."""
         while isinstance(error, DiskFull) and self._frees_space(operation):
             if not reserve.spend(self._path, reserve.DELETE_SHARE):
                 return error
@@ -203,7 +207,7 @@ class Writer:
     def _frees_space(self, operation: Operation) -> bool:
         if isinstance(operation, CallOperation):
             return operation.frees_space
-        # A filing empties the journal, also of what belonged to streams that are deleted.
+        # A filing empties the journal, including entries of deleted streams.
         return isinstance(operation, FilingOperation) and self.making_room
 
     def _try_commit(self, operations: list[Operation]) -> Refused | None:
@@ -266,7 +270,7 @@ class Writer:
             self._unchecked += _PAGE + sum(map(len, filing.pieces))
 
     def _file_each(self, operation: FilingOperation) -> None:
-        """Some page is damaged. The streams that have nothing on it are filed, the others stay in the journal."""
+        """A page is damaged. File the streams that are not on it, and keep the others in the journal."""
         connection = self._connection
         for record, filing in operation.filings:
             connection.execute("SAVEPOINT one")
@@ -276,9 +280,9 @@ class Writer:
                 if not is_corruption(error):
                     raise
                 connection.execute("ROLLBACK TO one")
-                record.damaged = f"it cannot be written to: {error}"
+                record.damaged = f"the stream cannot be written: {error}"
                 operation.kept.append(filing)
-                log.error("stream %s is damaged, what was appended to it stays in the journal: %s", record.path, error)
+                log.error("stream %s is damaged; its appends stay in the journal: %s", record.path, error)
             connection.execute("RELEASE one")
         file(connection, [], operation.up_to)
 
@@ -290,14 +294,14 @@ class Writer:
             self._fold(record, filing.end)
 
     def _fold(self, record: StreamRecord, end: int) -> None:
-        """Join small neighbouring chunks, so that reading a long stream is a few large reads."""
+        """Join small neighbouring chunks, so that a long stream is read in a few large reads."""
         connection, span = self._connection, (record.id, record.folded, end)
         condition = 'WHERE stream = ? AND "end" > ? AND "end" <= ?'
         rows = connection.execute(
             f'SELECT "end", data, checksum FROM chunks {condition} ORDER BY "end"', span
         ).fetchall()
         small = [data for _, data, _ in rows]
-        # Damaged bytes keep the checksum that gives them away.
+        # Damaged bytes keep the checksum that reveals them.
         sound = not any(is_damaged(record.id, *row) for row in rows)
         if sound and any(len(data) < CHUNK_BYTES // 2 for data in small[:-1]):
             connection.execute(f"DELETE FROM chunks {condition}", span)
@@ -310,7 +314,7 @@ class Writer:
             self._checkpoint()
 
     def _fits(self) -> bool:
-        """Whether a checkpoint leaves the file no larger than it is."""
+        """Whether a checkpoint would not grow the file."""
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
         return bool(pages * _PAGE <= self._path.stat().st_size)
 
@@ -319,7 +323,7 @@ class Writer:
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.OperationalError as error:
-            log.warning("a checkpoint failed, it will be tried again: %s", error)
+            log.warning("a checkpoint failed and will be retried: %s", error)
 
 
 def _as_stream_error(cause: Exception) -> Refused:
@@ -327,6 +331,6 @@ def _as_stream_error(cause: Exception) -> Refused:
         return cause
     if reserve.is_full(cause):
         log.error("cannot write, the disk may be full: %s", cause)
-        return DiskFull(f"nothing was written, the disk is full or failing ({cause}): free space and try again")
+        return DiskFull(f"nothing was written because the disk is full or failing ({cause}): free space and try again")
     log.exception("cannot write", exc_info=cause)
     return Unavailable(f"nothing was written: {cause}")
