@@ -1,4 +1,6 @@
-"""What runs inside a box. Standard library only, Python 3.9+, and nothing of ours: it is copied in and runs alone."""
+"""The code that runs inside a box. It uses only the standard library (Python 3.9+), because it is copied in and runs
+alone.
+"""
 
 GUEST = (
     "codec",
@@ -12,6 +14,6 @@ GUEST = (
     "supervision",
     "tree",
 )
-"""The modules of process 1 of a box, and of the children that it has do what takes long."""
+"""The modules of process 1 of a box, and of the children that do slow work for it."""
 BRIDGE = ("stream_server", "pumps", "frames", "output_log")
-"""What joins it to a stream, beside those."""
+"""Additional modules that connect it to a stream."""

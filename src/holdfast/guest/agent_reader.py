@@ -1,8 +1,8 @@
-"""Turning what an agent prints into a thread's entries: what all readers share, and the one place for the field names.
+"""Turns the output of an agent into entries of a thread. Shared by all readers; the only place for the field names.
 
-Runs inside a box, in the runner, at every start of an agent: standard library only, and few imports. What an agent
-prints is not trusted: a line that cannot be understood becomes a notice, and no line raises. A reader decides and does
-nothing: time is passed in, and what it gives back is posted by the runner.
+Runs inside a box, in the runner, at every start of an agent, so it uses only the standard library and few imports. The
+output of an agent is untrusted: a line that cannot be parsed becomes a notice, and no line raises. A reader has no side
+effects: time is passed in, and the runner posts what it returns.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
 
 MAX_LINE = 64 << 20
-"""Bytes of a line that are looked at."""
+"""The longest line in bytes that is parsed."""
 MAX_RECORD = 4 << 20
-"""Bytes of an agent's own record that are kept whole, about."""
+"""The approximate size in bytes up to which an agent's own record is kept complete."""
 MAX_RESULT = 64 << 10
-"""Bytes of a tool's result that people are shown."""
+"""The longest tool result in bytes that is shown."""
 MAX_DEPTH = 200
-"""Of lists and objects within each other. Deeper ones are refused by those who read the thread."""
+"""The deepest nesting of lists and objects. Readers of the thread refuse deeper ones."""
 MAX_OPEN_CALLS = 1024
 MAX_OPEN_MESSAGES = 64
 _MAX_NOTICE = 2000
@@ -41,19 +41,20 @@ USAGE_FIELDS = ("input", "output", "cacheRead", "cacheWrite", "cost")
 
 
 class Reader:
-    """Reads one agent's standard output, a line at a time, for one run.
+    """Reads one agent's standard output, line by line, for one run.
 
-    A subclass names its `agent`, takes records in `take`, and judges in `outcome`. It tells what it saw by the methods
-    below, each of which gives the payloads to post; the calls and messages it left open are closed by `close`.
+    A subclass sets `agent`, handles records in `take`, and decides on the result in `outcome`. It reports what it saw
+    with the methods below, which return the payloads to post. `close` closes the calls and messages that are still
+    open.
     """
 
     agent = "agent"
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.ended = False
-        """The agent said by its own event that it is done."""
+        """The agent reported that it is done."""
         self.session: str | None = None
-        """The agent's own id of its session."""
+        """The agent's own session id."""
         self.usage: dict[str, float] = {}
         """Of all messages so far."""
         self._clock = clock
@@ -63,15 +64,15 @@ class Reader:
         self._count = 0
         self._cut = False
 
-    # --- what the runner calls ---
+    # --- called by the runner ---
 
     def read(self, line: bytes) -> list[Payload]:
-        """The payloads of one line of output, with or without its end."""
+        """Returns the payloads of one line of output, with or without its line end."""
         line = line.strip()
         if not line:
             return []
         if len(line) > MAX_LINE:
-            return self.notice("warning", f"a line of {len(line)} bytes was left out")
+            return self.notice("warning", f"a line of {len(line)} bytes was skipped")
         try:
             quick = self.glance(line)
             if quick is not None:
@@ -85,16 +86,16 @@ class Reader:
         try:
             return self.take(record)
         except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            # The agent's format is not what this reader knows: keep the record, and go on.
+            # The agent uses a format that this reader does not know. Keep the record and continue.
             return [
-                *self.notice("warning", f"a record was not understood: {type(error).__name__}: {error}"),
+                *self.notice("warning", f"a record could not be read: {type(error).__name__}: {error}"),
                 *self.event(record),
             ]
         finally:
             self._cut = False
 
     def close(self) -> list[Payload]:
-        """What is left open when the output has ended: the partial messages, then the interrupted calls."""
+        """Returns the payloads for what is open when the output ends: partial messages, then interrupted calls."""
         payloads = []
         for message in list(self._messages):
             open_message = self._messages[message]
@@ -107,26 +108,28 @@ class Reader:
             payloads += self.end_call(call, "", INTERRUPTED, self.interrupted_record(call))
         return payloads
 
-    # --- what a reader of one agent says ---
+    # --- implemented by the reader of an agent ---
 
     def take(self, record: Record) -> list[Payload]:
-        """The payloads of one record. May fail on a record of a strange shape: it is kept as an event then."""
+        """Returns the payloads of one record. If it raises for an unexpected record, that is kept as an event."""
         raise NotImplementedError
 
     def outcome(self, exit_code: int | None) -> dict[str, Any]:
-        """How the run ended: `{status, error?, usage?}`. The exit code is negative for a signal, None if unknown."""
+        """Returns how the run ended: `{status, error?, usage?}`. The exit code is negative for a signal, None if
+        unknown.
+        """
         raise NotImplementedError
 
     def glance(self, line: bytes) -> list[Payload] | None:
-        """The payloads of a line that need not be parsed whole, else None. For events that come by the thousand."""
+        """Returns the payloads of a line without parsing all of it, or None. For events that come by the thousand."""
         return None
 
     def partial_record(self, message: str, text: str, thinking: str) -> Record | None:
-        """The agent's own record of a message that it did not end, where it needs one to be resumed."""
+        """Returns the agent's own record of an unfinished message, if it needs one to resume."""
         return None
 
     def interrupted_record(self, call: str) -> Record | None:
-        """The agent's own record of a call that did not end, where it needs one to be resumed."""
+        """Returns the agent's own record of an unfinished call, if it needs one to resume."""
         return None
 
     # --- payloads ---
@@ -136,7 +139,7 @@ class Reader:
         return [self._payload("session", session=session, version=version, record=record)]
 
     def begin_call(self, call: str, name: str, arguments: Any) -> list[Payload]:
-        """A tool begins. Said again of the same call, it is told once."""
+        """A tool call begins. Repeating this for the same call posts nothing."""
         known = call in self._calls
         if not known and len(self._calls) >= MAX_OPEN_CALLS:
             del self._calls[next(iter(self._calls))]
@@ -146,7 +149,7 @@ class Reader:
     def end_call(
         self, call: str, result: str, status: str, record: Any = None, *, name: str = "", arguments: Any = None
     ) -> list[Payload]:
-        """A tool ended. Its name and arguments are those of its beginning, where that was told."""
+        """A tool call ended. Its name and arguments default to those of its beginning."""
         began = self._calls.pop(call, None)
         ms = None
         if began is not None:
@@ -164,28 +167,28 @@ class Reader:
         return list(self._calls)
 
     def name_of(self, call: str) -> str:
-        """The tool of an open call; empty where no such call is open."""
+        """Returns the tool of an open call, or an empty string if no such call is open."""
         return self._calls[call][0] if call in self._calls else ""
 
     def new_message(self) -> str:
-        """An id for a message of an agent that gives none: unlike that of any other run."""
+        """Returns an id for a message of an agent that has none, unique across runs."""
         self._count += 1
         return f"m-{self._tag}-{self._count}"
 
     def stream(self, message: str, text: str = "", thinking: str = "") -> list[Payload]:
-        """Words that came, of a message that is not whole yet."""
+        """Text of an unfinished message arrived."""
         if not text and not thinking:
             return []
         self._opened(message).add(text, thinking)
         return [self._payload("delta", message=message, text=text or None, thinking=thinking or None)]
 
     def streamed(self, message: str) -> tuple[str, str]:
-        """The text and the thinking that were streamed of an open message."""
+        """Returns the text and the thinking streamed so far for an open message."""
         known = self._messages.get(message)
         return ("", "") if known is None else (known.text(), known.thinking())
 
     def forget_message(self, message: str) -> None:
-        """The message will not end: the agent itself dropped it."""
+        """Forget a message that the agent dropped."""
         self._messages.pop(message, None)
 
     def end_message(
@@ -201,7 +204,7 @@ class Reader:
         record: Any = None,
         partial: bool = False,
     ) -> list[Payload]:
-        """A whole message, or what there is of one that will not go on. Its usage is added to the run's."""
+        """A message is complete, or will not be continued (`partial`). Its usage is added to the run's."""
         self._messages.pop(message, None)
         if usage:
             self.usage = add_usage(self.usage, usage)
@@ -231,11 +234,11 @@ class Reader:
         return [self._payload("retry", attempt=attempt, message=shorten(message, _MAX_NOTICE), status=status)]
 
     def notice(self, level: str, text: str, record: Any = None) -> list[Payload]:
-        """Something for people: `level` is info, warning, error, or output (a line that is no event)."""
+        """A message for people. `level` is info, warning, error, or output (a line that is not an event)."""
         return [self._payload("notice", level=level, text=text, record=record)]
 
     def event(self, record: Any) -> list[Payload]:
-        """Anything else that is worth keeping."""
+        """Any other record worth keeping."""
         return [self._payload("event", record=record)]
 
     def _payload(self, kind: str, **fields: Any) -> Payload:
@@ -255,7 +258,7 @@ class Reader:
 
 
 class _OpenMessage:
-    """What has been streamed of a message. Kept in pieces: joining at each would be quadratic."""
+    """The streamed part of a message, kept in pieces, because joining each time would be quadratic."""
 
     __slots__ = ("_text", "_thinking", "text_length", "thinking_length")
 
@@ -266,7 +269,7 @@ class _OpenMessage:
         self.thinking_length = 0
 
     def add(self, text: str, thinking: str) -> None:
-        # The lengths count all that came; of what is kept there is an end.
+        # The lengths count everything, but what is kept is limited.
         if text:
             if self.text_length < MAX_RECORD:
                 self._text.append(text)
@@ -287,13 +290,15 @@ class _OpenMessage:
 
 
 def parse(line: bytes) -> Record:
-    """The JSON object of a line, fit to be written as UTF-8 JSON again. Raises `ValueError` and `RecursionError`."""
+    """Returns the JSON object of a line, in a form that can be encoded as UTF-8 JSON. Raises `ValueError` or
+    `RecursionError`.
+    """
     record = json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number)
     if not isinstance(record, dict):
         raise ValueError("not an object")
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _depth(record) > MAX_DEPTH:
         raise ValueError("too deep")
-    if b"\\ud" in line or b"\\uD" in line:  # half of a surrogate pair cannot be written as UTF-8
+    if b"\\ud" in line or b"\\uD" in line:  # a lone surrogate cannot be encoded as UTF-8
         try:
             json.dumps(record, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -302,13 +307,14 @@ def parse(line: bytes) -> Record:
 
 
 def indented(text: str) -> str:
-    """An entry of a transcript: only its first line begins at the left. An agent, or what a tool read, could otherwise
-    write a line that looks like the user's word to whoever reads the transcript."""
+    """Indent all lines of a transcript entry but the first. Otherwise an agent, or something that a tool read, could
+    write a line that looks like one from the user.
+    """
     return "\n  ".join(text.splitlines())
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text itself if it has at most `limit` bytes, else its beginning and its end."""
+    """Returns the text if it has at most `limit` bytes, otherwise its beginning and its end."""
     if len(text) * 4 <= limit:
         return text
     data = text.encode("utf-8", "replace")
@@ -326,7 +332,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def cut_record(record: Record) -> Record:
-    """A record that is too large, with its long texts shortened, so that its shape stays."""
+    """Shorten the long texts of an oversized record, keeping its structure."""
     for limit in (256 << 10, 16 << 10, 1 << 10):
         record = _shortened(record, limit)
         if len(json.dumps(record, ensure_ascii=False)) <= MAX_RECORD:
@@ -335,7 +341,7 @@ def cut_record(record: Record) -> Record:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content as most wires have it: a string, or a list of blocks."""
+    """Returns the text of a message's content in the usual formats: a string, or a list of blocks."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -358,7 +364,7 @@ def text_of(content: Any) -> str:
 def usage_of(
     tokens_in: Any = 0, tokens_out: Any = 0, cache_read: Any = 0, cache_write: Any = 0, cost: Any = 0
 ) -> dict[str, float]:
-    """Counts as an agent gives them; what is no number counts as nothing."""
+    """Returns usage counts. Values that are not numbers count as 0."""
     values = (tokens_in, tokens_out, cache_read, cache_write, cost)
     return {field: _number(value) for field, value in zip(USAGE_FIELDS, values)}
 
@@ -374,7 +380,7 @@ def _number(value: Any) -> float:
 
 
 def _no_number(name: str) -> None:
-    """NaN and the infinities, which are no JSON."""
+    """Replaces NaN and the infinities, which are not JSON."""
     return
 
 

@@ -1,24 +1,24 @@
-"""How host and guest write to each other: one value a message, small, safe to read from anybody.
+"""The wire format between host and guest: one value per message, compact, and safe to parse from any sender.
 
-Values are None, bools, integers, bytes, text, lists and dicts with text keys. A message is its length in four bytes,
-then the value. Deliberately not JSON: importing that would take as long as the rest of the guest's start.
+Values are None, bools, integers, bytes, text, lists, and dicts with text keys. A message is its length in four bytes,
+followed by the value. Not JSON, because importing it would take as long as the rest of the guest's start.
 """
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # without importing typing: every module costs a start
+if TYPE_CHECKING:  # importing typing would slow down the start
     from typing import Any
 
 LIMIT = 16 * 1024 * 1024
-"""Bytes of one message."""
+"""The longest message in bytes."""
 _DEPTH = 16
 
 
 class BadMessage(ValueError):
-    """The bytes are not a value."""
+    """The bytes are not a valid value."""
 
 
 def frame(value: "Any") -> bytes:
-    """A whole message."""
+    """Returns a value as a complete message."""
     data = encode(value)
     if len(data) > LIMIT:
         raise BadMessage("a message of %d bytes is too long" % len(data))
@@ -50,17 +50,17 @@ def encode(value: "Any") -> bytes:
 def decode(data: bytes) -> "Any":
     value, rest = _decode(data, 0, 0)
     if rest != len(data):
-        raise BadMessage("something follows the value")
+        raise BadMessage("extra bytes after the value")
     return value
 
 
 def _decode(data: bytes, start: int, depth: int) -> "tuple[Any, int]":
     colon = data.find(b":", start, start + 10)
     if colon <= start or depth > _DEPTH:
-        raise BadMessage("no length where one has to be")
+        raise BadMessage("a length is missing")
     digits = data[start:colon]
     if not digits.isdigit():
-        raise BadMessage("a length that is no number")
+        raise BadMessage("a length is not a number")
     begin = colon + 1
     end = begin + int(digits)
     kind = data[end : end + 1]
@@ -71,7 +71,7 @@ def _decode(data: bytes, start: int, depth: int) -> "tuple[Any, int]":
     if kind == b"i":
         number = data[begin:end]
         if not number.lstrip(b"-").isdigit() or len(number) > 20:
-            raise BadMessage("a number that is none")
+            raise BadMessage("an integer is not valid")
         return int(number), end + 1
     if kind in (b"l", b"d"):
         values = []
@@ -79,12 +79,12 @@ def _decode(data: bytes, start: int, depth: int) -> "tuple[Any, int]":
             value, begin = _decode(data, begin, depth + 1)
             values.append(value)
         if begin != end:
-            raise BadMessage("a value that leaves its list")
+            raise BadMessage("a value exceeds its list")
         if kind == b"l":
             return values, end + 1
         if len(values) % 2 or not all(isinstance(key, str) for key in values[::2]):
-            raise BadMessage("keys that are no text")
+            raise BadMessage("a key is not text")
         return dict(zip(values[::2], values[1::2])), end + 1
     if kind in (b"n", b"t", b"f") and begin == end:
         return {b"n": None, b"t": True, b"f": False}[kind], end + 1
-    raise BadMessage("a value of no known kind")
+    raise BadMessage("unknown kind of value")

@@ -1,13 +1,13 @@
-"""Where what leaves a box begins: a listener that the guest makes and the host serves. Loaded where a box has one."""
+"""The listener for outgoing connections of a box: created by the guest, served by the host. Loaded only if needed."""
 
 import _socket
 import errno
 
 
 def make_listener(port: int, isolated: bool) -> "_socket.socket":
-    """On IPv4 and IPv6 at once, where the kernel has both: an isolated box has no address but those of its loopback.
+    """Listen on IPv4 and IPv6 at once, if the kernel has both. An isolated box has only loopback addresses.
 
-    Raises OSError where something else has the port.
+    Raises OSError if the port is taken.
     """
     number = errno.EAFNOSUPPORT
     for family in (_socket.AF_INET6, _socket.AF_INET) if isolated else (_socket.AF_INET,):

@@ -1,6 +1,6 @@
-"""The files of a box, as its process 1 opens and changes them for the host. Loaded with the first request for one.
+"""File operations of process 1 of a box for the host. Loaded on the first request for a file.
 
-Knows of process 1 only the connection that a request came on: that module runs under another name than its own.
+Uses only the connection of process 1 that a request came on, because that module runs under another name than its own.
 """
 
 import errno
@@ -21,7 +21,7 @@ def absolute(request: "Any", name: str = "path") -> str:
     path: str = request[name]
     if not path.startswith("/"):
         path = request["cwd"] + "/" + path
-    # Where it climbs, only the kernel knows where to: a link may be on the way.
+    # With `..`, only the kernel knows where the path leads, because it may pass through a link.
     return path if ".." in path.split("/") else os.path.normpath(path)
 
 
@@ -33,7 +33,7 @@ def describe(path: str, status: posix.stat_result) -> "list[Any]":
 
 
 def op_open(connection: "HostConnection", request: "Any") -> None:
-    """Open a file for reading. Without waiting: a pipe with nobody at its other end must not hold us up."""
+    """Open a file for reading without blocking, for example on a pipe with no writer."""
     path = absolute(request)
     descriptor = posix.open(path, posix.O_RDONLY | _OPEN_FLAGS)
     try:
@@ -43,11 +43,11 @@ def op_open(connection: "HostConnection", request: "Any") -> None:
 
 
 def op_write(connection: "HostConnection", request: "Any") -> None:
-    """Hand out a new file; when the host says that it is complete, it takes the place of the old one."""
+    """Hand out a new file. When the host reports that it is complete, it replaces the old one."""
     import os
 
     path = absolute(request)
-    # Through links, as any other writer would: the file that is meant is replaced, not the link to it.
+    # Follow links, as any other writer would: replace the target file, not the link.
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
@@ -110,7 +110,7 @@ def op_move(connection: "HostConnection", request: "Any") -> None:
 
 
 def move_across(connection: "HostConnection", source: str, target: str) -> None:
-    """To or from a volume: copied and then removed, which takes its time."""
+    """Move a file to or from a volume by copying and deleting it, which is slow."""
 
     def move() -> "Any":
         import shutil
@@ -127,7 +127,7 @@ def op_chmod(connection: "HostConnection", request: "Any") -> None:
 
 
 def op_touch(connection: "HostConnection", request: "Any") -> None:
-    """Give folders of a box that was made ahead the time that it is now. What cannot be changed shows no such time."""
+    """Set the time of folders to now, in a box that was created in advance. Skips what cannot be changed."""
     for path in request["paths"]:
         try:
             posix.utime(path)
@@ -202,7 +202,7 @@ def op_replace(connection: "HostConnection", request: "Any") -> None:
 
 
 def op_pack(connection: "HostConnection", request: "Any") -> None:
-    """A tree, as an archive into the host's pipe."""
+    """Pack a tree as an archive into the host's pipe."""
     (pipe,) = connection.take_descriptors(1)
     path = absolute(request)
 
@@ -221,7 +221,7 @@ def op_pack(connection: "HostConnection", request: "Any") -> None:
 
 
 def op_unpack(connection: "HostConnection", request: "Any") -> None:
-    """An archive out of the host's pipe, into a folder."""
+    """Unpack an archive from the host's pipe into a folder."""
     (pipe,) = connection.take_descriptors(1)
     path = absolute(request)
 

@@ -1,8 +1,8 @@
-"""How one byte stream carries many: frames of calls and of the byte streams that belong to them.
+"""Multiplexes calls and their byte streams over one byte stream.
 
-A call is one request to the guest, with up to four byte streams of its own, each both ways. A frame is a kind, a number
-and a length, then so many bytes. What carries bytes spends credit: who reads grants more as it takes them, so nobody
-has to keep more than what was granted. Both sides use this module; it decides nothing about what calls mean.
+A call is one request to the guest, with up to four byte streams, each in both directions. A frame is a kind, a number
+and a length, followed by that many bytes. Sending data uses up credit, and the reader grants more as it consumes data,
+so neither side has to buffer more than was granted. Both sides use this module. It does not know what calls mean.
 """
 
 import struct
@@ -12,41 +12,41 @@ GREETING = b"holdfast bridge 1\n"
 HEAD = struct.Struct(">BII")
 """Kind, number, length."""
 LONGEST = 1 << 16
-"""Bytes of one frame's payload."""
+"""The longest payload of a frame in bytes."""
 STREAMS = 4
-"""Byte streams of a call: its number times this, plus 0 to 3."""
+"""How many byte streams a call has. Their numbers are the call's number times this, plus 0 to 3."""
 FIRST_OWN = 1 << 29
-"""Calls from here on are begun by the box: connections to its egress."""
+"""The box begins calls from this number on: connections to its egress."""
 LAST = (1 << 30) - 1
 
 FIRST_CREDIT = 1 << 16
-"""Bytes that may be sent on a stream before anything is granted."""
+"""How many bytes may be sent on a stream before the first grant."""
 MOST_CREDIT = 1 << 20
-"""What a stream that is read quickly grows to."""
+"""The largest window of a stream that is read quickly."""
 
 PART = 1
-"""A piece of a message, more follows. Number: of the call."""
+"""A piece of a message; more follows. The number is that of the call."""
 MESSAGE = 2
 """The last piece of a message. The first message of a call begins it."""
 DATA = 3
-"""Number: of the stream."""
+"""The number is that of the stream."""
 END = 4
-"""Nothing more comes on this stream."""
+"""No more data comes on this stream."""
 STOP = 5
-"""Nobody takes what comes on this stream any more."""
+"""The receiver does not want more data on this stream."""
 CREDIT = 6
-"""So many bytes more may come on this stream: four bytes."""
+"""Grants more bytes on this stream, as a number of four bytes."""
 CLOSE = 7
-"""The call is over, for both. Hangs up where it was not done."""
+"""The call is over for both sides. Cancels it if it is not done."""
 PING = 8
 PONG = 9
 OPEN = 10
-"""The box begins a call: somebody connected to its egress."""
+"""The box begins a call: a process connected to its egress."""
 KINDS = frozenset(range(PART, OPEN + 1))
 
 PING_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
-"""A side that hears nothing for so long takes the other for lost."""
+"""A side that receives nothing for this long considers the other lost."""
 
 
 def frame(kind: int, number: int, payload: bytes = b"") -> bytes:
@@ -54,7 +54,7 @@ def frame(kind: int, number: int, payload: bytes = b"") -> bytes:
 
 
 def message_frames(call: int, message: bytes) -> bytes:
-    """A message, in as many frames as it takes."""
+    """Returns a message as one or more frames."""
     pieces = []
     start = 0
     while len(message) - start > LONGEST:
@@ -65,9 +65,9 @@ def message_frames(call: int, message: bytes) -> bytes:
 
 
 class Window:
-    """What a reader has granted, and grants: twice as much each time that it has taken a whole window, up to the most.
+    """The receive window of a stream. It doubles each time that a whole window was consumed, up to a maximum.
 
-    A stream that nobody reads stays small: that is what bounds the memory of many.
+    A stream that is not read stays small, which limits the memory of many streams.
     """
 
     __slots__ = ("_granted", "_size", "_taken", "_whole")
@@ -75,23 +75,23 @@ class Window:
     def __init__(self) -> None:
         self._size = FIRST_CREDIT
         self._granted = FIRST_CREDIT
-        """Not yet used by the other side."""
+        """Granted but not yet used by the other side."""
         self._taken = 0
-        """Since the last grant."""
+        """Consumed since the last grant."""
         self._whole = 0
-        """Since the window grew."""
+        """Consumed since the window grew."""
 
     @property
     def outstanding(self) -> int:
         return self._granted
 
     def arrived(self, count: int) -> bool:
-        """Whether the other side was allowed to send this."""
+        """Whether the other side was allowed to send this much."""
         self._granted -= count
         return self._granted >= 0
 
     def taken(self, count: int) -> int:
-        """Bytes were taken out of the buffer: how much to grant now, often nothing."""
+        """Returns how many bytes to grant now that `count` were consumed, often 0."""
         self._taken += count
         self._whole += count
         if self._taken * 2 < self._size:

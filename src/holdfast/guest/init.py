@@ -1,11 +1,12 @@
-"""Process 1 of a box: reaps, starts processes, opens files and ports for the host, and relays none of it.
+"""Process 1 of a box: reaps processes, starts them, and opens files and ports for the host. It relays no data.
 
-The host connects to a unix socket that only the host can see; this process inherited it as file descriptor 3. Bytes
-never pass through here: descriptors do. An exec comes with the host's pipes, a spawned process writes to files that the
-host opened, a port or a file is opened here and the descriptor handed out.
+The host connects to a unix socket that only the host can see. This process inherits it as file descriptor 3. Data never
+passes through here; descriptors do. An exec comes with the host's pipes, a spawned process writes to files that the
+host opened, and for a port or a file the descriptor is handed out.
 
-One thread, one epoll. What may take long is done in a forked child. Imports are kept to what is built in: they would be
-most of a box's start. Not for wire details (codec), nor for files (files, and tree and search, which children import).
+It has one thread and one epoll. Slow work is done in a forked child. Only built-in modules are imported, because
+imports would be most of a box's start. The wire format is in `codec`; file operations are in `files`, `tree` and
+`search`.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -29,35 +30,35 @@ LISTENER = 3
 _MAX_DESCRIPTORS = 8
 _PIECE = 65536
 _GROUND_SECONDS = 5.0
-"""How often a guest looks whether the folder of its box is still there."""
+"""How often a guest checks whether the folder of its box still exists."""
 _PTY_PAUSE = 1 << 20
-"""Bytes copied from one terminal before others get their turn."""
+"""How many bytes are copied from one terminal before others get a turn."""
 
 _epoll: "select.epoll"
 _watched: "dict[int, Callable[[int], None]]" = {}
-"""What to do when a descriptor has something."""
+"""Callbacks for descriptors that are ready."""
 _children: "dict[int, Callable[[int], None]]" = {}
-"""What to do when a child of ours has ended."""
+"""Callbacks for children that have exited."""
 _helpers: "set[int]" = set()
-"""Children that do what takes long, in our name."""
+"""Children that do slow work for us."""
 _bridges: "dict[HostConnection, int]" = {}
-"""Processes that carry requests to us over a stream, by the connection that each holds open for it."""
+"""Processes that carry requests to us over a stream, by the connection that each keeps open."""
 _spawned: "dict[str, Spawned]" = {}
 _connections: "set[HostConnection]" = set()
 _looking: "set[int]" = set()
-"""Children that only prove that the box works: what they do is no work."""
+"""Children that only test whether the box works. They do not count as activity."""
 _idle_since = 0.0
 _born = 0
-"""When this box was made, or handed over to whoever has it now, as the host says: milliseconds. 0: it did not yet."""
+"""When this box was created, or handed over to its owner, in milliseconds; told by the host. 0: not yet known."""
 _score = -1
-"""How likely the kernel is to pick us where memory runs out, as a descriptor; -1: it is not ours to change."""
+"""A descriptor of our OOM score, which says how likely the kernel kills us when memory runs out. -1: not changeable."""
 _own_score = b"0"
 _dated: "list[str]" = []
-"""Folders that show when the box was made: those that came with it."""
+"""Folders whose times show when the box was created: those that came with it."""
 
 
 class Problem(Exception):
-    """Refused, with an errno and what it is about."""
+    """A refused request, with an errno and its subject."""
 
     def __init__(self, number: int, about: str) -> None:
         super().__init__(number, about)
@@ -86,7 +87,7 @@ def monotonic() -> float:
 
 
 def reap() -> None:
-    """Take every dead child; as process 1, also those whose parents died before them."""
+    """Reap all dead children, including orphans, which process 1 inherits."""
     global _idle_since
     while True:
         try:
@@ -112,12 +113,12 @@ def serve() -> None:
     wake_read, wake_write = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
-    # Python's own would raise: anybody in the box could end it by an interrupt. Process 1 is spared the default.
+    # Python's handler would raise, so that any process in the box could end us. The default does not end process 1.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     listener = _socket.socket(fileno=LISTENER)
     posix.set_inheritable(LISTENER, False)
-    # Who connects learns from the kernel the process id of whoever called this last: how the host knows ours.
+    # The kernel tells peers the process id of the last caller of listen. This is how the host learns ours.
     listener.listen(512)
     listener.setblocking(False)
 
@@ -152,15 +153,15 @@ def serve() -> None:
             if react is not None:
                 try:
                     react(events)
-                except Exception as error:  # out of memory, say: the box is worth more than one request
+                except Exception as error:  # out of memory, for example: the box matters more than one request
                     complain(error)
 
 
 def data_dir_is_gone() -> bool:
-    """Whether the folder of this box was deleted behind our back: then nobody can ever reach the box again.
+    """Whether the folder of this box was deleted. Then the box can never be reached again.
 
-    Standard error is the box's start log, a file in that folder. A guest far away has a stream there, which has a name
-    as long as it is open.
+    Standard error is the box's start log, a file in that folder. For a remote guest it is a stream, which keeps its
+    name while it is open.
     """
     try:
         return posix.fstat(2).st_nlink == 0
@@ -173,7 +174,7 @@ def complain(error: BaseException) -> None:
 
 
 class HostConnection:
-    """One request of the host, and its answer. Lives until either side is done; hanging up ends what it started."""
+    """One request of the host and its answer. It lives until either side is done. Closing it ends what it started."""
 
     def __init__(self, socket: "_socket.socket") -> None:
         self.socket = socket
@@ -185,7 +186,7 @@ class HostConnection:
         self.on_message: Callable[[HostConnection, Any], None] = dispatch
         self.on_hangup: Callable[[], None] | None = None
         self.looks = True
-        """So far it asked how the box is, and had it do nothing."""
+        """So far it only asked about the state of the box."""
         _connections.add(self)
         watch(self.descriptor, select.EPOLLIN | select.EPOLLRDHUP, self.on_event)
 
@@ -229,7 +230,9 @@ class HostConnection:
             self.refuse(errno.EPROTO, repr(error))
 
     def send(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
-        """Answers are small and the host reads them: what does not fit at once is waited for, briefly."""
+        """Send a value. Answers are small and the host reads them, so a send that does not fit at once may block
+        briefly.
+        """
         data = codec.frame(value)
         rights = b"".join([each.to_bytes(4, sys.byteorder) for each in descriptors])
         ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if descriptors else []
@@ -242,16 +245,17 @@ class HostConnection:
             if descriptors and error.errno == errno.ETOOMANYREFS:
                 self.lay_out(value, descriptors)
             else:
-                self.close()  # the host has gone
+                self.close()  # the host is gone
 
     def lay_out(self, value: "Any", descriptors: "tuple[int, ...]") -> None:
-        """The kernel counts descriptors on their way by user, and some box of ours uses all of it up. The host may
-        take them out of this process by itself: they are kept for it until it hangs up."""
+        """Keep descriptors for the host to take from this process itself, until it disconnects. The kernel limits
+        descriptors in flight per user, and another box uses all of them.
+        """
         self.laid_out = [posix.dup(each) for each in descriptors]
         self.send({**value, "take": self.laid_out})
 
     def answer(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
-        """The last word."""
+        """Send the final message."""
         self.on_hangup = None
         self.send(value, descriptors)
         if not self.laid_out:
@@ -261,7 +265,7 @@ class HostConnection:
         self.answer({"error": number, "about": about})
 
     def do_in_child(self, work: "Callable[[], Any]") -> None:
-        """Do what may take long in a child. It answers on the connection by itself; hanging up kills it."""
+        """Do slow work in a child. The child answers on the connection, and closing the connection kills it."""
         pid = posix.fork()
         if pid == 0:
             try:
@@ -284,7 +288,7 @@ class HostConnection:
         _children[pid] = lambda code: self.answer({"error": errno.EIO, "about": "ended"}) if code else hang_up(self)
 
     def take_descriptors(self, count: int) -> "list[int]":
-        """The descriptors that came with the request: now the caller's to close."""
+        """Returns the descriptors that came with the request. The caller must close them."""
         if len(self.descriptors) != count:
             raise Problem(errno.EPROTO, "descriptors")
         taken, self.descriptors = self.descriptors, []
@@ -320,8 +324,9 @@ def dispatch(connection: HostConnection, request: "Any") -> None:
 
 
 def be_born(when: int) -> None:
-    """Learn when the box was made. One that was made ahead learns it a second time, when it is somebody's: then what
-    shows the time of its making is dated anew, and its idle time counts from there."""
+    """Learn when the box was created. A box created in advance learns it again when it gets an owner. Then the times
+    that show its creation are updated, and its idle time starts again.
+    """
     global _born, _idle_since
     if _born:
         import time
@@ -331,7 +336,7 @@ def be_born(when: int) -> None:
             try:
                 posix.utime(path, ns=(when * 1_000_000, when * 1_000_000))
             except OSError:
-                pass  # what cannot be changed shows no such time
+                pass  # it cannot be changed
     _born = when
 
 
@@ -355,7 +360,7 @@ def find_program(name: str, env: "dict[str, str]") -> str:
 
 
 def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
-    """Start a process in a session of its own; descriptors are what `actions` makes of them."""
+    """Start a process in its own session. `actions` sets up its descriptors."""
     argv, env = request["argv"], request["env"]
     try:
         posix.chdir(request["cwd"])
@@ -385,7 +390,7 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
 
 
 def open_score() -> None:
-    """Of this process, while it may still be looked at: later the kernel lets nobody open it."""
+    """Open the OOM score of this process now. Later the kernel does not allow it any more."""
     global _score, _own_score
     try:
         _score = posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
@@ -395,8 +400,9 @@ def open_score() -> None:
 
 
 def expose() -> None:
-    """Where memory runs out, the kernel shall pick what we start, and not us: a child is born with our score. Given to
-    it only afterwards, what it had started by then would go without."""
+    """Make the kernel prefer to kill what we start, and not us, when memory runs out. A child inherits our score.
+    Setting it on the child later would miss the processes that it has started by then.
+    """
     if _score >= 0:
         posix.write(_score, b"1000")
 
@@ -407,8 +413,9 @@ def cover() -> None:
 
 
 def wait_for_own_memory(pid: int) -> None:
-    """A spawned process has our memory until it executes, and for a moment after we go on; a score that is set in that
-    moment is set for both. Its command line is ours for as long."""
+    """Wait until a spawned process has its own memory. Until it executes, and for a moment after we continue, it shares
+    ours, and a score set in that moment applies to both. Until then, its command line is ours too.
+    """
     if _score < 0:
         return
     own = command_line(posix.getpid())
@@ -431,7 +438,9 @@ def command_line(pid: int) -> bytes:
 
 
 def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
-    """Start a process whose end is that of all that it started: its number, and that of the child that sees to it."""
+    """Start a process whose exit ends everything that it started. Returns its pid and that of the child that supervises
+    it.
+    """
     global _score
     told, tell = posix.pipe2(posix.O_CLOEXEC)
     expose()
@@ -442,7 +451,7 @@ def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int
         if child:
             cover()
     if child == 0:
-        _score = -1  # it is our parent's; we were born with what those that we start are to have
+        _score = -1  # it belongs to our parent; what we start already inherits the right score
         try:
             import supervision  # type: ignore[import-not-found]
 
@@ -461,7 +470,7 @@ def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int
     if not answer.isdigit():
         number, _, about = answer[1:].partition(b" ")
         raise Problem(int(number or errno.EIO), about.decode("utf-8", "surrogateescape"))
-    if _ISOLATED:  # where what runs is told by our children alone, it counts
+    if _ISOLATED:  # otherwise only our children tell what is running, so it must count
         _helpers.add(child)
     return int(answer), child
 
@@ -474,7 +483,7 @@ def kill_group(pid: int, number: int) -> None:
 
 
 def op_exec(connection: HostConnection, request: "Any") -> None:
-    """Run on the host's own pipes; ends with the connection."""
+    """Run a command on the host's pipes. It ends with the connection."""
     descriptors = connection.take_descriptors(3)
     try:
         actions = [(posix.POSIX_SPAWN_DUP2, descriptors[number], number) for number in range(3)]
@@ -491,8 +500,9 @@ def op_exec(connection: HostConnection, request: "Any") -> None:
 
 
 class Spawned:
-    """A process that needs nobody: its output and its end go to files that the host opened. `child` is the one of ours
-    that ends with it: itself, or who tends it."""
+    """A process that runs without a connection: its output and exit code go to files that the host opened. `child` is
+    our child that exits with it: the process itself, or its supervisor.
+    """
 
     def __init__(
         self, id: str, pid: int, child: int, exit_file: int, stdin: "int | None", terminal: "Terminal | None"
@@ -512,7 +522,7 @@ class Spawned:
         try:
             posix.write(self.exit_file, b"%d\n" % code)
         except OSError:
-            pass  # a full disk: the host learns of the end, not of the code
+            pass  # on a full disk, the host learns of the exit but not of the code
         posix.close(self.exit_file)
         self.close_stdin()
         del _spawned[self.id]
@@ -526,9 +536,10 @@ class Spawned:
 
 
 class Terminal:
-    """The master side of a pty, copied to the file that keeps what was printed.
+    """The master side of a pty, copied to the output file.
 
-    Held until its process has ended, even where nobody has the other side open: letting go would hang the process up.
+    It is kept open until its process has exited, even if nothing has the other side open: closing it would hang up the
+    process.
     """
 
     def __init__(self, master: int, output: int) -> None:
@@ -536,23 +547,23 @@ class Terminal:
         self.output = output
         self.open = True
         self.orphaned = False
-        """Its process has ended; others may still print to it."""
+        """Its process has exited, but others may still print to it."""
         posix.set_blocking(master, False)
         watch(master, select.EPOLLIN | select.EPOLLET, self.on_event)
 
     def on_event(self, events: int) -> None:
         if self.copy() >= _PTY_PAUSE:
-            watch(self.master, select.EPOLLIN | select.EPOLLET, self.on_event)  # tells us again of what is left
+            watch(self.master, select.EPOLLIN | select.EPOLLET, self.on_event)  # makes epoll report the rest again
 
     def copy(self) -> int:
-        """Copy what is there; says how much that was."""
+        """Copy the available output. Returns the number of bytes."""
         copied = 0
         while self.open and copied < _PTY_PAUSE:
             try:
                 data = posix.read(self.master, _PIECE)
             except BlockingIOError:
                 break
-            except OSError:  # EIO: nobody has the other side open
+            except OSError:  # EIO: nothing has the other side open
                 data = b""
             if not data:
                 if self.orphaned:
@@ -563,11 +574,11 @@ class Terminal:
                 while data:
                     data = data[posix.write(self.output, data) :]
             except OSError:
-                pass  # a full disk: what cannot be kept is lost, the process goes on
+                pass  # on a full disk, output is lost but the process continues
         return copied
 
     def process_ended(self) -> None:
-        """Keep what it printed to the last, before anybody learns that it has ended."""
+        """Save the last output before the exit is reported."""
         self.orphaned = True
         while self.open and self.copy():
             pass
@@ -598,7 +609,7 @@ def op_spawn(connection: HostConnection, request: "Any") -> None:
             try:
                 set_size(master, *request["pty"])
                 path = posix.ttyname(slave)
-                # Opened by the new session's leader, the terminal becomes its controlling one.
+                # The leader of a new session that opens a terminal gets it as its controlling terminal.
                 actions: list[tuple[Any, ...]] = [
                     (posix.POSIX_SPAWN_OPEN, 0, path, posix.O_RDWR, 0),
                     (posix.POSIX_SPAWN_DUP2, 0, 1),
@@ -659,7 +670,7 @@ def op_signal(connection: HostConnection, request: "Any") -> None:
 
 
 def op_stdin(connection: HostConnection, request: "Any") -> None:
-    """Hand out the end that writes."""
+    """Hand out the write end of stdin."""
     spawned = the_spawned(request)
     if spawned.terminal is not None and spawned.terminal.open:
         connection.answer({}, (spawned.terminal.master,))
@@ -681,7 +692,7 @@ def set_size(terminal: int, rows: int, columns: int) -> None:
     import fcntl
 
     size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + b"\0\0\0\0"
-    fcntl.ioctl(terminal, 0x5414, size)  # TIOCSWINSZ, the same on every Linux we run on
+    fcntl.ioctl(terminal, 0x5414, size)  # TIOCSWINSZ, the same on every Linux we support
 
 
 def op_resize(connection: HostConnection, request: "Any") -> None:
@@ -693,14 +704,16 @@ def op_resize(connection: HostConnection, request: "Any") -> None:
 
 
 def list_processes() -> "list[int]":
-    """Everything that runs in this box, but for this process and the children that answer for it."""
+    """Returns all processes in this box, except this one and its helpers."""
     running = [int(name) for name in posix.listdir("/proc") if name.isdigit()]
     bridges = set(_bridges.values())
     return [pid for pid in running if pid != posix.getpid() and pid not in _helpers and pid not in bridges]
 
 
 def op_bridge(connection: HostConnection, request: "Any") -> None:
-    """Whoever asks carries requests to us, for as long as it holds this connection: it is no process of the box's."""
+    """Register the caller as a bridge that carries requests to us while it keeps this connection open. It does not
+    count as a process of the box.
+    """
     credentials = connection.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     _bridges[connection] = int.from_bytes(credentials[:4], sys.byteorder)
     connection.on_hangup = lambda: _bridges.__delitem__(connection)
@@ -708,25 +721,25 @@ def op_bridge(connection: HostConnection, request: "Any") -> None:
 
 
 def op_activity(connection: HostConnection, request: "Any") -> None:
-    """What goes on in the box. Asking costs little: it is done again and again."""
+    """Report the activity in the box. Must be cheap, because it is called again and again."""
     processes = list_processes() if _ISOLATED else [pid for pid in _children if pid not in _helpers]
     others = len([each for each in _connections if not each.looks])
     idle = 0 if processes or others else int((monotonic() - _idle_since) * 1000)
     answer = {"processes": len(processes), "connections": others, "idle": idle}
-    if _ISOLATED:  # where it is not, there is more to see than this box
+    if _ISOLATED:  # otherwise other processes than this box's are visible too
         answer["cpu"] = processor_time(processes)
         answer["listening"] = count_listening()
     connection.answer(answer)
 
 
 def processor_time(processes: "list[int]") -> int:
-    """Milliseconds that these and all that ended before them have used. What this process itself uses is left out."""
+    """Returns the CPU milliseconds that these processes and all exited ones have used, without this process."""
     ended = posix.times()
     seconds = ended.children_user + ended.children_system
     ticks = 0
     for pid in processes:
         data = read_start("/proc/%d/stat" % pid, 4096)
-        # After the name, which may hold anything: state, …, utime, stime, cutime, cstime.
+        # The fields after the name, which may contain anything: state, …, utime, stime, cutime, cstime.
         fields = data[data.rfind(b")") + 2 :].split()[11:15]
         if len(fields) == 4:
             ticks += sum([int(each) for each in fields])
@@ -734,7 +747,7 @@ def processor_time(processes: "list[int]") -> int:
 
 
 def count_listening() -> int:
-    """Ports that something in the box listens on, the egress not counted."""
+    """Count the ports that processes in the box listen on, without the egress listener."""
     own: dict[int, list[bytes]] = {_socket.AF_INET: [], _socket.AF_INET6: []}
     for each in _egress_listeners:
         own[each.family].append(b"%d" % posix.fstat(each.fileno()).st_ino)
@@ -743,21 +756,21 @@ def count_listening() -> int:
         (_socket.AF_INET, "/proc/net/sockstat", b"TCP:", "/proc/net/tcp"),
         (_socket.AF_INET6, "/proc/net/sockstat6", b"TCP6:", "/proc/net/tcp6"),
     ):
-        # The list takes the kernel long, as it looks through those of all boxes; how many there are, it just knows.
+        # Listing sockets is slow, because the kernel searches those of all boxes. Their number is known at once.
         words = [line.split() for line in read_start(summary, 4096).split(b"\n") if line.startswith(name)]
         if words and int(words[0][2]) <= len(own[family]):
             continue
         for line in read_start(path, _PIECE).split(b"\n")[1:-1]:
             fields = line.split()
             if len(fields) < 10 or fields[3] != b"0A":
-                break  # those that listen are listed before all others
+                break  # listening sockets come first
             if fields[9] not in own[family]:
                 count += 1
     return count
 
 
 def read_start(path: str, limit: int) -> bytes:
-    """Of a file of the kernel's; empty where it is gone by now."""
+    """Read the beginning of a kernel file. Returns nothing if it no longer exists."""
     try:
         descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -777,7 +790,7 @@ def read_start(path: str, limit: int) -> bytes:
 
 
 def op_kill_all(connection: HostConnection, request: "Any") -> None:
-    """A signal for every process but this one."""
+    """Signal all processes except this one."""
     send_all(request["number"])
     connection.answer({})
 
@@ -794,7 +807,7 @@ def send_all(number: int) -> None:
 
 
 def op_shut_down(connection: HostConnection, request: "Any") -> None:
-    """Ask every process to end; answer when all have, or when they had time enough. The host then ends us."""
+    """Ask all processes to exit. Answers when they have, or when the grace period is over. Then the host ends us."""
     send_all(_signal.SIGTERM)
     send_all(_signal.SIGCONT)
     deadline = monotonic() + request["grace"] / 1000
@@ -810,7 +823,7 @@ def op_shut_down(connection: HostConnection, request: "Any") -> None:
 
 
 def op_connect(connection: HostConnection, request: "Any") -> None:
-    """Begin to connect; whoever gets the socket sees how it ends."""
+    """Begin to connect. The receiver of the socket sees the result."""
     family = _socket.AF_INET6 if request["ipv6"] else _socket.AF_INET
     socket = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
     try:
@@ -823,11 +836,11 @@ def op_connect(connection: HostConnection, request: "Any") -> None:
 
 
 _egress_listeners: "list[_socket.socket]" = []
-"""Where what leaves the box begins: kept, so that nobody takes its port."""
+"""The egress listener. It is kept open so that no process takes its port."""
 
 
 def op_listen(connection: HostConnection, request: "Any") -> None:
-    """Hand out the listener of the box's way out, made once."""
+    """Hand out the egress listener, which is created once."""
     if not _egress_listeners:
         import egress_listener  # type: ignore[import-not-found]
 
@@ -835,11 +848,12 @@ def op_listen(connection: HostConnection, request: "Any") -> None:
     connection.answer({}, (_egress_listeners[0].fileno(),))
 
 
-# --- the root, and who we are -----------------------------------------------------------------------------------------
+# --- the root, and this process
+# -----------------------------------------------------------------------------------------
 
 
 def op_hold(connection: HostConnection, request: "Any") -> None:
-    """A descriptor of the box's root: while somebody holds it, what is mounted there outlives us."""
+    """Hand out a descriptor of the box's root. While it is open, the mounts there outlive us."""
     descriptor = posix.open("/", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     try:
         connection.answer({}, (descriptor,))
@@ -856,7 +870,7 @@ def kill_child(pid: int) -> None:
 
 
 def hang_up(connection: HostConnection) -> None:
-    """The child has answered."""
+    """Close the connection after the child has answered."""
     connection.on_hangup = None
     connection.close()
 
@@ -869,7 +883,7 @@ def is_folder(path: str) -> bool:
 
 
 def op_ping(connection: HostConnection, request: "Any") -> None:
-    """Says that we are there. A new box is also told which folder its commands start in."""
+    """Report that we are running. A new box is also told its working directory."""
     workdir = request.get("workdir")
     if workdir and not is_folder(workdir):
         import os
@@ -880,7 +894,7 @@ def op_ping(connection: HostConnection, request: "Any") -> None:
 
 
 def op_python(connection: HostConnection, request: "Any") -> None:
-    """How an interpreter is started here: as this one was, without its options. A loader may stand before it."""
+    """Report how to start an interpreter here: like this one, without its options. A loader may come first."""
     words = [each.decode("utf-8", "surrogateescape") for each in read_start("/proc/self/cmdline", _PIECE).split(b"\0")]
     connection.answer({"command": words[: words.index("-I")] if "-I" in words else [sys.executable]})
 
@@ -890,18 +904,22 @@ _ISOLATED = True
 
 
 def set_up_process() -> None:
-    """Nobody in the box may look into this process or take its descriptors, though they run as the same user."""
+    """Keep other processes in the box from reading our memory or taking our descriptors, although they run as the same
+    user.
+    """
     import _ctypes
 
     libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     prctl = _ctypes.dlsym(libc, "prctl")
     _ctypes.call_function(prctl, (4, 0, 0, 0, 0))  # PR_SET_DUMPABLE
     if not _ISOLATED:
-        _ctypes.call_function(prctl, (36, 1, 0, 0, 0))  # PR_SET_CHILD_SUBREAPER: what process 1 is by itself
+        _ctypes.call_function(prctl, (36, 1, 0, 0, 0))  # PR_SET_CHILD_SUBREAPER, which process 1 is anyway
 
 
 def limit_processes(count: int) -> None:
-    """Here, in the box's own user namespace: set outside, it would count whatever else the user runs."""
+    """Limit the number of processes. Done in the box's own user namespace: outside, other processes of the user would
+    count.
+    """
     import resource
 
     resource.setrlimit(resource.RLIMIT_NPROC, (count, count))

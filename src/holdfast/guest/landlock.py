@@ -1,8 +1,8 @@
-"""Keeps sockets out of folders that a box shares with others: with one, boxes could hand each other descriptors.
+"""Forbids sockets in folders that a box shares with others, because boxes could pass descriptors through them.
 
-Runs once, in process 1, before anything of the user's does; all that it starts is held to it. Landlock grants rights
-below folders and cannot take them away again below one of them. So every folder that has no shared folder in it is
-granted, as the box has them at its start.
+Runs once in process 1, before any user code, and applies to everything that it starts. Landlock can grant rights below
+a folder, but cannot take them away again below a subfolder. So it grants them for every folder without a shared folder
+in it, as of the start of the box.
 """
 
 import posix
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""System calls, the same on every machine."""
+"""System call numbers, the same on every machine."""
 _VERSION = 1
 _PATH_BENEATH = 1
 _MAKE_SOCKET = 1 << 9
 _REFER = 1 << 13
-"""To move files between folders. Before version 2, a process under Landlock could not do that at all."""
+"""The right to move files between folders. Before version 2, a process under Landlock could not do that at all."""
 _OLDEST = 2
 _MOST = 1024
-"""Folders that are granted. What lies beside a shared folder can be many; those beyond get no sockets."""
+"""How many folders are granted. There may be many beside a shared folder; the rest get no sockets."""
 
 
 def forbid_sockets_below(shared: "list[str]") -> None:
-    """Raises `OSError` where the kernel knows Landlock, and refuses it. Where it does not, nothing is done."""
+    """Raises `OSError` if the kernel supports Landlock but refuses it. Does nothing if it does not."""
     if _call(_CREATE, 0, 0, _VERSION) < _OLDEST:
         return
     rules = _checked(_call(_CREATE, (_MAKE_SOCKET | _REFER).to_bytes(8, "little"), 8, 0))
@@ -38,7 +38,7 @@ def forbid_sockets_below(shared: "list[str]") -> None:
 
 
 def beside(shared: "list[str]", folders_in: "Callable[[str], list[str]]") -> "list[str]":
-    """The largest folders that neither are shared, nor have a shared folder in them."""
+    """Returns the largest folders that are not shared and do not contain a shared folder."""
     above = {"/"}
     for path in shared:
         while path.rfind("/") > 0:

@@ -1,7 +1,8 @@
-"""Where the output and the end of spawned processes are kept inside a box, for whoever asks after them later.
+"""Keeps the output and exit codes of spawned processes inside a box, so that they can be read later.
 
-A folder each, below `processes` in the current folder: `process.json` (what it is), `stdout`, `stderr` and `exit`,
-which the guest writes its exit code to. For boxes whose host cannot keep these outside. Standard library only.
+Each process has a folder below `processes` in the current folder: `process.json` (its description), `stdout`, `stderr`,
+and `exit`, to which the guest writes the exit code. For boxes whose host cannot keep these outside. Standard library
+only.
 """
 
 import os
@@ -14,13 +15,13 @@ FOLDER = "processes"
 _OWNER = "box"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _MOST = 10_000
-"""Processes that are told of at once."""
+"""How many processes are listed at once."""
 _LONGEST = 1 << 20
-"""Bytes of a description."""
+"""The longest description in bytes."""
 
 
 def belong_to(box: str) -> None:
-    """Forget the processes of another box: one that this one's files were copied from."""
+    """Forget the processes of another box, if this box's files were copied from it."""
     try:
         with open(_OWNER) as file:
             owner = file.read()
@@ -36,7 +37,7 @@ def belong_to(box: str) -> None:
 
 
 def make(request: "Any") -> "list[int]":
-    """A place for a process that is about to start: descriptors for stdout, stderr and its end."""
+    """Create the folder of a process about to start. Returns descriptors for stdout, stderr and the exit code."""
     import json
 
     os.makedirs(FOLDER, mode=0o700, exist_ok=True)
@@ -64,14 +65,14 @@ def make(request: "Any") -> "list[int]":
 
 
 def forget(id: str) -> None:
-    """One that was not started after all."""
+    """Forget a process that could not be started."""
     import shutil
 
     shutil.rmtree(_folder(id), ignore_errors=True)
 
 
 def describe(id: "str | None") -> "list[Any]":
-    """One, or all, the oldest first; what cannot be read is left out."""
+    """Returns one process, or all of them, oldest first. Unreadable ones are left out."""
     import json
 
     try:

@@ -1,7 +1,7 @@
-"""Everything that a process has started, however far it went: found by parents, and ended.
+"""Finds and ends everything that a process has started, by following parents.
 
-Whoever uses it has to be the one that orphans fall to (process 1, or a subreaper): a process can leave its group, its
-session and its parent, but not its reaper. Knows nothing of what the processes are.
+The caller must be the reaper of orphans (process 1, or a subreaper): a process can leave its group, session and parent,
+but not its reaper.
 """
 
 import posix
@@ -13,17 +13,17 @@ _DUMPABLE = 4
 
 
 def adopt_orphans() -> None:
-    """From now on, what this process's descendants leave behind becomes its child."""
+    """Make this process the parent of its descendants' orphans from now on."""
     _control(_SUBREAPER, 1)
 
 
 def close_to_others() -> None:
-    """Nobody of the same user may look into this process's memory, or take its descriptors."""
+    """Keep other processes of the same user from reading this process's memory or taking its descriptors."""
     _control(_DUMPABLE, 0)
 
 
 def _control(option: int, value: int) -> None:
-    # All of ctypes would take longer than the rest of a start.
+    # Importing all of ctypes would take longer than the rest of the start.
     import _ctypes
 
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
@@ -31,8 +31,9 @@ def _control(option: int, value: int) -> None:
 
 
 def find_descendants(root: int, spared: "list[int] | tuple[()]" = ()) -> "list[int]":
-    """All that live below a process, those nearest to it first. The dead that nobody has seen off are left out, and so
-    are those that are `spared`, with all below them."""
+    """Returns all live processes below a process, nearest first. Zombies are left out, and so are `spared` processes
+    with everything below them.
+    """
     children: dict[int, list[int]] = {}
     for name in posix.listdir("/proc"):
         if name.isdigit():
@@ -59,7 +60,7 @@ def _parent(name: str) -> int:
         return 0
     finally:
         posix.close(descriptor)
-    # After the name, which may hold anything.
+    # After the name, which may contain anything.
     fields = data[data.rfind(b")") + 2 :].split(None, 2)
     return int(fields[1]) if len(fields) == 3 and fields[0] not in (b"Z", b"X") else 0
 
@@ -73,7 +74,7 @@ def send_to(processes: "list[int]", number: int) -> None:
 
 
 def reap() -> "list[tuple[int, int]]":
-    """See off every child that has ended: its number, and its exit code, which is negative for a signal."""
+    """Reap all exited children. Returns their pids and exit codes, which are negative for a signal."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -86,9 +87,9 @@ def reap() -> "list[tuple[int, int]]":
 
 
 def end_all(rounds: int = 2000) -> bool:
-    """Kill every descendant of this process, and wait until none is left: what is being born meanwhile dies next.
+    """Kill all descendants of this process, and repeat until none is left, because new ones may start meanwhile.
 
-    Says whether none is left. Blocks: some milliseconds, ten seconds where something cannot be killed.
+    Returns whether none is left. Blocks for some milliseconds, or for ten seconds if something cannot be killed.
     """
     import select
 
