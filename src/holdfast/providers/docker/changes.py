@@ -35,7 +35,7 @@ class Changes:
         labels = self._names.labels(Kind.CHANGE, **{BOX: record.id, RECORD: record.to_text(), NONCE: nonce})
         made = await self._engine.create_volume(self._names.change(record.id, number), labels)
         if (made.get("Labels") or {}).get(NONCE) != nonce:
-            raise BoxConflict(f"somebody else has changed box {record.id}")
+            raise BoxConflict(f"another process has changed box {record.id}")
         if number > 1:
             await self.forget(record.id, before=number)
         return replace(record, change=number)

@@ -24,7 +24,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
 
         error = CannotIsolate(
             f"there is no Docker daemon at {_SOCKET}",
-            hint="start Docker, or say where it is with holdfast up --docker-host, and start the server again",
+            hint="start Docker, or name its address with holdfast up --docker-host, and restart the server",
         )
         return AbsentProvider("docker", error)
     from holdfast.providers.docker.engine import DockerHost

@@ -61,8 +61,8 @@ class DockerHost:
         fits = fits or (parts.scheme in ("tcp", "http", "https") and bool(parts.hostname))
         if not fits:
             raise InvalidSpec(
-                f"{self.address!r} is no address of a Docker daemon",
-                hint="say unix:///var/run/docker.sock, tcp://host:2375 or https://host:2376",
+                f"{self.address!r} is not an address of a Docker daemon",
+                hint="use unix:///var/run/docker.sock, tcp://host:2375 or https://host:2376",
             )
 
 
@@ -101,7 +101,7 @@ def told(what: str) -> Any:
         yield
     except EngineProblem as problem:
         raise ProviderRefused(
-            f"{what}: Docker says: {problem.message}", hint="docker info tells more of the daemon"
+            f"{what}: Docker says: {problem.message}", hint="docker info shows the state of the daemon"
         ) from None
 
 
@@ -119,7 +119,7 @@ class Engine:
         if socket is not None and not socket.exists():
             raise CannotIsolate(
                 f"there is no Docker daemon at {socket}",
-                hint="start Docker, or say where it is: holdfast up --docker-host unix:///path or tcp://host:port",
+                hint="start Docker, or name its address: holdfast up --docker-host unix:///path or tcp://host:port",
             )
         docker = self._connect()
         try:
@@ -129,14 +129,14 @@ class Engine:
                 if found < _OLDEST:
                     raise CannotIsolate(
                         f"the Docker daemon at {self.host.address} is too old: its API is {version['ApiVersion']}",
-                        hint="Docker 19.03 or newer is needed",
+                        hint="use Docker 19.03 or newer",
                     )
                 info: Mapping[str, Any] = await docker.system.info()
         except (DockerError, aiohttp.ClientError, OSError, TimeoutError, KeyError, ValueError) as error:
             await docker.close()
             raise CannotIsolate(
                 f"the Docker daemon at {self.host.address} cannot be used: {_told(error)}",
-                hint=f"see whether this works: docker -H {self.host.address} version",
+                hint=f"check that this works: docker -H {self.host.address} version",
             ) from None
         except BaseException:
             await docker.close()
@@ -169,7 +169,8 @@ class Engine:
                 context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
         except OSError as error:
             raise CannotIsolate(
-                f"the certificates in {folder} cannot be used: {error}", hint="it needs ca.pem, cert.pem and key.pem"
+                f"the certificates in {folder} cannot be used: {error}",
+                hint="add ca.pem, cert.pem and key.pem",
             ) from None
         return context
 
@@ -221,7 +222,7 @@ class Engine:
     def _unreachable(self, error: BaseException) -> BoxUnreachable:
         return BoxUnreachable(
             f"the Docker daemon at {self.host.address} does not answer: {_told(error)}",
-            hint=f"see whether this works: docker -H {self.host.address} version",
+            hint=f"check that this works: docker -H {self.host.address} version",
         )
 
     @contextlib.asynccontextmanager

@@ -86,7 +86,7 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
                 for name in portable_python.names_of(path):
                     _add(tar, f"lib/{name}", data, 0o755)
         if loader is None:
-            raise CannotIsolate("this machine's Python has no loader of its own: one that is linked to glibc is needed")
+            raise CannotIsolate("this machine's Python has no loader: a Python that is linked to glibc is needed")
         for name, source in sources.items():
             _add_module(tar, f"{folder}/{name}.py", source)
     program = f"{PLACE}/bin/{told['name']}"
@@ -100,7 +100,7 @@ def _look(sources: Mapping[str, bytes]) -> dict[str, Any]:
         [python_here(), "-I", "-S", "-c", _LOOK, *wanted], capture_output=True, timeout=_SECONDS, check=False, text=True
     )
     if done.returncode != 0:
-        raise CannotIsolate(f"{python_here()} cannot say what it consists of: {done.stderr.strip()[-300:]}")
+        raise CannotIsolate(f"cannot list the files of {python_here()}: {done.stderr.strip()[-300:]}")
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 

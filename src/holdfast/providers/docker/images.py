@@ -40,7 +40,7 @@ async def resolve_image(engine: Engine, name: str | None) -> dict[str, Any]:
     """The image of this name or digest, pulled where the daemon has it not. Raises `ImageNotFound`."""
     if name is None:
         raise InvalidSpec(
-            "a box at Docker needs an image", hint="say which: holdfast box create --provider docker --image NAME"
+            "a box at Docker needs an image", hint="name one: holdfast box create --provider docker --image NAME"
         )
     if not _DIGEST.fullmatch(name):
         check_reference(name.partition("@")[0])
@@ -62,7 +62,7 @@ def _not_ours(found: dict[str, Any], name: str) -> dict[str, Any]:
     """A snapshot is somebody's: it is restored, not named as an image."""
     labels = (found.get("Config") or {}).get("Labels") or {}
     if labels.get(KIND) in _OURS:
-        raise ImageNotFound(f"{name} is no image: it is of a snapshot")
+        raise ImageNotFound(f"{name} is not an image but a snapshot")
     return found
 
 
@@ -156,7 +156,7 @@ class DockerImages(ImageStore):
                     else:
                         await self._load(name, loaded)
                 except EngineProblem as problem:
-                    raise BadArchive(f"the archive is no image: Docker says: {problem.message}") from None
+                    raise BadArchive(f"the archive is not an image: Docker says: {problem.message}") from None
                 return _image(name, await self._engine.image(name))
 
     async def _import_files(self, name: str, file: IO[bytes]) -> None:
@@ -276,13 +276,13 @@ def _read_archive(file: IO[bytes]) -> _Loadable | None:
     except (tarfile.TarError, EOFError, OSError) as error:
         raise BadArchive(f"the archive cannot be read: {error}") from None
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise BadArchive(f"the archive makes no sense: {error!r}") from None
+        raise BadArchive(f"the archive is invalid: {error!r}") from None
 
 
 def _check_place(path: PurePosixPath, links: set[PurePosixPath]) -> None:
     """Refuse what would be put elsewhere than it says."""
     if ".." in path.parts or any(parent in links for parent in path.parents):
-        raise HostileArchive(f"the archive puts {str(path)!r} elsewhere than it says")
+        raise HostileArchive(f"the archive puts {str(path)!r} outside its target")
 
 
 def _text(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], name: str) -> bytes:
@@ -310,13 +310,13 @@ def _plain(members: Mapping[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo
             else:
                 parts.append(part)
         name = str(Path(*parts))
-    raise HostileArchive(f"{name} in the archive is no file")
+    raise HostileArchive(f"{name} in the archive is not a file")
 
 
 def _saved(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo]) -> _Loadable:
     manifest = json.loads(_text(tar, members, "manifest.json"))
     if len(manifest) != 1:
-        raise HostileArchive(f"the archive has {len(manifest)} images: one is wanted")
+        raise HostileArchive(f"the archive has {len(manifest)} images, but has to have one")
     layers = [_plain(members, str(name)) for name in _bounded(manifest[0]["Layers"])]
     return _Loadable(_text(tar, members, str(manifest[0]["Config"])), layers, tar)
 
@@ -330,16 +330,16 @@ def _laid_out(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo]) -> _
             layers = [_plain(members, _blob(each["digest"])) for each in _bounded(document["layers"])]
             return _Loadable(_text(tar, members, _blob(document["config"]["digest"])), layers, tar)
         index = document
-    raise HostileArchive("the archive has no image that could be found")
+    raise HostileArchive("the archive has no image")
 
 
 def _bounded(layers: list[Any]) -> list[Any]:
     if len(layers) > _LONGEST_CHAIN:
-        raise HostileArchive(f"the image has {len(layers)} layers: {_LONGEST_CHAIN} at most")
+        raise HostileArchive(f"the image has {len(layers)} layers, and may have {_LONGEST_CHAIN} at most")
     return layers
 
 
 def _blob(digest: str) -> str:
     if not _DIGEST.fullmatch(digest):
-        raise HostileArchive(f"{digest!r} in the archive is no digest")
+        raise HostileArchive(f"{digest!r} in the archive is not a valid digest")
     return f"blobs/sha256/{digest.removeprefix('sha256:')}"

@@ -158,14 +158,14 @@ class DockerProvider(Provider):
         try:
             infos = [info for info in await self.find() if info.power is Power.RUNNING]
         except BoxError as error:
-            log.warning("the egress of boxes at Docker is not taken up again: %s", error)
+            log.warning("cannot restore the egress of boxes at Docker: %s", error)
             return
         for info in infos:
             if info.spec.network.mode is not Network.NONE:
                 try:
                     await self.attach(info.id)
                 except BoxError as error:
-                    log.warning("the egress of box %s is not taken up again: %s", info.id, error)
+                    log.warning("cannot restore the egress of box %s: %s", info.id, error)
 
     def _check_daemon(self) -> None:
         if not runtime_module.same_machine(self._info):
@@ -229,7 +229,7 @@ class DockerProvider(Provider):
         if power is Power.STOPPED:
             raise BoxStopped(f"box {id} is stopped", hint=f"holdfast box start {id}")
         if power is Power.PAUSED:
-            raise BoxStopped(f"box {id} is paused", hint=f"let it go on: holdfast box start {id}")
+            raise BoxStopped(f"box {id} is paused", hint=f"resume it: holdfast box start {id}")
         made = await self.runtime()
         try:
             return DockerTransport(await self.engine.execute(self.names.box(id), made.bridge(RUN)))
@@ -248,7 +248,7 @@ class DockerProvider(Provider):
         check_labels(labels)
         for place in [each.path for each in spec.volumes] + [each.path for each in spec.mounts] + [spec.workdir]:
             if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in containers.OWN_PLACES):
-                raise InvalidSpec(f"{place} is not a place for files of a box at Docker: it is used otherwise")
+                raise InvalidSpec(f"{place} cannot be used for files of a box at Docker: it is reserved")
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
@@ -273,7 +273,7 @@ class DockerProvider(Provider):
         mounts = await volumes.mounts(self.engine, self.names, spec)
         held = self.held(id)
         if held.lock.locked():
-            raise BoxConflict(f"somebody else is at box {id}")
+            raise BoxConflict(f"another process is changing box {id}")
         async with held.lock:
             try:
                 await self._make_container(record, image, mounts, workdir, held)
@@ -362,7 +362,7 @@ class DockerProvider(Provider):
                     await self._egress.open(held.guest, record)
                 await held.guest.ask({"op": "ping"}, seconds=_START_SECONDS)
             except (BoxStopped, BoxUnreachable) as error:
-                raise CreateFailed(f"box {id} did not come up: {transport.last_words or error.message}") from None
+                raise CreateFailed(f"box {id} did not start: {transport.last_words or error.message}") from None
             finally:
                 if held.first is not None:
                     held.first = None
@@ -554,7 +554,7 @@ class DockerProvider(Provider):
             record, power, found = await self._look(id)
             record = await self._changes.latest(record)
             if record.labels.get(POOL) != spec.hash:
-                raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
+                raise BoxConflict(f"box {id} is no longer in the pool, or was created for another spec")
             record = replace(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
             record = await to_the_end(self._changes.write(record))
             try:
@@ -562,7 +562,7 @@ class DockerProvider(Provider):
                 request = {"op": "touch", "paths": [workdir_of(found, spec)]}
                 await self.guest(id).ask(request, seconds=_TOUCH_SECONDS)
             except GuestRefused as refused:
-                raise BoxUnreachable(f"the guest of box {id} cannot take a new owner: {refused}") from None
+                raise BoxUnreachable(f"the guest of box {id} cannot be handed over: {refused}") from None
         if self._egress is not None:
             await self._egress.open(self.guest(id), record)
         return DockerBox(self, self._describe(record, power), found)
@@ -577,10 +577,10 @@ class DockerProvider(Provider):
 
     async def open_guest_api(self, id: str) -> None:
         if self._egress is None:
-            raise Unsupported(f"nothing in a box of provider {self.name} can reach Holdfast: it was opened without")
+            raise Unsupported(f"boxes of provider {self.name} cannot reach Holdfast: it was opened without egress")
         async with self._alone(id, f"the guest API cannot be opened to box {id}") as (record, power, held):
             if power is not Power.RUNNING:
-                raise BoxStopped(f"box {id} does not run")
+                raise BoxStopped(f"box {id} is not running")
             await self._egress.open_guest_api(held.guest, await self._changes.latest(record))
 
     def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
@@ -710,4 +710,4 @@ def _check_id(id: str) -> None:
 
 
 def _explained(id: str, problem: EngineProblem) -> BoxError:
-    return CreateFailed(f"box {id} could not be made: Docker says: {problem.message}", hint="holdfast doctor")
+    return CreateFailed(f"cannot create box {id}: Docker says: {problem.message}", hint="holdfast doctor")

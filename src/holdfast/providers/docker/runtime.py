@@ -93,7 +93,7 @@ async def _find(engine: Engine, marker: str) -> Runtime | None:
         raise
     except (KeyError, TypeError, ValueError):
         raise CannotIsolate(
-            f"the volume {marker} at the Docker daemon is not one of Holdfast's", hint=f"docker volume rm {marker}"
+            f"the volume {marker} at the Docker daemon does not belong to Holdfast", hint=f"docker volume rm {marker}"
         ) from None
 
 
@@ -151,7 +151,7 @@ async def _make(engine: Engine, marker: str) -> Runtime:
     await engine.remove_volume(runtime.volume)  # another process was quicker
     found = await _find(engine, marker)
     if found is None:
-        raise BoxUnreachable("the volume with the guest was removed while it was made", hint="try again")
+        raise BoxUnreachable("the volume with the guest was removed while it was created", hint="try again")
     return found
 
 
@@ -237,18 +237,18 @@ async def ask_help(
                 while not heard.endswith(b"\n"):
                     message = await stream.read_out()
                     if message is None:
-                        raise BoxUnreachable(f"a container of ours gave no answer: {heard[-500:]!r}")
+                        raise BoxUnreachable(f"a helper container did not answer: {heard[-500:]!r}")
                     heard += message.data
                     if len(heard) > _LARGEST_TOLD:
-                        raise BoxUnreachable("a container of ours told too much")
+                        raise BoxUnreachable("a helper container printed too much")
         except TimeoutError:
-            raise BoxUnreachable(f"a container of ours gave no answer in {_HELP_SECONDS:g} s") from None
+            raise BoxUnreachable(f"a helper container did not answer within {_HELP_SECONDS:g} s") from None
         finally:
             await stream.close()
         try:
             return Help(engine, container, json.loads(heard.splitlines()[-1]))
         except ValueError:
-            raise BoxUnreachable(f"a container of ours made no sense: {heard[-500:]!r}") from None
+            raise BoxUnreachable(f"a helper container sent an invalid answer: {heard[-500:]!r}") from None
     except BaseException as error:
         await asyncio.shield(engine.remove_container(container))
         if isinstance(error, EngineProblem) and not isinstance(error, BoxError):

@@ -193,10 +193,10 @@ class Snapshots:
     async def import_(self, stream: AsyncIterable[bytes]) -> Snapshot:
         reader = _Pieces(stream)
         if await reader.exactly(len(_MAGIC)) != _MAGIC:
-            raise WrongSnapshot("this is no snapshot of the docker provider")
+            raise WrongSnapshot("this is not a snapshot of the docker provider")
         size = int.from_bytes(await reader.exactly(4), "big")
         if size > _LARGEST_HEAD:
-            raise WrongSnapshot("this is no snapshot of the docker provider: its head is too large")
+            raise WrongSnapshot("this is not a snapshot of the docker provider: its head is too large")
         head = await reader.exactly(size)
         try:
             told = json.loads(head)
@@ -205,7 +205,7 @@ class Snapshots:
         except (KeyError, TypeError, ValueError):
             carried, environment = None, []
         if carried is None:
-            raise WrongSnapshot("this is no snapshot of the docker provider: its head makes no sense")
+            raise WrongSnapshot("this is not a snapshot of the docker provider: its head is invalid")
         snapshot = replace(carried, id=new_id("s"), created_at=now_ms())
         name = self._names.snapshot(snapshot.id)
         labels = self._names.labels(Kind.SNAPSHOT, **{RECORD: snapshot_to_text(snapshot), MAKER: self._me})
@@ -218,7 +218,7 @@ class Snapshots:
             async with self.container_of(staged) as container:
                 await self.commit(container, name, {"Labels": labels, "Env": environment}, pause=False)
         except EngineProblem as problem:
-            raise WrongSnapshot(f"the snapshot cannot be taken in: Docker says: {problem.message}") from None
+            raise WrongSnapshot(f"the snapshot cannot be imported: Docker says: {problem.message}") from None
         finally:
             with contextlib.suppress(EngineProblem, BoxUnreachable):
                 await self._engine.remove_image(staged)
@@ -237,7 +237,7 @@ class _Pieces:
             try:
                 self._buffer += await anext(self._stream)
             except StopAsyncIteration:
-                raise WrongSnapshot("the snapshot is cut short") from None
+                raise WrongSnapshot("the snapshot is truncated") from None
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
         return taken
@@ -254,10 +254,10 @@ class _Counted:
     async def pieces(self) -> AsyncIterator[bytes]:
         while size := int.from_bytes(await self._reader.exactly(4), "big"):
             if size > _LONGEST_PIECE:
-                raise WrongSnapshot("the snapshot makes no sense: a piece of it is too large")
+                raise WrongSnapshot("the snapshot is invalid: a piece of it is too large")
             piece = await self._reader.exactly(size)
             self._digest.update(piece)
             self.size += size
             yield piece
         if await self._reader.exactly(_DIGEST) != self._digest.digest():
-            raise WrongSnapshot("the snapshot was changed on its way")
+            raise WrongSnapshot("the snapshot is damaged: its checksum does not match")

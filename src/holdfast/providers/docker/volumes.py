@@ -56,7 +56,7 @@ for each in json.loads(sys.argv[1]):
         if each["part"] is not None:
             part = os.stat("/parts/%d" % each["part"])
             if (part.st_dev, part.st_ino) != (found.st_dev, found.st_ino):
-                raise OSError(0, "it leads elsewhere")
+                raise OSError(0, "it leads outside the volume")
         answers.append(None)
     except OSError as error:
         answers.append(error.strerror or "?")

@@ -314,7 +314,7 @@ class DataDir:
         pause = 0.001
         while (descriptor := self.try_lock(id)) is None:
             if asyncio.get_running_loop().time() > deadline:
-                raise BoxConflict(f"somebody has been at box {id} for {_LOCK_SECONDS:.0f} s: try again later")
+                raise BoxConflict(f"another process has held box {id} for {_LOCK_SECONDS:.0f} s: try again later")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
         try:

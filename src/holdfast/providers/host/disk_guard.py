@@ -105,7 +105,7 @@ class DiskGuard:
             try:
                 await self.look()
             except OSError as error:
-                log.warning("the disk use of boxes could not be measured: %s", error)
+                log.warning("cannot measure the disk use of boxes: %s", error)
             await asyncio.sleep(max(_SECONDS, (time.monotonic() - begin) / _SHARE))
 
     async def look(self) -> None:

@@ -53,7 +53,7 @@ class GuestFiles(AskedFiles):
         for each in others:
             os.close(each)
         if descriptor < 0:
-            raise BoxUnreachable("the guest handed out no file")
+            raise BoxUnreachable("the guest did not return a file")
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise WrongFileKind(f"{path}: not a plain file")
@@ -88,7 +88,7 @@ class GuestFiles(AskedFiles):
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes], *, mode: int = 0o644) -> None:
         if not 0 <= mode <= 0o7777:
-            raise InvalidSpec(f"{mode:o} are no permissions")
+            raise InvalidSpec(f"{mode:o} is not a valid file mode")
         with await self._guest.call(self._request("write", path, mode=mode)) as call:
             try:
                 async with time_limit(guest_client.DEFAULT_SECONDS):
@@ -96,11 +96,11 @@ class GuestFiles(AskedFiles):
                 if len(given) != 1:
                     for each in given:
                         os.close(each)
-                    raise BoxUnreachable("the guest handed out no file")
+                    raise BoxUnreachable("the guest did not return a file")
                 descriptor = given[0]
                 try:
                     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                        raise BoxUnreachable("the guest handed out something that is no file")
+                        raise BoxUnreachable("the guest returned something that is not a file")
                     if isinstance(data, (bytes, bytearray, memoryview)):
                         await asyncio.to_thread(write_all, descriptor, bytes(data))
                     else:
@@ -139,7 +139,7 @@ class GuestFiles(AskedFiles):
                 try:
                     await call.done()
                 except ArchiveRefused as refused:
-                    raise HostileArchive(f"the archive was not unpacked: {refused}") from None
+                    raise HostileArchive(f"the archive was refused: {refused}") from None
                 except GuestRefused as refused:
                     raise file_problem(refused.number, refused.about or path) from None
         finally:

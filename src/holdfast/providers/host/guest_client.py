@@ -93,16 +93,16 @@ class Call:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise BoxUnreachable(f"box {self.box} hung up ({error.strerror})") from None
+            raise BoxUnreachable(f"box {self.box} closed the connection ({error.strerror})") from None
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 given = array.array("i")
                 given.frombytes(payload[: len(payload) - len(payload) % given.itemsize])
                 self._descriptors += given
         if len(self._descriptors) > _MAX_DESCRIPTORS:
-            raise BoxUnreachable(f"box {self.box} sends what nobody asked for")
+            raise BoxUnreachable(f"box {self.box} sent data without a request")
         if not data:
-            raise BoxUnreachable(f"box {self.box} hung up")
+            raise BoxUnreachable(f"box {self.box} closed the connection")
         self._received += data
         return True
 
@@ -111,7 +111,7 @@ class Call:
             return None
         length = int.from_bytes(self._received[:4], "big")
         if length > _ANSWER_LIMIT:
-            raise BoxUnreachable(f"box {self.box} sends an answer of {length} bytes, which is none of ours")
+            raise BoxUnreachable(f"box {self.box} sent an answer of {length} bytes, which is too large")
         if len(self._received) < 4 + length:
             return None
         data = bytes(self._received[4 : 4 + length])
@@ -125,18 +125,18 @@ class Call:
     def _take_out(self, numbers: object) -> list[int]:
         """Descriptors that the guest could not send: taken out of it. Its process is told by the kernel, not by it."""
         if not isinstance(numbers, list) or len(numbers) > _MAX_DESCRIPTORS:
-            raise BoxUnreachable(f"box {self.box} sends garbage")
+            raise BoxUnreachable(f"box {self.box} sent an invalid message")
         taken: list[int] = []
         process = os.pidfd_open(peer_of(self._socket))
         try:
             for number in numbers:
                 if not isinstance(number, int) or not 0 <= number < 1 << 30:
-                    raise BoxUnreachable(f"box {self.box} sends garbage")
+                    raise BoxUnreachable(f"box {self.box} sent an invalid message")
                 taken.append(get_descriptor(process, number))
         except (BoxUnreachable, OSError) as error:
             for each in taken:
                 os.close(each)
-            raise BoxUnreachable(f"box {self.box} could not hand out a descriptor: {error}") from None
+            raise BoxUnreachable(f"box {self.box} cannot pass a descriptor: {error}") from None
         finally:
             os.close(process)
         return taken
@@ -194,7 +194,7 @@ class GuestClient:
             raise self._stopped() from None
         except BlockingIOError:
             connection.close()
-            raise BoxUnreachable(f"box {self.box} has hundreds of requests waiting and does not keep up") from None
+            raise BoxUnreachable(f"box {self.box} has too many pending requests") from None
         except OSError as error:
             connection.close()
             raise BoxUnreachable(f"box {self.box} cannot be reached: {error.strerror}") from None
@@ -226,10 +226,10 @@ class GuestClient:
                     await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
         except TimeoutError:
             connection.close()
-            raise BoxUnreachable(f"box {self.box} does not take a request") from None
+            raise BoxUnreachable(f"box {self.box} does not accept requests") from None
         except OSError as error:
             connection.close()
-            raise BoxUnreachable(f"box {self.box} hung up ({error.strerror})") from None
+            raise BoxUnreachable(f"box {self.box} closed the connection ({error.strerror})") from None
         except BaseException:
             connection.close()
             raise
@@ -245,7 +245,7 @@ class GuestClient:
 
     def _connect_to_runner(self) -> socket.socket:
         if self.paused:
-            raise BoxStopped(f"box {self.box} is paused", hint=f"let it go on: holdfast box start {self.box}")
+            raise BoxStopped(f"box {self.box} is paused", hint=f"resume it: holdfast box start {self.box}")
         return self.connect()
 
     async def ask(
@@ -334,7 +334,7 @@ class GuestClient:
                 pass
             finally:
                 os.close(handle)
-        raise BoxUnreachable(f"box {self.box} does not end", hint="its processes are held by the kernel: look at ps")
+        raise BoxUnreachable(f"box {self.box} does not end", hint="the kernel holds its processes: see ps")
 
     def _pid_until_ended(self) -> int | None:
         try:

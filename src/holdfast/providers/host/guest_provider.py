@@ -175,7 +175,7 @@ class GuestProvider(Provider):
 
     async def copy_files(self, source: int, target: int) -> dict[str, Any]:
         """Copy a folder that a box may change into an empty one that it cannot, following no link: `Launcher.copy`."""
-        raise Unsupported(f"provider {self.name} cannot copy the files of a box that runs")
+        raise Unsupported(f"provider {self.name} cannot copy the files of a running box")
 
     async def hold(self, id: str) -> None:
         """Hold every process of a box. Only called where `pause` is claimed."""
@@ -212,7 +212,7 @@ class GuestProvider(Provider):
                     raise WrongSnapshot(f"snapshot {snapshot} is damaged: its layer {layer} is missing")
             if spec.image is not None and manifest.image is None:
                 raise WrongSnapshot(
-                    f"snapshot {snapshot} is of a box without an image, and the box is to be of {spec.image}",
+                    f"snapshot {snapshot} is of a box without an image, but the new box has image {spec.image}",
                     hint="restore it without an image",
                 )
             begun = self._begin(spec, id, labels or {}, manifest.layers, snapshot, manifest.image)
@@ -246,7 +246,7 @@ class GuestProvider(Provider):
             raise BoxConflict(f"there is a local box {id} already") from None
         lock = self.data_dir.try_lock(id)
         if lock is None:
-            raise BoxConflict(f"somebody else is making box {id}")
+            raise BoxConflict(f"another process is creating box {id}")
         try:
             (folder / CREATING).touch()
             folder.chmod(0o711)
@@ -258,7 +258,7 @@ class GuestProvider(Provider):
         except OSError as error:
             self.data_dir.discard(folder)
             os.close(lock)
-            raise NoSpace(f"box {id} cannot be made: {error}", hint=DISK_HINT) from None
+            raise NoSpace(f"cannot create box {id}: {error}", hint=DISK_HINT) from None
         return record, lock
 
     async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:
@@ -269,7 +269,7 @@ class GuestProvider(Provider):
         async with self.data_dir.locked(id):
             record = self._record(id)
             if record.labels.get(POOL) != spec.hash:
-                raise BoxConflict(f"box {id} is not in the pool any more, or was made for another spec")
+                raise BoxConflict(f"box {id} is no longer in the pool, or was created for another spec")
             changed = updated(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
             self.data_dir.write(changed)
             guest = GuestClient(id, self.data_dir.box(id), created_at)
@@ -323,7 +323,7 @@ class GuestProvider(Provider):
                 await confining
                 pid = guest.pid()
                 if pid is None:
-                    raise BoxStopped(f"box {record.id} did not stay up")
+                    raise BoxStopped(f"box {record.id} stopped right after its start")
                 await self.confine(record, pid)
                 await self.open_egress(guest, record)
             except GuestRefused as refused:
@@ -514,7 +514,7 @@ class GuestProvider(Provider):
 
     async def open_guest_api(self, id: str) -> None:
         raise Unsupported(
-            f"nothing in a box of provider {self.name} can reach Holdfast from here",
+            f"boxes of provider {self.name} cannot reach Holdfast",
             hint="use provider local, through the server of its home",
         )
 
@@ -569,7 +569,7 @@ class GuestProvider(Provider):
                 record = await self.on_disk(layers.merge, data_dir, record, deepest)
                 data_dir.write(record)
             except (OSError, RecursionError) as error:  # deeper than we can walk, say: it has its layers as they are
-                log.warning("the layers of box %s are not merged: %s", record.id, error)
+                log.warning("cannot merge the layers of box %s: %s", record.id, error)
         if running:
             await self._up_or_down(record)
         return record, record.layers
@@ -602,7 +602,7 @@ class GuestProvider(Provider):
                 # Not by halves. A process can arrange for its own awakening; then its files change, which is noticed.
                 await guest.ask({"op": "kill_all", "number": 19})
             except GuestRefused as refused:
-                raise BoxUnreachable(f"box {id} cannot be held still: {refused}") from None
+                raise BoxUnreachable(f"box {id} cannot be frozen: {refused}") from None
             yield
         finally:
             with contextlib.suppress(BoxError, GuestRefused):
@@ -723,7 +723,7 @@ class GuestProvider(Provider):
                 elif await self.on_disk(self.ails, id):
                     await to_the_end(self.mend(id))
             except BoxError as error:
-                log.warning("box %s could not be swept away: %s", id, error)
+                log.warning("cannot sweep box %s: %s", id, error)
             finally:
                 os.close(lock)
         freed += await self._collect()

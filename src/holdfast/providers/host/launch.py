@@ -74,7 +74,7 @@ class Launcher:
         async with self._under_way:
             answer = await self._ask({"op": "launch", **request}, descriptors)
         if "error" in answer:
-            raise CreateFailed(f"the box could not be started: {answer['error']}")
+            raise CreateFailed(f"cannot start the box: {answer['error']}")
         return int(answer["pid"])
 
     async def copy(self, source: int, target: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Launcher:
             except OSError as error:  # it was killed before it could take the request: the next one takes it
                 self.close()
                 if not tries_left:
-                    raise CreateFailed(f"the launcher of boxes is gone ({error}): try again") from None
+                    raise CreateFailed(f"the launcher of boxes has ended ({error}): try again") from None
         return await self._answer()
 
     async def _answer(self) -> dict[str, Any]:

@@ -59,6 +59,6 @@ def check_copied(id: str, outcome: Mapping[str, Any], *, running: bool) -> None:
     if "error" in outcome:
         told = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
         raise FileProblem(
-            f"the files of box {id} could not be copied: {told}",
-            hint=f"stop the box first: holdfast box stop {id}; then nothing has to be copied",
+            f"the files of box {id} cannot be copied: {told}",
+            hint=f"stop the box first: holdfast box stop {id}; a stopped box needs no copy",
         )

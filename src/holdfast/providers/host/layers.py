@@ -388,13 +388,13 @@ def export(data_dir: DataDir, id: str, out: BinaryIO) -> None:
 def import_(data_dir: DataDir, source: BinaryIO) -> Snapshot:
     """Read what `export` wrote. Nobody vouches for it: it is unpacked without ever following a link. Blocks."""
     if source.read(len(_MAGIC)) != _MAGIC:
-        raise WrongSnapshot("this is no exported snapshot", hint="export one: holdfast box snapshots --export ID")
+        raise WrongSnapshot("this is not an exported snapshot", hint="export one: holdfast box snapshots --export ID")
     line = source.readline(_HEADER_LIMIT)
     try:
         header = Manifest.from_json(json.loads(line))
         told = header.snapshot
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise WrongSnapshot("the exported snapshot has no manifest that could be read") from None
+        raise WrongSnapshot("the exported snapshot has no readable manifest") from None
     if told.kind != KIND:
         raise WrongSnapshot(f"this is a snapshot of kind {told.kind}; local boxes are restored from {KIND}")
 

@@ -107,12 +107,12 @@ async def _connect(guest: GuestClient, port: int, ipv6: bool) -> socket.socket |
     if len(given) != 1:
         for each in given:
             os.close(each)
-        raise BoxUnreachable("the guest handed out no connection")
+        raise BoxUnreachable("the guest did not return a connection")
     try:
         connection = socket.socket(fileno=given[0])
     except OSError:
         os.close(given[0])
-        raise BoxUnreachable("the guest handed out something that is no connection") from None
+        raise BoxUnreachable("the guest returned something that is not a connection") from None
     connection.setblocking(False)
     try:
         async with time_limit(_CONNECT_SECONDS):
@@ -121,7 +121,7 @@ async def _connect(guest: GuestClient, port: int, ipv6: bool) -> socket.socket |
             return connection
     except TimeoutError:
         connection.close()
-        raise ConnectRefused(f"port {port} in box {guest.box} does not take connections") from None
+        raise ConnectRefused(f"port {port} in box {guest.box} does not accept connections") from None
     except BaseException:
         connection.close()
         raise

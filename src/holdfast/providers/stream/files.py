@@ -53,7 +53,7 @@ class StreamFiles(AskedFiles):
                 if size > MAX_READ:
                     raise OutputTooLarge(f"{path} has more than {MAX_READ} bytes", hint="stream it, or read a part")
         if size > wanted:
-            raise BoxUnreachable(f"box {self._guest.box} sends more than it was asked for")
+            raise BoxUnreachable(f"box {self._guest.box} sent more than was requested")
         return b"".join(found)
 
     async def stream(self, path: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
@@ -65,7 +65,7 @@ class StreamFiles(AskedFiles):
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes], *, mode: int = 0o644) -> None:
         if not 0 <= mode <= 0o7777:
-            raise InvalidSpec(f"{mode:o} are no permissions")
+            raise InvalidSpec(f"{mode:o} is not a valid file mode")
         with await self._guest.call(self._request("write", path, mode=mode)) as call:
             stream = call.streams[0]
             try:
@@ -101,7 +101,7 @@ class StreamFiles(AskedFiles):
             try:
                 await call.answer(None)
             except ArchiveRefused as refused:
-                raise HostileArchive(f"the archive was not unpacked: {refused}") from None
+                raise HostileArchive(f"the archive was refused: {refused}") from None
             except GuestRefused as refused:
                 raise file_problem(refused.number, refused.about or path) from None
 

@@ -97,7 +97,7 @@ class Stream:
         view = memoryview(data)
         while view:
             if self._stopped or self._finished:
-                raise BrokenPipeError("nobody reads this any more")
+                raise BrokenPipeError("the other end no longer reads")
             self._call.check_open()
             if self._credit <= 0:
                 self._room = asyncio.get_running_loop().create_future()
@@ -292,7 +292,7 @@ class _Wire:
                     raise _Nonsense("no greeting")
                 data = await self._transport.read()
                 if not data:
-                    raise ConnectionResetError("it hung up before it said a word")
+                    raise ConnectionResetError("it closed the connection without an answer")
                 self._buffer += data
         if not self._buffer.startswith(frames.GREETING):
             raise _Nonsense("no greeting")
@@ -343,7 +343,7 @@ class _Wire:
         try:
             await work
         except _Nonsense as error:
-            log.warning("box %s: its bridge sends %s; hung up", self.box, error)
+            log.warning("box %s: closed the stream, because its bridge sent %s", self.box, error)
             self._lose(f"box {self.box} sends what makes no sense: {error}")
         except (OSError, BoxError) as error:
             self._lose(f"the stream to box {self.box} was lost ({error})")
@@ -423,7 +423,7 @@ class _Wire:
             self._buffer = data[start:]
             data = await self._transport.read()
             if not data:
-                raise ConnectionResetError("it hung up")
+                raise ConnectionResetError("it closed the connection")
             self._heard = loop.time()
             self._buffer = self._buffer + data if self._buffer else data
 
@@ -576,14 +576,14 @@ class StreamGuestClient(Asking):
             async with time_limit(_DIAL_SECONDS):
                 transport = await self._dial()
         except TimeoutError:
-            raise BoxUnreachable(f"box {self.box} could not be dialled in {_DIAL_SECONDS:.0f} s") from None
+            raise BoxUnreachable(f"box {self.box} could not be reached within {_DIAL_SECONDS:.0f} s") from None
         wire = _Wire(self.box, transport, self._verdict, lambda: self._opened, lambda: self._paused)
         try:
             await wire.open()
         except BaseException as error:
             await to_the_end(wire.close("it did not come up"))
             if isinstance(error, TimeoutError):
-                raise BoxUnreachable(f"box {self.box} did not greet in {_GREET_SECONDS:.0f} s") from None
+                raise BoxUnreachable(f"box {self.box} did not answer within {_GREET_SECONDS:.0f} s") from None
             if isinstance(error, (OSError, _Nonsense)):
                 raise (
                     await self._what_became() or BoxUnreachable(f"box {self.box} cannot be talked to: {error}")
@@ -600,7 +600,7 @@ class StreamGuestClient(Asking):
 
     async def call(self, message: dict[str, Any]) -> Call:
         if self._paused:
-            raise BoxStopped(f"box {self.box} is paused", hint=f"let it go on: holdfast box start {self.box}")
+            raise BoxStopped(f"box {self.box} is paused", hint=f"resume it: holdfast box start {self.box}")
         wire = await self._connected()
         await wire.room()
         if wire.lost is not None:

@@ -217,7 +217,7 @@ class StreamChannel(Channel):
         try:
             await self._call.streams[_INPUT].write(data)
         except BrokenPipeError:
-            raise BoxConflict("the process does not read its stdin any more") from None
+            raise BoxConflict("the process no longer reads its stdin") from None
 
     async def close_write(self) -> None:
         self._call.streams[_INPUT].finish()
@@ -226,7 +226,7 @@ class StreamChannel(Channel):
         try:
             return await asyncio.shield(self._ending)
         except GuestRefused as refused:
-            raise BoxUnreachable(f"the process ended in a way that makes no sense: {refused}") from None
+            raise BoxUnreachable(f"the guest reported an invalid end of the process: {refused}") from None
 
     async def close(self) -> None:
         self._call.close()
@@ -350,7 +350,7 @@ class KeptProcess(Process):
             code = (await _read_kept(self._guest, self.id)).code
             if code is None:
                 raise ProcessLost(
-                    f"process {self.id} ended with its box: nobody saw how", hint="its output is kept"
+                    f"process {self.id} ended with its box: its exit code is unknown", hint="its output is kept"
                 ) from None
             return code
 
@@ -358,7 +358,7 @@ class KeptProcess(Process):
 
     def _request(self, stream: StreamName, offset: int, length: int | None, *, follow: bool) -> dict[str, Any]:
         if stream not in ("stdout", "stderr"):
-            raise InvalidSpec(f"a process has no stream {stream!r}: stdout or stderr")
+            raise InvalidSpec(f"a process has no stream {stream!r}: use stdout or stderr")
         if offset < 0 or (length is not None and length < 0):
             raise InvalidSpec("offset and limit cannot be negative")
         name = "stdout" if self.pty and stream == "stdout" else stream
@@ -374,7 +374,7 @@ class KeptProcess(Process):
             with await self._guest.call(request) as call:
                 while data := await call.streams[0].read(_PIECE):
                     if left is not None and (left := left - len(data)) < 0:
-                        raise BoxUnreachable(f"box {self._guest.box} sends more than it was asked for")
+                        raise BoxUnreachable(f"box {self._guest.box} sent more than was requested")
                     yield data
                 await call.answer()
         except GuestRefused as refused:
