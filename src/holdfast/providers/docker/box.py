@@ -1,4 +1,4 @@
-"""A box at Docker: its guest is asked over a stream, its life is the daemon's."""
+"""A box at Docker. Its guest is reached over a stream, and the daemon controls its lifecycle."""
 
 from __future__ import annotations
 

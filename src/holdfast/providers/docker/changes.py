@@ -1,5 +1,5 @@
-"""What boxes have become since they were made, kept at the daemon: Docker's labels never change, so that each change
-is a volume of its own, there for its labels alone. Which of them counts is `objects.latest`."""
+"""Stores changes of boxes at the daemon. Labels of Docker objects cannot change, so each change is an empty volume that
+carries labels. `objects.latest` finds the current one."""
 
 from __future__ import annotations
 

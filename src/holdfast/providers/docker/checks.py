@@ -1,4 +1,4 @@
-"""What `holdfast doctor` says about boxes at Docker: judgements of what its command line prints here."""
+"""The checks of `holdfast doctor` for boxes at Docker, based on the output of Docker's command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container of a box is asked to be, and what the daemon tells of one. Mostly plain values."""
+"""Configurations of containers for boxes, and parsing of what the daemon reports about them. Mostly plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Docker provider: its settings, its checks and how it is made."""
+"""Describes the Docker provider: its settings, its checks and how to create it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Docker daemon as Holdfast talks to it: requests with a time limit each, streams, and errors that say what is wrong.
+"""A client of the Docker daemon: requests with time limits, streams, and helpful errors.
 
-Knows the daemon's words (containers, images, volumes) and nothing of boxes. aiodocker carries the requests.
+It knows containers, images and volumes, but not boxes. aiodocker sends the requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DockerHost:
-    """Which daemon, and how it is reached."""
+    """The address of a daemon, and how to connect to it."""
 
     address: str = DEFAULT_ADDRESS
     """`unix:///path`, `tcp://host:port`, or `https://host:port` for TLS."""
@@ -67,7 +67,7 @@ class DockerHost:
 
 
 class Removal(Enum):
-    """What came of removing an image."""
+    """The result of removing an image."""
 
     MISSING = "missing"
     USED = "used"
@@ -78,7 +78,7 @@ class Removal(Enum):
 
 
 class EngineProblem(Exception):
-    """The daemon answered, and said no."""
+    """The daemon refused a request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""The guest and an interpreter that runs it in any image, small enough to be sent to a daemon: as one tar archive.
+"""Packs the guest and a Python that runs it in any image into one tar archive, small enough to send to a daemon.
 
-It is this machine's own interpreter with its loader and libraries, and of its modules those that the guest imports, and
-the runners that the guest is given to start.
+It contains this machine's Python with its loader and libraries, and only the modules that the guest and the runners
+import.
 """
 
 from __future__ import annotations

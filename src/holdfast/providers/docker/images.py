@@ -1,6 +1,6 @@
-"""Images at a Docker daemon as Holdfast's: found by name, pulled where they are missing, imported, named, forgotten.
+"""The image store of a Docker daemon: finds images by name, pulls, imports, names and removes them.
 
-An archive is taken for its files and its configuration, never for the names that it would give itself at the daemon.
+From an archive, only files and configuration are used, never the names that it would set at the daemon.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Holdfast's objects at a Docker daemon are called, and what their labels say: plain values, and their reading.
+"""Names and labels of Holdfast's objects at a Docker daemon. Plain values and their parsing.
 
-Docker's labels never change. What can change of a box is in the labels of a volume that is there for nothing else, one
-per change: the latest counts.
+Labels of Docker objects cannot change. So each change of a box is stored in the labels of an empty volume, and the
+latest applies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A process that makes something."""
+    """A process that creates objects."""
 
     machine: str
     """Boot and process namespace."""
@@ -143,7 +143,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class BoxRecord:
-    """What a box is, as its labels say."""
+    """The description of a box in its labels."""
 
     id: str
     spec: BoxSpec

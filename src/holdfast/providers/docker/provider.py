@@ -1,8 +1,8 @@
 """Boxes that are containers of a Docker daemon, on this machine or another one.
 
-A box has no network but its loopback. Its first process is our guest, which is reached over that process's own stdin
-and stdout, or, later, over those of a bridge that is started beside it: the daemon's socket is all that is needed.
-Snapshots are images, volumes are volumes, and all of them are found again by their labels.
+A box has only a loopback network. Its first process is our guest. It is reached over its own stdin and stdout, or later
+over those of a bridge process in the container, so only the daemon's socket is needed. Snapshots are images and volumes
+are Docker volumes. All are found by their labels.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ CAPABILITIES: Final = frozenset(Capability) - {
 
 @dataclass(slots=True)
 class _Held:
-    """What this process has of one box."""
+    """What this process holds for one box."""
 
     guest: StreamGuestClient
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -98,7 +98,7 @@ class _Held:
 
 
 class DockerProvider(Provider):
-    """Boxes at one daemon. `namespace` tells them from those of other homes at the same daemon."""
+    """Boxes at one daemon. `namespace` separates them from those of other homes at the same daemon."""
 
     name = "docker"
     snapshot_kind = SNAPSHOT_KIND

@@ -1,7 +1,7 @@
-"""What every box at a daemon is given, put there once: the guest and an interpreter for it, on a volume.
+"""The volume with the guest and its Python, which every box at a daemon mounts.
 
-The volume has a version in its name and never changes. It is filled under a name of its own first; only then does a
-second one, which is there for its labels alone, say that it is complete: what died halfway is nobody's.
+The volume has a version in its name and never changes. It is filled first. Then an empty volume with labels marks it as
+complete, so an interrupted one is never used.
 """
 
 from __future__ import annotations
@@ -191,9 +191,9 @@ def _identity() -> str:
 
 
 class Help:
-    """A running container of ours with volumes in it, and a short program that tells what it sees there, in JSON.
+    """A helper container that mounts volumes and runs a short program, which reports what it sees as JSON.
 
-    It stays until it is let go: what is mounted in it stays mounted.
+    The volumes stay mounted until the container is released.
     """
 
     def __init__(self, engine: Engine, container: str, answer: Any) -> None:

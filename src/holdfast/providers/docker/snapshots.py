@@ -1,6 +1,6 @@
-"""Snapshots of boxes at Docker: images, made by a commit, carried elsewhere as the files in them.
+"""Snapshots of boxes at Docker: images created by a commit, and exported as files.
 
-What is carried is never taken for more than files: an archive of Docker's own could bring names and settings along.
+Only files are exported and imported, because an archive in Docker's format could also set names and settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of Holdfast's at a Docker daemon nobody will finish or use: decided here, by labels, and removed."""
+"""Decides by labels which of Holdfast's objects at a Docker daemon are abandoned, and removes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stdin and stdout of a process in a container, as the bytes there and back that a box is reached over."""
+"""A transport over the stdin and stdout of a process in a container."""
 
 from __future__ import annotations
 

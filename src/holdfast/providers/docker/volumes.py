@@ -1,8 +1,8 @@
-"""Volumes of Holdfast's at a Docker daemon, and how boxes get them: whole, or a folder of one.
+"""Holdfast's volumes at a Docker daemon. A box mounts a whole volume or a folder of one.
 
-A folder of a volume is a volume of its own, for one box, that binds it. The daemon follows links on the way there, and
-another box may have put one: so before a box starts, a container of ours, in which nobody else is, gets both, sees
-whether they are the same folder, and keeps what is mounted until the box has it.
+A folder is mounted through a separate volume that binds it, for one box. The daemon follows links in its path, and
+another box may have created one. So before a box starts, a helper container mounts both, checks that they are the same
+folder, and keeps them mounted until the box has started.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Boxes whose guest runs on this machine and passes descriptors: what the local and the process provider build on."""
+"""Boxes whose guest runs on this machine and passes descriptors. The local and the process provider share this code."""

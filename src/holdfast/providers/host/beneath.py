@@ -1,4 +1,4 @@
-"""Opening a folder below another one that somebody may be changing: through folders alone, never through a link."""
+"""Opens a folder below another one that a box may be changing. Never follows a link."""
 
 from __future__ import annotations
 

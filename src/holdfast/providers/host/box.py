@@ -1,4 +1,4 @@
-"""A box on this machine: its guest is asked over a socket, and hands out descriptors."""
+"""A box on this machine, whose guest answers over a socket and passes descriptors."""
 
 from __future__ import annotations
 

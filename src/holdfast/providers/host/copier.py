@@ -1,9 +1,9 @@
-"""Copies a tree of files that somebody may be changing: by descriptors alone, following no link.
+"""Copies a tree of files that a box may be changing. Uses only descriptors and follows no link.
 
-Runs in a child of the launcher, with the standard library only, as the user that the boxes run as. The walk opens each
-folder from the descriptor of the one above it and never goes back up, so whatever a box puts in its place meanwhile,
-there is no path that could lead elsewhere. The files are then looked at again: a copy counts only if nothing changed
-from the moment that a file was copied until the end. Otherwise it would show the box as it never was.
+Runs in a child of the launcher, with the standard library only, as the user that boxes run as. The walk opens each
+folder from the descriptor of its parent and never goes back up, so a box cannot lead it elsewhere. All files are then
+checked again: the copy is valid only if no file changed after it was copied. Otherwise the copy could show a state that
+never existed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LONGEST_PATH = 4000
 
 
 class Changed(Exception):
-    """The source is not what it was a moment ago."""
+    """The source changed during the copy."""
 
 
 class TooDeep(Exception):
-    """More folders in one another than are held open at once."""
+    """Folders are nested more deeply than the limit of open folders."""
 
 
 def copy(source: int, target: int) -> int:

@@ -1,4 +1,4 @@
-"""The data directory of a provider on this machine. Any process may open it; each change is one step at a time.
+"""The data directory of a provider on this machine. Several processes may use it; each change is atomic.
 
     boxes/<id>/        box.json, upper/ and work/ of its overlay, guest.sock, processes/, start.log
     layers/<id>/files  frozen files, shared by boxes and snapshots; never written again
@@ -6,10 +6,10 @@
     images/<name>.json
     volumes/<name>/    volume.json, files/
     runtime/<hash>/    what is mounted into boxes: the guest, /etc, bubblewrap
-    trash/             on its way out: removed by the next sweep at the latest
+    trash/             to be deleted, by the next sweep at the latest
 
-A box's folder is locked (flock) by whoever changes it. A marker in it says what was begun and not ended, so that a
-sweep after a crash knows whether to finish or to undo.
+A process locks (flock) the folder of a box while it changes the box. A marker in the folder names the unfinished
+operation, so that a sweep after a crash can finish or undo it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MOST_OPENED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class BoxImage:
-    """What a box, or a snapshot of one, keeps of its image: enough to go on where the image is no more."""
+    """What a box or snapshot stores about its image, so that it works after the image is deleted."""
 
     name: str
     digest: str
@@ -104,7 +104,7 @@ class BoxImage:
 
 @dataclass(frozen=True, slots=True)
 class BoxRecord:
-    """What `box.json` says."""
+    """The content of `box.json`."""
 
     id: str
     spec: BoxSpec
@@ -155,7 +155,7 @@ class BoxRecord:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """What came of removing things in the trash."""
+    """The result of emptying the trash."""
 
     freed: int
     """Bytes."""

@@ -1,8 +1,8 @@
-"""Keeps boxes from filling the disk. The kernel bounds one file (RLIMIT_FSIZE); the sum of them is for us to watch.
+"""Keeps boxes from filling the disk. The kernel limits a single file (RLIMIT_FSIZE); this module watches their sum.
 
-An ordinary user has no quotas to give out. So boxes with a limit are measured as often as that is cheap, and when the
-machine itself runs low, the box that holds most is stopped from writing more: its processes end, its files stay. They
-end once; what is started afterwards may read, and make room, and ends only where the box holds still more then.
+An ordinary user cannot set quotas. So boxes with a limit are measured as often as that is cheap. If a box exceeds its
+limit, or it is the largest when the machine runs out of space, its processes are killed and its files stay. Processes
+started later may read files and free space. They are killed only if the box grows further.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EACH: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A box that runs."""
+    """A running box."""
 
     id: str
     folder: Path
@@ -80,7 +80,7 @@ def _size(count: int) -> str:
 
 
 class DiskGuard:
-    """Owned by the provider; `close` ends it."""
+    """Owned by the provider, which closes it."""
 
     def __init__(
         self, folder: Path, running: Callable[[], list[Watched]], stop_writers: Callable[[str], Awaitable[None]]

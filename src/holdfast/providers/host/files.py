@@ -1,4 +1,4 @@
-"""Files of a box whose guest passes descriptors: opened inside the box, as its user, read and written out here."""
+"""The files of a box whose guest passes descriptors. They are opened inside the box, as its user, and read here."""
 
 from __future__ import annotations
 

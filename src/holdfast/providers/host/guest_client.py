@@ -1,6 +1,6 @@
-"""The host's side of the guest's socket. The guest may be anybody's by now: what it says is read with bounds.
+"""The host's side of the guest's socket. A box may have taken its guest over, so answers are untrusted and bounded.
 
-One connection per request. Descriptors go along both ways, so that bytes never pass through the guest.
+Each request has its own connection. Descriptors are passed in both directions, so data never passes through the guest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAUSED: Final = "paused"
 
 
 class Call:
-    """One request that the guest is at. Closing it before the answer ends what it started."""
+    """One request in progress. Closing it before the answer ends what it started."""
 
     def __init__(self, connection: socket.socket, box: str) -> None:
         self._socket = connection
@@ -158,7 +158,7 @@ class Call:
 
 
 class GuestClient:
-    """Asks the guest of one box."""
+    """Sends requests to the guest of one box."""
 
     def __init__(self, box: str, folder: Path, born: int | None = None, wake: Wake | None = None) -> None:
         """`born` is when the box was made, or handed over, for its guest to know: it dates what shows that. `wake` is

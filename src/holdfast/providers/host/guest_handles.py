@@ -1,7 +1,7 @@
-"""Which guests are known to live, by handles that the kernel gave out for them: asking one disturbs nobody.
+"""Tracks which guests are alive with process descriptors of the kernel, which does not wake a guest.
 
-Connecting tells it too, and wakes the guest each time. A handle can say too little, never too much: where there is
-none, or its process has ended, somebody may have started the box again, and connecting tells.
+A connection would also tell, but wakes the guest each time. A live descriptor is proof that the guest is alive. Without
+one, or after its process has ended, another process may have started the box again, and only a connection tells.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST: Final = 1024
 
 
 class Pulses:
-    """Owns a descriptor for each guest that it knows, until `forget` or `close`. May be used from any thread."""
+    """Owns a descriptor for each known guest until `forget` or `close`. Thread-safe."""
 
     def __init__(self) -> None:
         self._handles: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""What is the same for every box whose guest passes descriptors: its folder, its life, its snapshots and volumes."""
+"""The common part of providers whose guests pass descriptors: folders, lifecycle, snapshots and volumes of boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Being told that a file has grown. The standard library has no inotify; three calls of libc are all that it takes."""
+"""Notifies when a file has grown. The standard library has no inotify, so this calls three functions of libc."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADER: Final = struct.Struct("iIII")
 
 
 class Change:
-    """Set when something changed. Look at the file, clear, look again, wait."""
+    """Set when the file changed. To use it: read the file, clear, read again, wait."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -38,7 +38,7 @@ class Change:
 
 
 class FileWatch:
-    """One inotify instance on one event loop, for any number of files. Without inotify, waiting is all there is."""
+    """One inotify instance on one event loop, for any number of files. Without inotify, `wait` always times out."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

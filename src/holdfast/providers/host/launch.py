@@ -1,4 +1,4 @@
-"""The server's side of the launcher: starts it when it is first needed, and again where it died."""
+"""The server's side of the launcher. Starts the launcher on first use, and again if it has died."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A small process that starts boxes. It alone changes user, namespace and limits, so that the server never has to.
+"""A small process that starts boxes. It changes user, namespace and limits, so that the server does not have to.
 
-Runs by path, with the standard library only. Starting a box from a small process is quick; the server is large. Where
-the server is root, this process keeps a mount namespace of its own, in which the boxes' folder is reachable for the
-user that boxes run as. It ends when the server does; the boxes do not.
+Started by path, with the standard library only. Starting a box from a small process is faster than from the large
+server. If the server is root, this process has its own mount namespace, in which the user that boxes run as can reach
+their folder. It ends with the server; boxes do not.
 
-It also does what needs other rights than the server's at a box's files: copies those of a box that runs, and seals
-those of a box that ends.
+It also performs work on a box's files that needs other rights than the server's: it copies the files of a running box,
+and seals those of a box that ends.
 
-Requests come as JSON with descriptors attached, one packet each: see `launch.py` for the other side.
+Requests are JSON with descriptors attached, one packet each. `launch.py` is the other side.
 """
 
 import array

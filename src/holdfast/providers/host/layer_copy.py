@@ -1,6 +1,6 @@
-"""A layer that is a copy of what a box has written: for boxes that run, and for those whose files are not sealed.
+"""Creates a layer by copying the files of a box that runs, or whose files are not sealed.
 
-The copying itself is the launcher's (`copier.py`); here it gets its descriptors, and its result a place or a name.
+The launcher does the copying (`copier.py`). This module passes it descriptors and stores the result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Layers and snapshots on disk. A layer is a folder that is never written again; a snapshot is a list of them.
+"""Layers and snapshots on disk. A layer is a folder that never changes; a snapshot is a list of layers.
 
-Freezing the files of a box where nothing runs is a rename. Nothing here starts or stops a box: the provider does.
+Turning the files of a stopped box into a layer is a rename. The provider starts and stops boxes, not this module.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _EXPORT: Final = "export."
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `snapshots/<id>.json` says."""
+    """The content of `snapshots/<id>.json`."""
 
     snapshot: Snapshot
     layers: tuple[str, ...]

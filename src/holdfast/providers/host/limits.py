@@ -1,7 +1,7 @@
-"""How a box is held to its memory, processor and processes: control groups of either version where they can be written,
-else rlimits, which are weaker and bound each process for itself.
+"""Enforces limits on memory, CPU and processes of a box: with control groups (v1 or v2) if they are writable, else with
+rlimits, which are weaker and apply to each process separately.
 
-Synchronous, and quick to load: nothing but the smallest modules of the standard library.
+Synchronous and quick to import: uses only small modules of the standard library.
 """
 
 # pathlib would take longer to load than all that is done here:
@@ -69,7 +69,7 @@ class LimitBackend(NamedTuple):
 
 
 class GroupUsage(NamedTuple):
-    """What a box uses now; None where nobody counts."""
+    """What a box uses now. A field is None if it is not measured."""
 
     memory: int | None = None
     """Bytes that the kernel could not simply drop."""

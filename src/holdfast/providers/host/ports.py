@@ -1,6 +1,6 @@
-"""Ports of a box on this machine: its guest opens the connection and hands it out, so no byte passes through anybody.
+"""Connects to ports of a box on this machine. The guest opens the connection and passes its descriptor.
 
-For the provider, and for whoever else of this machine may open the guest's socket.
+Used by the provider, and by any process of this machine that may open the guest's socket.
 """
 
 from __future__ import annotations

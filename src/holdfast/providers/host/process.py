@@ -1,4 +1,4 @@
-"""Processes of a box whose guest passes descriptors: exec, spawn and channel on the host's own pipes and files."""
+"""Processes of a box whose guest passes descriptors. Exec, spawn and channel use pipes and files of the host."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 
 
 class Drain:
-    """Reads one stream of a command into a sink, or keeps it. When that has ended, takes what is there and stops.
-
-    What the command left running may hold the stream open for ever: nobody waits for that.
+    """Reads one stream of a command into a sink or into memory. After the command has ended, it reads what is available
+    and stops, because processes that the command left behind may keep the stream open forever.
     """
 
     def __init__(self, descriptor: int, sink: Sink | None, limit: int) -> None:
@@ -344,7 +343,7 @@ class PipeChannel(Channel):
 
 
 class KeptProcess(Process):
-    """A spawned process: its output and its end are files on the host, written by the box itself."""
+    """A spawned process. The box writes its output and its end into files on the host."""
 
     def __init__(self, guest: GuestClient, watch: FileWatch, folder: Path, gone: Callable[[], bool]) -> None:
         self._guest = guest
@@ -529,7 +528,7 @@ def _own_stdin(descriptor: int) -> Pipe | Terminal:
 
 
 class GuestProcesses:
-    """Starts processes in a box, and keeps those that were spawned: a folder each."""
+    """Starts processes in a box. Each spawned process has a folder."""
 
     def __init__(self, guest: GuestClient, watch: FileWatch, box_folder: Path, other_user: bool) -> None:
         self._guest = guest

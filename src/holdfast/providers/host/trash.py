@@ -1,7 +1,7 @@
-"""Removes what was taken away, and lets nobody wait long for it: a box can have millions of files.
+"""Deletes the contents of the trash without blocking for long: a box can have millions of files.
 
-A removal goes on for a few seconds. What is left then is removed in the background, as many seconds at a time, so that
-a process that ends is held up no longer than that. The next sweep finds what it left.
+A deletion blocks for a few seconds. The rest is deleted in the background, a few seconds at a time, so that a process
+can end soon. The next sweep deletes what is left.
 """
 
 from __future__ import annotations

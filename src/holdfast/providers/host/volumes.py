@@ -1,4 +1,4 @@
-"""Named volumes on disk, and host folders: what else a box can mount, opened so that nothing leads astray."""
+"""Named volumes and host folders that boxes mount. They are opened so that no link leads elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local provider: boxes on this machine, confined by bubblewrap. They start at once and outlive the server."""
+"""The local provider: boxes on this machine, confined by bubblewrap. They start fast and outlive the server."""
 
 from __future__ import annotations
 

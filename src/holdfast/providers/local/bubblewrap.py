@@ -1,8 +1,8 @@
-"""The command line that makes a sandbox. Pure: paths and numbers in, arguments out.
+"""Builds the command line of bubblewrap. Pure functions: paths and numbers in, arguments out.
 
-What a box sees: its own files as `/`, the machine's programs and libraries read-only on top, an /etc of our making, its
-own /proc, /dev and /run. Every place that something is mounted on is a top-level folder, or was checked to hold no
-link: a box can change what lies between, and must not lead a later start astray.
+A box sees its own files as `/`, the machine's programs and libraries mounted read-only, a generated /etc, and its own
+/proc, /dev and /run. Every mount point is a top-level folder or was checked to contain no link, because a box can
+change its folders and must not redirect a mount of a later start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RUN_SIZE: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What of this machine goes into a box."""
+    """The parts of this machine that a box sees."""
 
     programs: tuple[tuple[str, str], ...]
     """Folders with programs and libraries, and where in the box: /usr, /bin, …"""
@@ -68,7 +68,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A box's own files."""
+    """The files of a box."""
 
     layers: tuple[str, ...]
     """The lowest first."""
@@ -78,7 +78,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of the machine, and where it goes. The launcher opens it, and checks the way there."""
+    """A folder or file of the machine and its mount point. The launcher opens it and checks its path."""
 
     source: str | int
     """A path, or the number of a descriptor."""
@@ -88,7 +88,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ImageMachine:
-    """What goes into a box of an image: no programs of this machine, but for the guest and its interpreter."""
+    """What a box with an image sees of this machine: only the guest and its Python."""
 
     masked_files: tuple[str, ...]
     masked_folders: tuple[str, ...]

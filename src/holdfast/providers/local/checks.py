@@ -1,4 +1,4 @@
-"""What `holdfast doctor` says about local boxes: judgements of what probes of this machine saw."""
+"""The checks of `holdfast doctor` for local boxes. They turn results of probes into findings."""
 
 from __future__ import annotations
 

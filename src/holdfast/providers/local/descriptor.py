@@ -1,4 +1,4 @@
-"""The local provider: its settings, its checks and how it is made."""
+"""Describes the local provider: its settings, its checks and how to create it."""
 
 from __future__ import annotations
 

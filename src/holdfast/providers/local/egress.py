@@ -1,7 +1,7 @@
-"""The egress of local boxes: how each is connected to the proxy of this machine, and who serves them.
+"""Connects local boxes to the egress proxy of this machine, and decides which process serves them.
 
-A box's guest makes a listener in the box, where there is no other network, and hands it out: what connects there in the
-box arrives at the egress, which knows by the listener whose it is. What is allowed is the egress's to judge.
+The guest opens a listener inside the box, which has no other network, and passes its descriptor. Connections to it
+arrive at the egress, which identifies the box by the listener and applies the policy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOCK: Final = "egress.lock"
 
 
 class LocalEgress:
-    """Of the boxes of one folder. Owns the right to serve them, from `claim` to `close`; not the egress."""
+    """Connects the boxes of one folder. Owns the right to serve them from `claim` to `close`, but not the egress."""
 
     def __init__(self, egress: Egress | None) -> None:
         self._egress = egress

@@ -1,6 +1,6 @@
-"""What this machine lets us do for boxes, found by trying it, and what to do about it where it does not.
+"""Finds out by trying whether this machine allows sandboxes, and explains what to change if it does not.
 
-Probes touch the machine and report what they saw; `explain` turns that into an error that says what to change.
+Probes test the machine and report facts. `explain` turns these into an error with a hint.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _ask_version(path: Path) -> Bubblewrap | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What of this machine has a say in whether there can be sandboxes."""
+    """The facts about this machine that determine whether sandboxes work."""
 
     root: bool = False
     container: str | None = None
@@ -148,7 +148,7 @@ def _container() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One sandbox that was really started, or not."""
+    """The result of starting one sandbox."""
 
     worked: bool
     stderr: str = ""

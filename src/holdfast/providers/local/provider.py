@@ -54,7 +54,7 @@ _IMAGE_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 
 class LocalProvider(GuestProvider):
-    """Boxes confined by bubblewrap. They outlive this object, and the server."""
+    """Boxes confined by bubblewrap. They outlive this object and the server."""
 
     name = "local"
     isolation = "bubblewrap, seccomp"

@@ -1,7 +1,7 @@
-"""What is mounted into boxes, made once per version of it: the guest, an /etc of our making, the filter, bubblewrap.
+"""The files that are mounted into boxes: the guest, a generated /etc, the seccomp filter and bubblewrap.
 
-A folder per version, named by a hash of everything that goes into it. Made aside and renamed into place, so that two
-processes can make it at once; never changed after, since boxes run on it.
+Each version has a folder, named by a hash of its contents. It is built under another name and renamed, so that two
+processes can build it at once. It never changes afterwards, because boxes use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The system calls that a box may make: a filter as bubblewrap's `--seccomp` takes it, made without any library.
+"""Builds the seccomp filter of a box, as bubblewrap's `--seccomp` expects it, without a library.
 
-It denies what Docker's default profile denies to a container without capabilities, and a little more. What is denied
-answers EPERM, what is newer than this list answers ENOSYS, so that programs fall back to what they did before.
+It denies what Docker's default profile denies to a container without capabilities, and a little more. A denied call
+returns EPERM. A call that is newer than this list returns ENOSYS, so that programs fall back to older calls.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ _GUEST: Final = (1,)
 
 
 class UnknownMachine(Exception):
-    """There is no table of system calls for this kind of processor, so there can be no filter."""
+    """There is no table of system calls for this processor, and therefore no filter."""
 
 
 class _Machine(NamedTuple):

@@ -1,4 +1,4 @@
-"""The process provider: boxes on this machine **without isolation**, for development where no sandbox can be had."""
+"""The process provider: boxes on this machine **without isolation**, for development where sandboxes do not work."""
 
 from __future__ import annotations
 

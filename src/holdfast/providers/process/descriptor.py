@@ -1,4 +1,4 @@
-"""The process provider: its switch, and how it is made."""
+"""Describes the process provider: its switch and how to create it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The process provider: boxes on this machine **without isolation**, for development where no sandbox can be had.
+"""The process provider: boxes on this machine **without isolation**, for development where sandboxes do not work.
 
-A box is a folder and a guest beside the server, with all of the server user's rights. Registered only by an explicit
-flag. It keeps what it claims of the contract: processes, files, ports; no snapshots, volumes or limits.
+A box is a folder and a guest process with all rights of the server's user. Registered only by an explicit flag. It
+supports processes, files and ports, but no snapshots, volumes or limits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROUNDS: Final = 100
 
 
 class ProcessProvider(GuestProvider):
-    """Boxes as plain processes. Says so whenever it is opened."""
+    """Boxes as plain processes. Logs a warning when it is opened."""
 
     name = "process"
     isolation = "no isolation"

@@ -1,8 +1,8 @@
-"""Boxes whose guest is reached over one byte stream: what every provider of such boxes builds on.
+"""The common part of providers whose guests are reached over one byte stream. Not a provider itself.
 
-A provider gives a `Dial`, which starts `bridge_command` in its box and returns the bytes there and back as a
-`Transport`, and is the `Keeper` of its boxes: their life is up to it. It keeps one `StreamGuestClient` per box, which
-handles on that box share, and closes it with itself. Not a provider by itself.
+A provider supplies a `Dial`, which starts `bridge_command` in a box and returns a `Transport`. It also implements
+`Keeper`, which controls the lifecycle of boxes. It has one `StreamGuestClient` for each box, which all handles share,
+and closes these when it closes.
 """
 
 from __future__ import annotations

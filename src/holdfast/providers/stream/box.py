@@ -1,4 +1,4 @@
-"""A box at the end of a stream: its guest is asked over it, and connections to its ports are carried by it."""
+"""A box that is reached over a stream, which carries requests to its guest and connections to its ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The egress of a box at the end of a stream: what connects to its own loopback is carried to the proxy."""
+"""The egress of a box that is reached over a stream, which carries connections from the box to the proxy."""
 
 from __future__ import annotations
 

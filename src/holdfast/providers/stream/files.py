@@ -1,4 +1,4 @@
-"""Files of a box at the end of a stream: opened in the box, as its user, their bytes carried over."""
+"""The files of a box that is reached over a stream. They are opened in the box, as its user."""
 
 from __future__ import annotations
 

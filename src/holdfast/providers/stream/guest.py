@@ -1,4 +1,4 @@
-"""What has to be in a box, and what has to be run there, so that it can be reached over one byte stream."""
+"""The files and commands that a box needs to be reachable over one byte stream."""
 
 from __future__ import annotations
 

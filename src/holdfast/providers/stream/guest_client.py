@@ -1,8 +1,8 @@
 """The host's side of one byte stream to a box: many calls at once, each with byte streams of its own.
 
-What comes back is the box's, and may be anything: every length, number and amount is checked against what was granted,
-and a bridge that breaks the rules is hung up on. Nothing here waits for the box without a bound, or keeps more of its
-bytes than it was allowed to send. Not for what calls mean: `process` and `files` ask.
+The box is not trusted: every length, number and amount is checked against what was granted, and a bridge that violates
+the protocol is disconnected. Nothing here waits for the box without a limit, or buffers more than the box was allowed
+to send. `process` and `files` define what the calls mean.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Opened = Callable[["Call"], Coroutine[Any, Any, None]]
 
 
 class Stream:
-    """One byte stream of a call, both ways. Read by one at a time, and written by one."""
+    """One byte stream of a call, in both directions. One reader and one writer at a time."""
 
     def __init__(self, call: Call, number: int) -> None:
         self._call = call
@@ -147,7 +147,7 @@ class Stream:
 
 
 class Call:
-    """One request that the bridge is at. Closing it before its end ends what it started."""
+    """One request in progress. Closing it before its end ends what it started."""
 
     def __init__(self, wire: _Wire, number: int) -> None:
         self._wire = wire
@@ -246,7 +246,7 @@ class Call:
 
 
 class _Nonsense(Exception):
-    """The bridge does not keep to the rules."""
+    """The bridge violated the protocol."""
 
 
 class _Wire:

@@ -1,4 +1,4 @@
-"""Processes of a box at the end of a stream: exec and channel over it, and spawned ones, which are kept in the box."""
+"""Processes of a box that is reached over a stream. The box keeps the output of spawned processes."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class StreamChannel(Channel):
 
 
 class _Kept:
-    """What the box says of a process."""
+    """What the box reports about a process."""
 
     __slots__ = ("argv", "code", "ended_at", "id", "pty", "started_at", "stdin")
 

@@ -1,4 +1,4 @@
-"""What a stream box is reached over: bytes there and back, however a provider gets them there."""
+"""The transport to a box that is reached over a stream: bytes in both directions."""
 
 from __future__ import annotations
 
