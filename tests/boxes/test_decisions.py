@@ -44,26 +44,10 @@ from holdfast.boxes.service.reaper import (
     to_prune,
     to_reap,
 )
+from holdfast.testing.store_suites.box_rows import NOW
+from holdfast.testing.store_suites.box_rows import box_row as row
 
-NOW = 1_800_000_000_000
 S = BoxState
-
-
-def row(state: BoxState = S.RUNNING, spec: BoxSpec = SPEC, **fields: object) -> BoxRow:
-    base = BoxRow(
-        id="b-1",
-        tenant="default",
-        node="here",
-        provider="dummy",
-        key="k",
-        spec=spec,
-        labels={},
-        state=state,
-        created_at=NOW,
-        changed_at=NOW,
-        last_active_at=NOW,
-    )
-    return replace(base, **fields)  # type: ignore[arg-type]
 
 
 def snapshot(of: BoxSpec = SPEC) -> Snapshot:

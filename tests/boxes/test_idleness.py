@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 from tests.boxes.conftest import SPEC
-from tests.boxes.test_decisions import NOW, S, row
+from tests.boxes.test_decisions import S
 
 from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.box import Metrics
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idleness import Doing, Sample, comparable, doing, follows, last_work, pause
+from holdfast.testing.store_suites.box_rows import NOW
+from holdfast.testing.store_suites.box_rows import box_row as row
 
 EMPTY = Metrics(0, 0, 12.0, listening=0, outgoing=0, work_seconds=3.0)
 SLEEPER = replace(EMPTY, processes=1, idle_seconds=0)

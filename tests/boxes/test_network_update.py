@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.boxes.conftest import SPEC
-from tests.boxes.test_decisions import row
 from tests.stores import open_records
 
 from holdfast.api.box_spec import BoxSpec
@@ -22,6 +21,7 @@ from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.outside import Nowhere
+from holdfast.testing.store_suites.box_rows import box_row as row
 
 ALLOW = NetworkPolicy(Network.ALLOW, ("one.test",))
 MORE = NetworkPolicy(Network.ALLOW, ("one.test", "two.test"))

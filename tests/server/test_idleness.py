@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.boxes.test_decisions import row
 
 from holdfast.api.box_spec import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
@@ -20,6 +19,7 @@ from holdfast.server.box_metrics import BoxSamples, most_active
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
 from holdfast.testing.server import ServerProcess
+from holdfast.testing.store_suites.box_rows import box_row as row
 
 
 def until(check: Callable[[], bool], otherwise: str) -> None:

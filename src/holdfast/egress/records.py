@@ -112,8 +112,8 @@ class DecisionStore(Protocol):
     ) -> None:
         """Write a batch atomically.
 
-        `completed` adds bytes to decisions by id, and keeps the longest time. `trimmed` has, by box, the number of
-        newest decisions to keep; older ones are removed.
+        `completed` adds bytes to decisions by id, and keeps the longest time. The bytes and the time of `added` are not
+        written. `trimmed` has, by box, the number of newest decisions to keep; older ones are removed.
         """
 
     async def page(self, box: str, *, after: str | None, limit: int, denied_only: bool) -> list[Decision]:

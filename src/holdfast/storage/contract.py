@@ -1,7 +1,7 @@
 """The contract of a storage: it opens the database of a server and provides the stores.
 
-Each store has its own contract, in the package that uses it. That of streams has a test suite in
-`holdfast.testing.store_suites`.
+Each store has its own contract, in the package that uses it, and a test suite for it in
+`holdfast.testing.store_suites`. An implementation is right when it passes them.
 """
 
 from __future__ import annotations

@@ -10,17 +10,31 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.errors import Unavailable
 from holdfast.egress.environment_policies import PolicyStore
 from holdfast.egress.models.store import ModelStore
+from holdfast.egress.records import DecisionStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
-from holdfast.testing.store_suites import ApiKeySuite, ModelSuite, PolicySuite, SecretSuite, SubscriptionSuite
+from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.testing.store_suites import (
+    ApiKeySuite,
+    DecisionSuite,
+    ModelSuite,
+    PolicySuite,
+    SecretSuite,
+    SubscriptionSuite,
+    ThreadRowSuite,
+)
+from holdfast.testing.store_suites.egress_decisions import decision, read
 from holdfast.testing.store_suites.opener import OpenStore
+from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
 from holdfast.threads.subscriptions.store import SubscriptionStore
 
@@ -56,6 +70,17 @@ class TestSqliteSubscriptions(SubscriptionSuite):
         return open_store
 
 
+class TestSqliteThreadRows(ThreadRowSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[Opened]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[Opened]:
+            async with open_streams(tmp_path) as streams:
+                yield streams, SqliteThreadRows(streams, tenant=tenant)
+
+        return open_store
+
+
 class TestSqliteModels(ModelSuite):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore[ModelStore]:
@@ -76,6 +101,23 @@ class TestSqlitePolicies(PolicySuite):
                 yield SqlitePolicies(database, tenant=tenant)
 
         return open_store
+
+
+class TestSqliteDecisions(DecisionSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[DecisionStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[DecisionStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteDecisions(database)
+
+        return open_store
+
+    async def test_a_batch_is_written_whole_or_not_at_all(self, store: DecisionStore) -> None:
+        await store.write([decision(1), decision(2)], {}, {})
+        with pytest.raises(Unavailable):
+            await store.write([decision(3), decision(1)], {decision(2).id: (1, 1, 1)}, {"b-1": 0})
+        assert await read(store) == [decision(2), decision(1)]
 
 
 MAKE_A_SECRET = """

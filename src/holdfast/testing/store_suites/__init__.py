@@ -19,17 +19,23 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "api_keys", "egress_policies", "models", "secrets", "streams", "subscriptions",
+    "api_keys", "box_leases", "box_rows", "egress_decisions", "egress_policies", "models", "secrets", "streams",
+    "subscriptions", "thread_rows",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from holdfast.testing.store_suites.api_keys import ApiKeySuite  # noqa: E402 - after the rewrite is asked for
+from holdfast.testing.store_suites.box_leases import BoxLeaseSuite  # noqa: E402
+from holdfast.testing.store_suites.box_rows import BoxRowSuite  # noqa: E402
+from holdfast.testing.store_suites.egress_decisions import DecisionSuite  # noqa: E402
 from holdfast.testing.store_suites.egress_policies import PolicySuite  # noqa: E402
 from holdfast.testing.store_suites.models import ModelSuite  # noqa: E402
 from holdfast.testing.store_suites.secrets import SecretSuite  # noqa: E402
 from holdfast.testing.store_suites.streams import StreamSuite  # noqa: E402
 from holdfast.testing.store_suites.subscriptions import SubscriptionSuite  # noqa: E402
+from holdfast.testing.store_suites.thread_rows import ThreadRowSuite  # noqa: E402
 
 __all__ = [
-    "ApiKeySuite", "ModelSuite", "PolicySuite", "SecretSuite", "StreamSuite", "SubscriptionSuite",
+    "ApiKeySuite", "BoxLeaseSuite", "BoxRowSuite", "DecisionSuite", "ModelSuite", "PolicySuite", "SecretSuite",
+    "StreamSuite", "SubscriptionSuite", "ThreadRowSuite",
 ]  # fmt: skip

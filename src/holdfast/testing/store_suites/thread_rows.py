@@ -1,0 +1,239 @@
+"""The contract of a store of thread rows and run rows as tests. Rows are a cache of streams, so both are opened:
+
+class TestMyThreadRows(ThreadRowSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path):
+        @asynccontextmanager
+        async def open_store(tenant):
+            async with MyStorage.open(tmp_path, tenant=tenant) as storage:
+                yield storage.streams, storage.thread_rows
+        return open_store
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.threads import ThreadStatus
+from holdfast.testing.store_suites.opener import TENANT, OpenStore
+from holdfast.threads.access.seals import Origin
+from holdfast.threads.protocol.surface import THREADS
+from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow
+from holdfast.threads.run_events import AgentSession, Run, ThreadRuns, Waiting
+from holdfast.threads.store import StreamStore
+from holdfast.threads.streams import AppendRequest, StreamConfig
+
+TEXT: Final = StreamConfig(content_type="text/plain")
+
+Opened = tuple[StreamStore, RowStore]
+
+
+def run(id: str = "r-1", **fields: Any) -> Run:
+    made = Run(id, 1, "pi", "model", "local", 5, origin=Origin.HERE)
+    return replace(made, **fields)
+
+
+def with_runs(row: ThreadRow, *runs: Run) -> ThreadRow:
+    """Returns the row of a thread that has these runs, all of them new."""
+    return replace(row, runs=ThreadRuns(1, len(runs), runs[-1]), touched={each.run: each for each in runs})
+
+
+async def listed(store: RowStore, **wanted: Any) -> list[str]:
+    return [row.id for row in await store.list_rows(RowFilter(**wanted))]
+
+
+async def listed_runs(store: RowStore, **wanted: Any) -> list[str]:
+    return [row.run.run for row in await store.list_runs(RunFilter(**wanted))]
+
+
+async def row_of(streams: StreamStore, id: str) -> ThreadRow:
+    """Returns a row that is as far as the stream of its thread."""
+    info = await streams.head(THREADS + id)
+    return ThreadRow(id, info.id, folded=info.tail)
+
+
+@pytest.mark.anyio
+class ThreadRowSuite:
+    """Subclass it, and give it an `open_store` fixture."""
+
+    @pytest.fixture
+    async def opened(self, open_store: OpenStore[Opened]) -> AsyncIterator[Opened]:
+        async with open_store(TENANT) as opened:
+            yield opened
+
+    @pytest.fixture
+    def streams(self, opened: Opened) -> StreamStore:
+        return opened[0]
+
+    @pytest.fixture
+    def store(self, opened: Opened) -> RowStore:
+        return opened[1]
+
+    # Threads
+
+    async def test_a_row_comes_back_as_it_was(self, store: RowStore) -> None:
+        latest = run(
+            prompts=("e-1", "e-2"),
+            options={"model": "ü", "deep": {"list": [1, None]}},
+            stage=Stage.PROVISION,
+            cancel=CancelKind.INTERRUPT,
+            status=RunStatus.FAILED,
+            error={"code": "timed_out"},
+        )
+        whole = ThreadRow(
+            "t-1",
+            7,
+            99,
+            "títle",
+            ThreadStatus.FAILED,
+            "t-0",
+            {"team": "x", 'q"uote': ""},
+            True,
+            12,
+            100,
+            200,
+            {"id": "e-9", "ts": 200, "type": "chat", "text": "bye"},
+            ThreadRuns(3, 4, latest, (Waiting("e-3", True),), {"pi": AgentSession("r-1", "s", "b", True)}, "digest"),
+        )
+        bare = ThreadRow("t-2", 8)
+        await store.save_rows([whole, bare], [])
+        assert await store.get_row("t-1") == whole
+        assert await store.get_row("t-2") == bare
+        assert await store.get_row("t-3") is None
+
+    async def test_a_row_is_replaced_whole(self, store: RowStore) -> None:
+        await store.save_rows([ThreadRow("t-1", 1, title="a", labels={"a": "b"}), ThreadRow("t-2", 2)], [])
+        await store.save_rows([ThreadRow("t-1", 1, 5, status=ThreadStatus.RUNNING)], [])
+        assert await store.get_row("t-1") == ThreadRow("t-1", 1, 5, status=ThreadStatus.RUNNING)
+        assert await store.get_row("t-2") == ThreadRow("t-2", 2)
+
+    async def test_rows_are_listed_page_by_page_with_the_last_active_first(self, store: RowStore) -> None:
+        rows = [ThreadRow(f"t-{number}", number, last_activity_at=number // 2) for number in range(5)]
+        await store.save_rows(rows, [])
+        assert await store.list_rows(RowFilter(limit=2)) == [rows[4], rows[3]]
+        assert await listed(store, limit=2, after=(1, "t-3")) == ["t-2", "t-1"]
+        assert await listed(store, limit=2, after=(0, "t-1")) == ["t-0"]
+        assert await listed(store, limit=2, after=(0, "t-0")) == []
+
+    async def test_a_list_has_what_fits_all_that_is_asked_for(self, store: RowStore) -> None:
+        running = ThreadStatus.RUNNING
+        await store.save_rows(
+            [
+                ThreadRow("t-1", 1, labels={"team": "x", 'q"uote': "1"}),
+                ThreadRow("t-2", 2, parent="t-1", status=running, labels={"team": "y"}),
+                ThreadRow("t-3", 3, parent="t-1", archived=True, labels={"team": "x"}),
+            ],
+            [],
+        )
+        assert await listed(store) == ["t-2", "t-1"]
+        assert await listed(store, archived=True) == ["t-3"]
+        assert await listed(store, archived=None) == ["t-3", "t-2", "t-1"]
+        assert await listed(store, parent="t-1", archived=None) == ["t-3", "t-2"]
+        assert await listed(store, status=running) == ["t-2"]
+        assert await listed(store, labels=(("team", "x"),)) == ["t-1"]
+        assert await listed(store, labels=(("team", None),)) == ["t-2", "t-1"]
+        assert await listed(store, labels=(("team", None), ('q"uote', "1"))) == ["t-1"]
+        assert await listed(store, labels=(("x", None),), archived=None) == []
+        assert await listed(store, parent="t-1", status=running, labels=(("team", "x"),)) == []
+
+    # Runs
+
+    async def test_the_runs_that_a_row_touched_are_found_by_their_ids(self, store: RowStore) -> None:
+        first, second = run("r-1", status=RunStatus.COMPLETED), run("r-2")
+        await store.save_rows([with_runs(ThreadRow("t-1", 1), first, second)], [])
+        await store.save_rows([ThreadRow("t-1", 1, 5)], [])  # touched none
+        assert await store.get_run("r-1") == RunRow("t-1", first)
+        assert await store.get_run("r-2") == RunRow("t-1", second)
+        assert await store.get_run("r-3") is None
+        ended = replace(second, status=RunStatus.FAILED, ended_at=9)
+        await store.save_rows([with_runs(ThreadRow("t-1", 1), ended)], [])
+        assert await store.get_run("r-2") == RunRow("t-1", ended)
+
+    async def test_runs_are_listed_with_the_newest_first(self, store: RowStore) -> None:
+        done = RunStatus.COMPLETED
+        await store.save_rows(
+            [
+                with_runs(ThreadRow("t-1", 1), run("r-1", status=done), run("r-4", agent="codex")),
+                with_runs(ThreadRow("t-2", 2), run("r-2", agent="codex", status=done), run("r-3")),
+            ],
+            [],
+        )
+        assert await listed_runs(store) == ["r-4", "r-3", "r-2", "r-1"]
+        assert await listed_runs(store, limit=2, after="r-4") == ["r-3", "r-2"]
+        assert await listed_runs(store, thread="t-1") == ["r-4", "r-1"]
+        assert await listed_runs(store, status=done) == ["r-2", "r-1"]
+        assert await listed_runs(store, agent="codex") == ["r-4", "r-2"]
+        assert await listed_runs(store, agent="codex", status=done, thread="t-1") == []
+
+    async def test_a_claim_that_cannot_be_proven_takes_no_run_from_its_thread(self, store: RowStore) -> None:
+        claimed = run("r-1", origin=Origin.UNPROVEN)
+        await store.save_rows([with_runs(ThreadRow("t-forged", 1), claimed)], [])
+        assert await store.get_run("r-1") == RunRow("t-forged", claimed)
+        await store.save_rows([with_runs(ThreadRow("t-true", 2), run("r-1"))], [])
+        await store.save_rows([with_runs(ThreadRow("t-forged", 1), claimed)], [])
+        assert await store.get_run("r-1") == RunRow("t-true", run("r-1"))
+        unproven = run("r-1", origin=Origin.UNPROVEN, signs=3)
+        await store.save_rows([with_runs(ThreadRow("t-true", 2), unproven)], [])
+        assert await store.get_run("r-1") == RunRow("t-true", unproven)
+
+    async def test_a_thread_that_is_gone_takes_its_runs_along(self, store: RowStore) -> None:
+        await store.save_rows(
+            [
+                with_runs(ThreadRow("t-1", 1), run("r-1"), run("r-2")),
+                with_runs(ThreadRow("t-2", 2), run("r-3")),
+            ],
+            [],
+        )
+        await store.save_rows([], ["t-1", "t-none"])
+        assert await store.get_row("t-1") is None
+        assert await store.get_run("r-1") is None
+        assert (await listed(store), await listed_runs(store)) == (["t-2"], ["r-3"])
+
+    async def test_threads_with_a_run_or_a_prompt_that_waits_are_unsettled(self, store: RowStore) -> None:
+        ended = run(status=RunStatus.CANCELLED)
+        await store.save_rows(
+            [
+                with_runs(ThreadRow("t-live", 1), run("r-1")),
+                with_runs(ThreadRow("t-ended", 2), replace(ended, run="r-2")),
+                ThreadRow("t-waiting", 3, runs=ThreadRuns(1, 1, ended, (Waiting("e-1"),))),
+                ThreadRow("t-none", 4),
+            ],
+            [],
+        )
+        assert sorted(await store.unsettled_ids()) == ["t-live", "t-waiting"]
+        await store.save_rows([with_runs(ThreadRow("t-live", 1), ended)], ["t-waiting"])
+        assert await store.unsettled_ids() == []
+
+    # What is behind its stream
+
+    async def test_a_row_is_stale_until_it_is_as_far_as_its_stream(self, streams: StreamStore, store: RowStore) -> None:
+        assert await store.stale_ids() == []
+        await streams.create("threads/t-1", TEXT, b"one")
+        await streams.create("other/t-2", TEXT, b"one")
+        assert set(await store.stale_ids()) == {"t-1"}
+        await store.save_rows([await row_of(streams, "t-1")], [])
+        await streams.append("threads/t-1", AppendRequest(b"two"))
+        assert set(await store.stale_ids()) == {"t-1"}
+
+    async def test_after_a_restart_the_rows_that_are_behind_are_stale(self, open_store: OpenStore[Opened]) -> None:
+        async with open_store(TENANT) as (streams, store):
+            for id in ("t-current", "t-behind", "t-new", "t-replaced", "t-gone"):
+                await streams.create(THREADS + id, TEXT, b"one")
+            folded = ("t-current", "t-behind", "t-replaced", "t-gone")
+            await store.save_rows([await row_of(streams, id) for id in folded], [])
+            await streams.append("threads/t-behind", AppendRequest(b"two"))
+            for id in ("t-replaced", "t-gone"):
+                await streams.delete(THREADS + id)
+            await streams.create("threads/t-replaced", TEXT)
+        async with open_store(TENANT) as (streams, store):
+            stale = set(await store.stale_ids())
+            assert {"t-behind", "t-new", "t-replaced"} < stale
+            assert "t-gone" in stale or await store.get_row("t-gone") is None
+            current = await store.get_row("t-current")  # rows are a cache: they may be lost, but not unnoticed
+            assert ("t-current" in stale) == (current is None)
+            assert current in (None, await row_of(streams, "t-current"))
