@@ -391,7 +391,7 @@ async def test_a_fork_can_have_a_key_that_no_other_box_has(boxes: Boxes) -> None
     fork = await boxes.fork(row.id, key="child")
     again = await boxes.acquire("child", SPEC)
     assert (again.row.id, again.how) == (fork.id, How.RESUMED)
-    with pytest.raises(BoxConflict, match=f"key k has a live box already: {row.id}"):
+    with pytest.raises(BoxConflict, match=f"key k already has a live box: {row.id}"):
         await boxes.fork(row.id, key="k")
     assert {each.id for each in await boxes.rows.live(boxes.tenant, boxes.node)} == {row.id, fork.id}
 
