@@ -108,7 +108,7 @@ def test_help_names_every_command(bare_cli: Cli) -> None:
         (("thread", "show"), "Missing", "holdfast thread show --help"),
         (("thread", "list", "--nonsense"), "--nonsense", "holdfast thread list --help"),
         (("thread", "new", "--label", ":x"), "':x' is not a label", "--label team:core"),
-        (("thread", "tail", "t-1", "--since", "x+y"), "'x+y' is not a place", None),
+        (("thread", "tail", "t-1", "--since", "x+y"), "'x+y' is not a position", None),
         (("up", "--port", "70000"), "--port", "holdfast up --help"),
     ],
 )
