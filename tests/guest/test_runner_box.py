@@ -234,7 +234,7 @@ async def test_a_configuration_that_is_none_ends_the_runner(box: Box) -> None:
     process = await box.spawn(runner_archive.boot_argv(await box.python()), stdin=True, tree=True)
     await process.write(runner_archive.stdin_of(archive(), {"run": "r-1"}))
     assert await process.wait(PATIENCE) == 70
-    assert b"cannot begin" in await process.read("stderr")
+    assert b"cannot start" in await process.read("stderr")
 
 
 def test_the_archive_holds_what_is_imported_and_no_more() -> None:

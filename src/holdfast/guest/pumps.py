@@ -1,6 +1,6 @@
-"""What a bridge's calls are made of: bytes out of descriptors, bytes into them, and questions to the guest.
+"""The parts of a bridge's calls: bytes from descriptors, bytes to descriptors, and requests to the guest.
 
-Each does what can be done without waiting, and asks the bridge's loop to be told when there is more. Runs in a box.
+Each does what is possible without blocking, and registers with the bridge's loop for more. Runs in a box.
 """
 
 import collections
@@ -26,38 +26,38 @@ else:
     import frames
 
 SOCKET = "guest.sock"
-"""Where the guest is found, in the current folder."""
+"""The guest's socket in the current folder."""
 _MAX_DESCRIPTORS = 4
 _TURN = 4
-"""Pieces of one stream before others get their turn."""
+"""How many pieces of one stream are sent before others get a turn."""
 _LINGER = 60.0
-"""Seconds for what was sent to a port to be taken there after the host has hung up."""
+"""Seconds for a port to accept the remaining data after the host has disconnected."""
 
 
 class Lost(Exception):
-    """The host or the guest has gone, or does not make sense."""
+    """The host or the guest is gone, or broke the protocol."""
 
 
 class Source:
-    """Bytes of a descriptor, on their way to the host."""
+    """Sends the bytes of a descriptor to the host."""
 
     def __init__(self, bridge: "StreamServer", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
         self.bridge = bridge
         self.number = number
         self.descriptor = descriptor
         self.on_end = on_end
-        """Told an errno, 0 for a proper end."""
+        """Called with an errno, or 0 for a normal end."""
         self.credit = frames.FIRST_CREDIT
         self.left: int | None = None
-        """Bytes until it is cut off."""
+        """How many bytes are left until it is cut off."""
         self.ended = False
         self.steady = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        """Of a file: always ready, and nothing that could be waited for."""
+        """Whether it is a file, which is always ready and cannot be waited for."""
         self.watched = False
         self.ready()
 
     def ready(self) -> None:
-        """There may be something to read, or room to send it."""
+        """There may be something to read, or credit to send it."""
         wanted = not self.ended and self.credit > 0
         if self.steady:
             if wanted:
@@ -76,7 +76,7 @@ class Source:
         self.ready()
 
     def cut_off(self) -> None:
-        """Take what is there, and no more: somebody may go on printing for ever."""
+        """Send what is available and no more, because the writer may never stop."""
         if not self.ended:
             count = bytearray(4)
             fcntl.ioctl(self.descriptor, termios.FIONREAD, count)
@@ -126,12 +126,12 @@ class Source:
 
 
 class Follow(Source):
-    """A file that somebody still writes to."""
+    """Sends a file that is still being written."""
 
     def __init__(self, bridge: "StreamServer", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
         super().__init__(bridge, number, descriptor, on_end)
         self.complete = False
-        """Nothing will be added."""
+        """Nothing more will be added."""
         self.change = bridge.changes.add(descriptor, self.ready)
 
     def exhausted(self) -> None:
@@ -151,13 +151,13 @@ class Follow(Source):
 
 
 class Sink:
-    """Bytes of the host, on their way into a descriptor, which may come later."""
+    """Writes bytes from the host to a descriptor, which may be attached later."""
 
     def __init__(self, bridge: "StreamServer", number: int, on_end: "Callable[[int], None]") -> None:
         self.bridge = bridge
         self.number = number
         self.on_end = on_end
-        """Told an errno, 0 where everything was taken."""
+        """Called with an errno, or 0 if everything was written."""
         self.descriptor: int | None = None
         self.connection: socket.socket | None = None
         self.pending: collections.deque[memoryview] = collections.deque()
@@ -238,7 +238,7 @@ class Sink:
 
 
 class Asking:
-    """One connection to the guest: a request, then what it says."""
+    """One connection to the guest: a request, then its messages."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class Asking:
         on_message: "Callable[[bytes, list[int]], None]",
         on_hangup: "Callable[[], None]",
     ) -> None:
-        """Raises `OSError` where there is no guest."""
+        """Raises `OSError` if there is no guest."""
         self.bridge = bridge
         self.on_message = on_message
         self.on_hangup = on_hangup
@@ -282,7 +282,7 @@ class Asking:
         except BlockingIOError:
             pass
         except OSError:
-            return  # it has hung up: reading tells
+            return  # it has disconnected, which reading detects
         self.watch()
 
     def on_event(self, events: int) -> None:
@@ -339,9 +339,9 @@ class Call:
         self.asking: Asking | None = None
         self.on_close: Callable[[], None] | None = None
         self.counts = False
-        """As something that is held open, though the guest knows nothing of it."""
+        """Whether it counts as an open connection that the guest does not know of."""
         self.deadline = 0.0
-        """When what lingers is cut off."""
+        """When remaining data is dropped."""
         self.abandoned = False
         bridge.calls[number] = self
 
@@ -372,19 +372,21 @@ class Call:
             self.answer({"unreachable": "the guest does not keep up: %s" % error.strerror})
 
     def asked(self) -> None:
-        """The guest has said all that it has to say."""
+        """The guest has sent its last message."""
         if self.asking is not None:
             self.asking.close()
 
     def hung_up(self) -> None:
-        """Without an answer. Where the guest has ended, the bridge is about to learn of it: that says more."""
+        """The guest disconnected without an answer. If it has exited, the bridge is about to notice, which is a better
+        reason.
+        """
         self.abandoned = True
 
     def say(self, message: "Any") -> None:
         self.bridge.send_message(self.number, codec.encode(message))
 
     def answer(self, message: "Any") -> None:
-        """The last word."""
+        """Send the final message."""
         self.say(message)
         self.close()
 
@@ -398,7 +400,7 @@ class Call:
         self.answer({"error": number, "about": about})
 
     def close(self) -> None:
-        """Tell the host that this is over."""
+        """Tell the host that this call is over."""
         if self.number in self.bridge.calls:
             self.bridge.send(frames.CLOSE, self.number)
             self.drop()
@@ -418,7 +420,7 @@ class Call:
             self.on_close()
 
     def hang_up(self) -> None:
-        """The host is done with it. What is on its way to a port still gets there, as from a socket that was closed."""
+        """The host is done with this call. Data on its way to a port still gets there, as with a closed socket."""
         for source in self.sources.values():
             source.close()
         lingering = [sink for sink in self.sinks.values() if sink.connection is not None and sink.pending]
@@ -432,7 +434,7 @@ class Call:
 
 
 class Changes:
-    """Tells when files grow: by inotify where there is one, otherwise by looking again and again."""
+    """Notifies when files grow: with inotify if available, otherwise by polling."""
 
     def __init__(self, bridge: "StreamServer") -> None:
         self._bridge = bridge
@@ -492,7 +494,7 @@ class Changes:
             watch = int.from_bytes(data[start : start + 4], sys.byteorder, signed=True)
             start += 16 + int.from_bytes(data[start + 12 : start + 16], sys.byteorder)
             reacting = self._by_watch if watch == -1 else {watch: self._by_watch.get(watch, {})}
-            for of_it in list(reacting.values()):  # -1: some were lost, so it may be any
+            for of_it in list(reacting.values()):  # -1: some events were lost, so check all
                 for react in list(of_it.values()):
                     react()
 

@@ -1,5 +1,5 @@
-"""The runner: the process in a box that starts a coding agent, mirrors its events to the thread and posts its end.
+"""The runner: the process in a box that starts a coding agent, mirrors its events to the thread, and posts its end.
 
-Standard library only, Python 3.9+, one thread, few imports: it is packed, sent into any box and started there. What an
-agent prints is turned into entries by the reader of its harness; nothing here knows an agent's name.
+Standard library only, Python 3.9+, one thread, few imports: it is packed, sent into a box and started there. The reader
+of a harness turns the agent's output into entries; nothing here knows an agent's name.
 """

@@ -1,4 +1,4 @@
-"""The agent as a process: started in a session of its own, fed, read by lines. What lines mean is not known here."""
+"""The agent as a process: started in its own session, given input, read line by line. Does not interpret lines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAX_LINE = 16 << 20
 KEPT_STDERR = 64 << 10
 _PIECE = 256 << 10
 _SIGNALS = (1, 2, 13, 25)
-"""What the runner, or its interpreter, ignores: hangup, interrupt, broken pipes, files that grow too large."""
+"""What the runner or its interpreter ignores: hangup, interrupt, broken pipes, files that grow too large."""
 
 
 class Lines:
-    """Cuts bytes into lines. Of a line that is too long nothing is kept but how long it was."""
+    """Splits bytes into lines. Of a line that is too long, only the length is kept."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -30,7 +30,7 @@ class Lines:
         self._skipped = 0
 
     def add(self, data: bytes) -> list[bytes | int]:
-        """The lines that are whole now, without their ends; a number where one of so many bytes was left out."""
+        """Returns the complete lines without line ends, or the length of a line that was skipped."""
         pieces = data.split(b"\n")
         whole: list[bytes | int] = []
         for piece in pieces[:-1]:
@@ -45,7 +45,7 @@ class Lines:
         return whole
 
     def rest(self) -> list[bytes | int]:
-        """What came after the last end of a line."""
+        """Returns what came after the last line end."""
         line: bytes | int = self._skipped or bytes(self._begun)
         self._begun = bytearray()
         self._skipped = 0
@@ -62,14 +62,14 @@ class Lines:
 
 
 class Agent:
-    """Owns the pipes to the process. Whoever reaps says that it `exited`."""
+    """Owns the pipes to the process. The caller that reaps it reports its exit."""
 
     def __init__(self, loop: Loop, on_lines: Callable[[list[bytes | int]], None], on_end: Callable[[], None]) -> None:
         self.pid = 0
         self.ended = False
         """Its output has ended."""
         self.stderr = bytearray()
-        """The last that it said there."""
+        """The end of its error output."""
         self._loop = loop
         self._on_lines = on_lines
         self._on_end = on_end
@@ -91,7 +91,9 @@ class Agent:
         keep_stdin: bool,
         program: int | None = None,
     ) -> None:
-        """Raises OSError. `keep_stdin`: more may be written later. `program`: a descriptor that it gets as number 3."""
+        """Start the process. Raises OSError. With `keep_stdin`, more may be written later. `program` becomes descriptor
+        3.
+        """
         path = find_program(argv[0], env, cwd)
         opened: list[int] = []
 
@@ -139,7 +141,7 @@ class Agent:
     # --- its input ---
 
     def write(self, data: bytes) -> None:
-        """Written as it reads. Where it reads no more, it is gone or will not miss it."""
+        """Write to the agent as it reads. If it no longer reads, the data is dropped."""
         if self._stdin >= 0:
             self._input += data
             self._feed(0)
@@ -168,7 +170,7 @@ class Agent:
     # --- its output ---
 
     def pause(self) -> None:
-        """Read nothing for now: it will have to wait when its pipe is full."""
+        """Stop reading for now. The agent blocks when its pipe is full."""
         if not self._paused and not self.ended and self._stdout >= 0:
             self._paused = True
             self._loop.unwatch(self._stdout)
@@ -193,7 +195,7 @@ class Agent:
             self.end_output()
 
     def end_output(self) -> None:
-        """No more of it, whoever may still hold its other end."""
+        """End the output, even if a process still holds the other end."""
         if not self.ended and self._stdout >= 0:
             self.ended = True
             self._loop.unwatch(self._stdout)
@@ -217,12 +219,12 @@ class Agent:
             self.end_errors()
 
     def end_errors(self) -> None:
-        """Take what is there, and no more."""
+        """Read what is available, and no more."""
         if self._errors >= 0:
             descriptor, self._errors = self._errors, -1
             self._loop.unwatch(descriptor)
             try:
-                for _ in range(64):  # whoever holds the other end could go on for ever
+                for _ in range(64):  # a process with the other end could write forever
                     data = os.read(descriptor, _PIECE)
                     if not data:
                         break
@@ -234,7 +236,7 @@ class Agent:
 
 
 def find_program(name: str, env: Mapping[str, str], cwd: str) -> str:
-    """By the PATH that the agent will have, not by ours. Raises OSError."""
+    """Find a program in the PATH of the agent, not in ours. Raises OSError."""
     if "/" in name:
         return name
     number = errno.ENOENT

@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again: ever longer up to a limit, never quite the same."""
+"""How long to wait before a retry: longer each time up to a limit, with jitter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Backoff:
         self._next = first
 
     def wait(self) -> float:
-        """Seconds. Between half and all of what it could be, so that many runners do not come all at once."""
+        """Returns seconds, between half and all of the current wait, so that many runners do not retry at once."""
         seconds, self._next = self._next, min(self._limit, self._next * 2)
         return seconds * (0.5 + os.urandom(1)[0] / 512)
 

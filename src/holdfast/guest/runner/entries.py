@@ -1,5 +1,6 @@
-"""Payloads become entries: numbered, dated, written as JSON. Live text is gathered for a moment, so that a model that
-speaks a word at a time does not cost a thread an entry for each."""
+"""Turns payloads into entries: numbered, dated, encoded as JSON. Live text is gathered for a moment, so that a model
+that streams single words does not cause an entry for each.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 GATHER = 0.015
-"""Seconds. The first word after a silence does not wait."""
+"""In seconds. The first word after a pause does not wait."""
 _MAX_GATHERED = 32 << 10
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 class Entries:
-    """Counts the entries of one run. `keep` takes each as it is to be posted. `wall` is UTC seconds, asked once: time
-    goes on from there by the monotonic clock, so that a machine that sets its clock does not turn entries around."""
+    """Counts the entries of one run. `keep` receives each encoded entry. `wall` is UTC seconds and called once. From
+    then on the monotonic clock is used, so that setting the machine's clock does not reorder entries.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Entries:
             self._write(payload)
 
     def wait(self) -> float | None:
-        """Seconds until what is held shall be flushed; None where nothing is."""
+        """Returns the seconds until held text should be flushed, or None if there is none."""
         return None if self._held is None else max(0.0, self._flushed_at + GATHER - self._clock())
 
     def flush(self) -> None:
@@ -61,18 +63,18 @@ class Entries:
             self._write(held)
 
     def finish(self, payload: dict[str, Any]) -> None:
-        """The end of the run, whose id is the same whoever posts it."""
+        """Add the end of the run. Its id is the same whichever process posts it."""
         self.flush()
         self._keep(self._encode("end-" + self._run, payload))
 
     def replace(self, entry: bytes, why: str) -> bytes:
-        """Instead of an entry that the server refuses: under the same id, what happened to it."""
+        """Returns a replacement for an entry that the server refuses, with the same id, that tells what happened."""
         found = json.loads(entry)
         kind = found["payload"].get("type")
         if kind == "signal.run.finished":
             kept = {name: found["payload"].get(name) for name in ("type", "run", "status", "exit_code", "ms", "by")}
             return self._encode(found["id"], kept)
-        text = "an entry (%s, %d bytes) was refused by the server and left out: %s" % (kind, len(entry), why)
+        text = "an entry (%s, %d bytes) was refused by the server and skipped: %s" % (kind, len(entry), why)
         return self._encode(found["id"], {"type": self._agent + ".notice", "level": "error", "text": text[:2000]})
 
     def _hold(self, payload: dict[str, Any]) -> None:
@@ -99,7 +101,7 @@ class Entries:
 
     def _write(self, payload: dict[str, Any]) -> None:
         self._count += 1
-        # Another runner of the same run, which has another epoch, counts from one too.
+        # Another runner of the same run has another epoch and also counts from one.
         self._keep(self._encode("%s-%d-%d" % (self._run, self._epoch, self._count), payload))
 
     def _encode(self, id: str, payload: dict[str, Any]) -> bytes:
@@ -111,12 +113,12 @@ class Entries:
         line = '{"id":"%s","ts":%d,"payload":%s}' % (id, now, text)
         try:
             return line.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which is no text
+        except UnicodeEncodeError:  # a lone surrogate, which is not text
             return line.encode("utf-8", "replace")
 
 
 def plain(value: Any, depth: int = 100) -> Any:
-    """The nearest to a value that JSON can say."""
+    """Returns the closest value that JSON can represent."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""One thread that waits for everything at once: descriptors, times and signals. Knows nothing of what they mean."""
+"""One thread that waits for descriptors, timers and signals at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = 3600.0
 
 
 class Timer:
-    """Something to be done once, at a time."""
+    """A callback to run once at a time."""
 
     __slots__ = ("react", "when")
 
@@ -27,7 +27,7 @@ class Timer:
 
 
 class Loop:
-    """Owns its epoll and its wake-up pipe. What is watched stays its owner's to close, after `unwatch`."""
+    """Owns its epoll and its wake-up pipe. The owner of a watched descriptor closes it, after `unwatch`."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
@@ -68,7 +68,7 @@ class Loop:
         self._stopped = True
 
     def run(self, on_error: Callable[[BaseException], None]) -> None:
-        """Until `stop`. What fails is told to `on_error`, and the rest goes on."""
+        """Run until `stop`. Errors are passed to `on_error`, and the loop continues."""
         while not self._stopped:
             for descriptor, events in self._epoll.poll(self._patience()):
                 react = self._watched.get(descriptor)
@@ -92,7 +92,7 @@ class Loop:
         if self._timers:
             now = self.clock()
             for timer in [each for each in self._timers if each.when <= now]:
-                if timer in self._timers:  # one that rang before it may have taken it back
+                if timer in self._timers:  # an earlier timer may have cancelled it
                     self._timers.remove(timer)
                     timer.react()
 

@@ -1,8 +1,8 @@
-"""The modules of a harness that run inside a box, by name. The host packs them; the runner imports them.
+"""The names of a harness's modules that run inside a box. The host packs them; the runner imports them.
 
-Nothing else of the guest names a module outside of it. A harness brings its own: `holdfast.harnesses.NAME.reader`, with
-a class `Reader` that turns what the agent prints into entries, and where the agent needs one,
-`holdfast.harnesses.NAME.driver`, a program that is started in its place.
+No other guest module names a module outside the guest. A harness has `holdfast.harnesses.NAME.reader`, with a class
+`Reader` that turns the agent's output into entries. If the agent needs one, it also has
+`holdfast.harnesses.NAME.driver`, a program that is started in place of the agent.
 """
 
 from __future__ import annotations

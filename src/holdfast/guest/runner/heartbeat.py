@@ -1,4 +1,4 @@
-"""Heartbeats: tell the server that the run lives, and learn whether it shall be cancelled. No more than that."""
+"""Heartbeats: tell the server that the run is alive, and learn whether it should be cancelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Beats every so many seconds, by the monotonic clock, and at once when asked to."""
+    """Sends a heartbeat at regular intervals by the monotonic clock, and at once on request."""
 
     def __init__(self, loop: Loop, client: HttpClient, token: Token, run: str, seconds: float) -> None:
         self.on_cancel: Callable[[str], None] = lambda how: None
@@ -29,7 +29,9 @@ class Heartbeat:
         self._closed = False
 
     def beat(self) -> None:
-        """Now. Where one is under way, which may have left before what is to be learned was known, another follows."""
+        """Send a heartbeat now. If one is in progress, which may be too early to learn what is new, another one
+        follows.
+        """
         if self._closed:
             return
         if self._client.busy:
@@ -48,7 +50,7 @@ class Heartbeat:
         if self._closed:
             return
         if answer is None or answer.status >= 500 or answer.status in (408, 425, 429):
-            pass  # the next one is soon enough: what counts is that the thread hears of us again
+            pass  # the next one is soon enough
         elif answer.status == 401:
             self._token.refused()
         elif answer.status in (403, 404, 409, 410):

@@ -1,7 +1,7 @@
-"""HTTP to the server, through the box's way out: one connection, one request at a time, nothing that blocks.
+"""HTTP to the server through the box's egress: one connection, one request at a time, non-blocking.
 
-Only as much of HTTP/1.1 as the server speaks to a runner. What an answer means is not known here, and nothing is tried
-again, but for one case: a kept connection that the other side had closed before it saw the request.
+Supports only the part of HTTP/1.1 that the server uses with a runner. It does not interpret responses and does not
+retry, except on a kept connection that the other side closed before it saw the request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE = 65536
 _MAX_HEAD = 32 << 10
 _MAX_BODY = 1 << 20
 _SECONDS = 30.0
-"""Without a byte in either direction, before a request is given up."""
+"""Seconds without a byte in either direction before a request is given up."""
 
 
 class Answer:
@@ -34,26 +34,26 @@ class Answer:
 
 
 class Trouble(Exception):
-    """What the other side said is no answer."""
+    """The data from the other side is not a valid response."""
 
 
 class HttpClient:
-    """Owns its connection. `token` is asked anew for every request."""
+    """Owns its connection. `token` is called for every request."""
 
     def __init__(self, loop: Loop, url: str, token: Callable[[], str], seconds: float = _SECONDS) -> None:
         scheme, _, rest = url.partition("://")
         self.host, _, port = rest.partition("/")[0].partition(":")
         if scheme != "http" or not self.host:
-            raise ValueError("the server's url has to be like http://127.0.0.1:3128, not %r" % url)
+            raise ValueError("the server's URL must look like http://127.0.0.1:3128, not %r" % url)
         self.port = int(port or 80)
         self.problem = ""
-        """Why the last request got no answer."""
+        """Why the last request got no response."""
         self._loop = loop
         self._token = token
         self._seconds = seconds
         self._socket: _socket.socket | None = None
         self._used = False
-        """The connection has carried a request before this one."""
+        """Whether the connection has carried an earlier request."""
         self._then: Callable[[Answer | None], None] | None = None
         self._request = b""
         self._left = memoryview(b"")
@@ -66,7 +66,7 @@ class HttpClient:
         return self._then is not None
 
     def post(self, path: str, headers: str, body: bytes, then: Callable[[Answer | None], None]) -> None:
-        """`then` gets the answer, or None where there is none: `problem` says why."""
+        """Send a request. `then` gets the response, or None if there is none; `problem` tells why."""
         head = "POST %s HTTP/1.1\r\nHost: %s:%d\r\nAuthorization: Bearer %s\r\n" % (
             path, self.host, self.port, self._token(),
         )  # fmt: skip
@@ -79,7 +79,7 @@ class HttpClient:
         self._send()
 
     def close(self) -> None:
-        """Let go of the connection. A request that is under way gets no answer any more."""
+        """Close the connection. A request in progress gets no response."""
         self._then = None
         self._loop.cancel(self._timer)
         self._timer = None
@@ -147,7 +147,7 @@ class HttpClient:
             return
         data = self._socket.recv(_PIECE)
         if self._then is None:
-            self._hang_up()  # nothing was asked: it says good-bye, or what it should not
+            self._hang_up()  # nothing was requested, so it closes or is misbehaving
             return
         if not data:
             self._failed("the server closed the connection")
@@ -155,7 +155,7 @@ class HttpClient:
         self._received += data
         self._progress = self._loop.clock()
         answer = self._parse()
-        while answer is not None and answer.status < 200:  # "Continue", and the like
+        while answer is not None and answer.status < 200:  # "Continue" and the like
             answer = self._parse()
         if answer is not None:
             if answer.headers.get(b"connection", b"").lower() == b"close":
@@ -164,7 +164,7 @@ class HttpClient:
             self._finish(answer)
 
     def _parse(self) -> Answer | None:
-        """The answer, where it is whole, taken from what was received."""
+        """Returns the response if it is complete, and removes it from the received bytes."""
         received = self._received
         end = received.find(b"\r\n\r\n")
         if end < 0:
@@ -227,7 +227,7 @@ class HttpClient:
 
 
 def _unchunk(received: bytearray, start: int) -> tuple[bytes | None, int]:
-    """The body of a chunked answer and where it ends; None while it is not whole."""
+    """Returns the body of a chunked response and its end, or None while it is incomplete."""
     body = bytearray()
     while True:
         end = received.find(b"\r\n", start)

@@ -1,9 +1,9 @@
-"""What is still to be posted, in order: a little of it in memory, the rest on disk.
+"""What is still to be posted, in order: a little in memory, the rest on disk.
 
-A server can be away for hours while an agent works on. What it has not taken beyond a few megabytes goes to files, and
-comes back from there. The files have no name, so none is left behind however the runner ends. Only the runner itself
-reads them: they outlive the server's absence, not the runner. The agent is of the same user and would like to speak for
-the runner, so each entry has a code that only the runner can make, and what has another is not posted.
+A server can be away for hours while an agent continues. Beyond a few megabytes, entries go to files and are read back
+later. The files have no names, so none is left behind however the runner ends. Only the runner reads them, and they do
+not outlive it. The agent runs as the same user and might try to impersonate the runner. So each entry has a code that
+only the runner can make, and entries with a wrong code are not posted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from collections import deque
 _CODE = 16
 _PREFIX = 4 + _CODE
 _NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
-"""Of file systems, or kernels, that make no files without a name."""
+"""Errors of file systems or kernels that do not support files without a name."""
 
 
 def open_nameless(folder: str) -> int:
-    """A file without a name. Where there can be none it has one for a moment: what others write there has no code."""
+    """Open a file without a name. If that is not supported, it has one for a moment; what others write there has no
+    code.
+    """
     try:
         return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -34,7 +36,7 @@ def open_nameless(folder: str) -> int:
 
 
 class Segment:
-    """One file of entries, each after its length and its code. Written at its end, read from its start."""
+    """One file of entries, each preceded by its length and its code. Written at its end, read from its start."""
 
     __slots__ = ("_key", "descriptor", "read", "written")
 
@@ -45,11 +47,11 @@ class Segment:
         self.written = 0
 
     def _code(self, place: int, entry: bytes) -> bytes:
-        """Of an entry at its place: one that was moved has another."""
+        """Returns the code of an entry at its position. A moved entry would need another."""
         return blake2b(entry, digest_size=_CODE, key=self._key, salt=place.to_bytes(16, "big")).digest()
 
     def add(self, entry: bytes) -> None:
-        """Raises OSError where the disk has no room, and has then changed nothing."""
+        """Add an entry. Raises OSError if the disk is full, and then changes nothing."""
         data = len(entry).to_bytes(4, "big") + self._code(self.written, entry) + entry
         done = 0
         try:
@@ -61,7 +63,7 @@ class Segment:
         self.written += len(data)
 
     def take(self) -> bytes | None:
-        """The next entry; None where it cannot be read as it was written."""
+        """Returns the next entry, or None if it differs from what was written."""
         place = self.read
         prefix = os.pread(self.descriptor, _PREFIX, place)
         length = int.from_bytes(prefix[:4], "big")
@@ -71,7 +73,7 @@ class Segment:
         entry = os.pread(self.descriptor, length, place + _PREFIX)
         self.read += _PREFIX + length
         if not _operator._compare_digest(self._code(place, entry), prefix[4:]):
-            self.read = self.written  # nothing after it can be trusted to begin where it seems to
+            self.read = self.written  # the start of what follows cannot be trusted
             return None
         return entry
 
@@ -80,13 +82,13 @@ class Segment:
 
 
 class Journal:
-    """A queue of entries, as bytes. Takes what it is given, always; whoever fills it asks `full` before going on."""
+    """A queue of encoded entries. It always accepts more; the caller that fills it should check `full`."""
 
     def __init__(self, folder: str, memory: int = 2 << 20, segment: int = 16 << 20, limit: int = 1 << 30) -> None:
         self.lost = 0
-        """Segments of which the disk did not give back what it was given."""
+        """How many segments could not be read back from disk."""
         self.disk_problem = ""
-        """Why the disk took nothing, where it did not."""
+        """Why the last write to disk failed, or empty."""
         self._folder = folder
         self._memory = memory
         self._segment = segment
@@ -95,11 +97,11 @@ class Journal:
         self._first_size = 0
         self._segments: deque[Segment] = deque()
         self._last: deque[bytes] = deque()
-        """After what is on disk: what did not fit there."""
+        """Entries that come after those on disk and did not fit there."""
         self._last_size = 0
 
     def __len__(self) -> int:
-        """Zero where it is empty; about how many bytes there are otherwise."""
+        """About how many bytes there are; zero if empty."""
         return self._first_size + self._last_size + self.on_disk
 
     @property
@@ -131,7 +133,7 @@ class Journal:
         return True
 
     def take(self, size: int, count: int) -> list[bytes]:
-        """The next entries, at least one where there is one: about so many bytes, and no more than so many."""
+        """Returns the next entries: at least one if there is any, about `size` bytes, and at most `count`."""
         taken: list[bytes] = []
         while len(taken) < count:
             entry = self._next(size if taken else None)
@@ -142,7 +144,7 @@ class Journal:
         return taken
 
     def _next(self, room: int | None) -> bytes | None:
-        """The next entry; None where there is none, or where it is larger than the room."""
+        """Returns the next entry, or None if there is none or it is larger than `room`."""
         if not self._first:
             self._refill()
         if not self._first or (room is not None and len(self._first[0]) > room):
@@ -152,7 +154,7 @@ class Journal:
         return entry
 
     def _refill(self) -> None:
-        """From disk, an entry at a time; from what did not fit there, all of it."""
+        """Refill memory: one entry at a time from disk, then everything that did not fit there."""
         while self._segments:
             segment = self._segments[0]
             if segment.read < segment.written:
@@ -171,7 +173,7 @@ class Journal:
         self._first_size, self._last_size = self._last_size, 0
 
     def _clear(self) -> None:
-        """Let go of segments that were read whole."""
+        """Close segments that were read completely."""
         while self._segments and self._segments[0].read >= self._segments[0].written:
             self._segments.popleft().close()
 

@@ -1,5 +1,6 @@
-"""Asks the server which limit of its box an agent was killed by. The box itself cannot see that: the kernel tells who
-made the box."""
+"""Asks the server which limit of its box killed an agent. The box itself cannot see that: the kernel tells only the
+process that created the box.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from holdfast.guest.runner.token import Token
 
 _AGAIN = 1.0
-"""Seconds until it is asked again, while the server is away: without it the end cannot be posted either."""
+"""Seconds until the next attempt while the server is away. Without it the end cannot be posted either."""
 _PATIENCE = 60.0
 """Seconds after which the run ends without the answer."""
 _LONGEST = 2000
-"""Characters of each text that is taken from an answer."""
+"""How many characters of each text in the answer are used."""
 
 
 class LimitQuestion:
-    """Asked once. `then` gets the error that names the limit, or None, and is always told."""
+    """Asks once. `then` is always called, with the error that names the limit, or None."""
 
     def __init__(
         self, loop: Loop, client: HttpClient, token: Token, run: str, then: Callable[[dict[str, str] | None], None]
@@ -37,7 +38,7 @@ class LimitQuestion:
         self._ask()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop asking."""
         self._then = None
         self._loop.cancel(self._again)
         self._loop.cancel(self._given_up)
@@ -64,7 +65,7 @@ class LimitQuestion:
 
 
 def limit_in(body: bytes) -> dict[str, str] | None:
-    """The error in an answer: code, message and hint."""
+    """Returns the error in a response: code, message and hint."""
     try:
         found = json.loads(body)["limit"]
         texts = {name: found[name] for name in ("code", "message", "hint")}

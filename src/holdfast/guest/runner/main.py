@@ -1,4 +1,4 @@
-"""Where a runner begins: it closes itself to others, takes its configuration, finds the reader, and runs."""
+"""The start of a runner: protects its process, reads its configuration, finds the reader, and runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DRIVER = (
 
 
 def main(program: int, configuration: bytes) -> None:
-    """`program` is a descriptor of the archive that this code came in."""
+    """`program` is a descriptor of the archive that contains this code."""
     process_tree.close_to_others()
     process_tree.adopt_orphans()
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -30,7 +30,7 @@ def main(program: int, configuration: bytes) -> None:
         os.makedirs(config.state, mode=0o700, exist_ok=True)
         reader = _reader(config.reader)
     except (ValueError, KeyError, TypeError, OSError, ImportError, AttributeError) as error:
-        sys.stderr.write("runner: it cannot begin: %r\n" % error)
+        sys.stderr.write("runner: cannot start: %r\n" % error)
         sys.exit(BROKEN)
     loop = Loop()
     run = Run(config, loop, reader)
@@ -43,7 +43,7 @@ def main(program: int, configuration: bytes) -> None:
     except Exception as error:
         run.fail(error)
     loop.run(run.fail)
-    # Nothing is left to be tidied up, and an interpreter's own end takes some milliseconds.
+    # There is nothing to clean up, and a normal exit of the interpreter takes some milliseconds.
     sys.stderr.flush()
     os._exit(run.exit_code)
 
@@ -55,7 +55,7 @@ def _reader(name: str):  # type: ignore[no-untyped-def]
 
 
 def interpreter() -> list[str]:
-    """How this interpreter was started, without its options: a loader may stand before it."""
+    """Returns how this interpreter was started, without its options. A loader may come first."""
     with open("/proc/self/cmdline", "rb") as file:
         words = [os.fsdecode(each) for each in file.read().split(b"\0")]
     return words[: words.index("-I")] if "-I" in words else [sys.executable]

@@ -1,4 +1,4 @@
-"""ProcessCleanup everything that the runner has started: asked to first, then killed, until no process is left."""
+"""Ends everything that the runner has started: asks first, then kills, until no process is left."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _LOOK = 0.02
 _HOPELESS = 30.0
-"""Seconds after which what cannot be killed is left: the kernel holds it, and the run has to end all the same."""
+"""Seconds after which unkillable processes are given up: the kernel holds them, and the run has to end."""
 
 
 class ProcessCleanup:
-    """Begun once; `then` is told when nothing is left. It may be hurried: then there is no more asking."""
+    """Starts at once; `then` is called when no process is left. `hurry` skips the grace period."""
 
     def __init__(self, loop: Loop, grace: float, then: Callable[[], None]) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class ProcessCleanup:
         self._kill_at = min(self._kill_at, self._loop.clock())
 
     def look_now(self) -> None:
-        """A child has ended: it may have been the last."""
+        """A child has exited, which may have been the last one."""
         if not self._done and not process_tree.find_descendants(os.getpid()):
             self._finish()
 
@@ -50,7 +50,7 @@ class ProcessCleanup:
             new = [each for each in left if each not in self._asked]
             self._asked.update(new)
             process_tree.send_to(new, process_tree.SIGTERM)
-            process_tree.send_to(new, 18)  # SIGCONT: one that is held could not follow
+            process_tree.send_to(new, 18)  # SIGCONT: a stopped process could not react
         self._loop.after(_LOOK, self._look)
 
     def _finish(self) -> None:

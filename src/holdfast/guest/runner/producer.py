@@ -1,7 +1,7 @@
-"""Posts the journal to the thread: in order, each entry once, whatever comes between.
+"""Posts the journal to the thread, in order and each entry once, whatever happens in between.
 
-One request at a time. A batch keeps its sequence number and its bytes until the server has it; the server knows by the
-number what it has already. Entries have ids of their own too, so that even a batch under a second number is harmless.
+One request at a time. A batch keeps its sequence number and bytes until the server has it, and the server recognises
+repeated numbers. Entries also have ids, so even a batch under a second number does no harm.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 MAX_BATCH = 512 << 10
 MAX_ENTRIES = 500
 PACE = 0.005
-"""Seconds between requests while there is much to post: few and large ones cost less. The first after a pause waits for
-nothing."""
+"""Seconds between requests while there is much to post, because few large ones cost less. The first one after a pause
+does not wait.
+"""
 
 _TRIES = 3
-"""Of a single entry that the server does not take, before something else is posted in its place."""
+"""How often a single entry that the server refuses is tried before it is replaced."""
 
 
 class Producer:
-    """Takes entries from the journal and posts them to the guest API. Tells its listeners when it has posted something,
-    when all is posted, and when the server says that another runner has the run now."""
+    """Posts entries from the journal to the guest API. Notifies its listeners of progress, when everything is posted,
+    and when the server reports that another runner has the run now.
+    """
 
     def __init__(
         self, loop: Loop, client: HttpClient, token: Token, journal: Journal, thread: str, epoch: int, seq: int
@@ -41,7 +43,7 @@ class Producer:
         self.on_empty: Callable[[], None] = _nothing
         self.on_fenced: Callable[[str], None] = _nothing
         self.replace: Callable[[bytes, str], bytes | None] = lambda entry, why: None
-        """What to post instead of an entry that the server refuses for good; None for nothing."""
+        """Returns what to post instead of an entry that the server refuses for good, or None."""
         self.away_since: float | None = None
         self._loop = loop
         self._client = client
@@ -54,7 +56,7 @@ class Producer:
         self._body = b""
         self._tries = 0
         self._parts: deque[list[bytes]] = deque()
-        """Of a batch that was refused whole: to be posted before anything else."""
+        """The parts of a batch that was refused, to be posted before anything else."""
         self._backoff = Backoff()
         self._timer: Timer | None = None
         self._sent_at = -1.0
@@ -66,7 +68,7 @@ class Producer:
         return not self._batch and not self._parts and not len(self._journal)
 
     def wake(self) -> None:
-        """There is something in the journal."""
+        """The journal has entries."""
         if not self._batch and self._timer is None and not self._closed:
             wait = self._sent_at + PACE - self._loop.clock()
             if wait <= 0 or len(self._journal) >= MAX_BATCH:
@@ -87,7 +89,7 @@ class Producer:
             self._next()
 
     def _try_now(self) -> None:
-        """Something has changed: what waits to be tried again need not wait."""
+        """Retry now, because something has changed."""
         if self._batch and self._timer is not None:
             self._loop.cancel(self._timer)
             self._on_timer()
@@ -115,7 +117,7 @@ class Producer:
             self._again()
             self._token.refused()
         elif status == 204 and self._tries == 1 and _number(answer, b"producer-seq") is not None:
-            # It had this number, of which we know nothing: what we posted under it was not taken.
+            # The server already had this number, unknown to us, so it did not accept our batch.
             self._seq = (_number(answer, b"producer-seq") or 0) + 1
             self._again()
         elif 200 <= status < 300:
@@ -150,9 +152,9 @@ class Producer:
             self.wake()
 
     def _split(self, answer: Answer) -> None:
-        """The server refuses something in this batch, and took none of it: find what that is, and post the rest."""
+        """The server refuses something in this batch and accepted none of it. Find what it is, and post the rest."""
         if len(self._batch) == 1 and answer.status != 413 and self._tries < _TRIES:
-            self._again()  # it may have been cut on its way
+            self._again()  # it may have been damaged on its way
             return
         batch, self._batch, self._body = self._batch, [], b""
         if len(batch) > 1:
