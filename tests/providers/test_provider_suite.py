@@ -112,12 +112,12 @@ def test_a_provider_that_breaks_the_contract_fails_by_the_test_that_says_so(repo
 
 
 def test_an_account_of_what_was_tried_and_left_out_is_printed(report: str) -> None:
-    assert re.search(r"^provider dummy: \d+ tests of 11 capabilities; to be refused by name: .*isolation", report, re.M)
-    assert "tests left out: pty is not claimed" in report
+    assert re.search(r"^provider dummy: \d+ tests of 11 capabilities; must refuse: .*isolation", report, re.M)
+    assert "tests skipped: pty is not claimed" in report
 
 
 def test_restarts_are_left_out_without_a_way_to_reopen(report: str) -> None:
-    assert "fixture `reopen` is not given" in report
+    assert "fixture `reopen` is not defined" in report
 
 
 def test_no_test_of_the_suite_hides_another() -> None:

@@ -67,7 +67,7 @@ def test_it_comes_back_on_the_same_port_with_what_it_had(server: ServerProcess, 
 
 
 def test_starting_twice_is_a_mistake(server: ServerProcess) -> None:
-    with pytest.raises(RuntimeError, match="started already"):
+    with pytest.raises(RuntimeError, match="already running"):
         server.start()
 
 

@@ -1,1 +1,3 @@
-"""What proves a set-up: a real server as a child process, faults for it, and clocks that stand still."""
+"""Test kits: a real server as a child process, fault injection for it, clocks, and suites that prove providers and
+stores.
+"""

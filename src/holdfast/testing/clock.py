@@ -1,4 +1,4 @@
-"""Clocks for tests: one that stands still until it is told to go on, and a server's own, set forward or back."""
+"""Clocks for tests: one that moves only when told to, and the clocks of a server, shifted forward or back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Timer:
 
 
 class ManualClock:
-    """Time for tests: `now` is what you say, and `advance` calls back what is due, in order."""
+    """A clock under the test's control. `advance` moves it and calls the timers that are due, in order."""
 
     def __init__(self, now: int = 1_800_000_000_000) -> None:
         self._now = now
@@ -55,9 +55,9 @@ class ManualClock:
 
 
 class ShiftedClocks:
-    """The clocks of a server in another process, so far ahead of the machine's own as a file says.
+    """The clocks of a server in another process, shifted by offsets in a file.
 
-    Whoever has the file sets them, also while the server runs and before the next one starts.
+    Any process with the file can change the offsets, while the server runs or before the next one starts.
     """
 
     def __init__(self, file: Path) -> None:
@@ -66,11 +66,11 @@ class ShiftedClocks:
             file.write_bytes(_SHIFTS.pack(0, 0))
 
     def jump(self, milliseconds: int) -> None:
-        """Somebody sets the time, forward or back. No time goes by."""
+        """Set the wall clock forward or back, without time passing."""
         self._shift(milliseconds, 0)
 
     def pass_time(self, milliseconds: int) -> None:
-        """So much time goes by at once."""
+        """Let this much time pass at once."""
         self._shift(milliseconds, milliseconds)
 
     def _shift(self, now: int, ticks: int) -> None:
@@ -79,7 +79,7 @@ class ShiftedClocks:
             shared[:] = _SHIFTS.pack(before[0] + now, before[1] + ticks)
 
     def clocks(self) -> Clocks:
-        """For the server."""
+        """Returns the clocks for the server."""
         with self.file.open("rb") as file:
             shared = mmap.mmap(file.fileno(), _SHIFTS.size, prot=mmap.PROT_READ)
         plain = Clocks()

@@ -1,7 +1,7 @@
-"""Where the servers of tests are forked from: an interpreter that has imported everything.
+"""Forks the servers of tests from an interpreter that has imported everything.
 
-Importing takes longer than most tests. So one process imports for a whole test process, and every `ServerProcess` is a
-fork of it. A server that has to run inside another command gets an interpreter of its own.
+Importing takes longer than most tests. So one process does it for a whole test process, and every `ServerProcess` is a
+fork of it. A server that runs inside another command gets its own interpreter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REQUEST_BYTES: Final = 1 << 20
 
 
 class _Process(Protocol):
-    """As much of `subprocess.Popen` as a template needs."""
+    """The part of `subprocess.Popen` that a template needs."""
 
     def wait(self, timeout: float | None = None) -> object: ...
 
@@ -35,9 +35,9 @@ class _Process(Protocol):
 
 
 class Template:
-    """A process that forks servers, one at a time: a line of settings in, words about the server out.
+    """A process that forks servers, one at a time. It reads a line of settings and writes words about the server.
 
-    It ends when its standard input does.
+    It exits when its standard input ends.
     """
 
     def __init__(self, process: _Process, stdin: int, stdout: int) -> None:
@@ -47,11 +47,11 @@ class Template:
         self._heard = b""
 
     def tell(self, line: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended: the caller finds out when it listens
+        with contextlib.suppress(BrokenPipeError):  # it has exited, which the caller notices when it listens
             os.write(self._stdin, line.encode() + b"\n")
 
     def listen(self, deadline: float) -> str:
-        """Return the next line of the template or its server, or nothing if it ended or the deadline passed."""
+        """Returns the next line from the template or its server, or nothing if it exited or the deadline passed."""
         while b"\n" not in self._heard:
             readable, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
             said = os.read(self._stdout, 4096) if readable else b""
@@ -62,14 +62,14 @@ class Template:
         return line.decode()
 
     def close(self) -> None:
-        # A server that still runs stops by itself when it notices that the pipe is gone.
+        # A server that is still running stops when it notices that the pipe is closed.
         os.close(self._stdin)
         _end(self._process)
         os.close(self._stdout)
 
 
 def start_template(command: Sequence[str], log: Path) -> Template:
-    """Start a template whose errors go to the log. With a command, in an interpreter that the command starts."""
+    """Start a template that logs errors to `log`. With a command, the command starts its interpreter."""
     log.parent.mkdir(parents=True, exist_ok=True)
     their_stdin, stdin = os.pipe2(os.O_CLOEXEC)
     stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
@@ -92,7 +92,7 @@ def _start_interpreter(command: Sequence[str], streams: tuple[int, int, int]) ->
 
 
 class _Fork:
-    """A process that the fork server started, as `subprocess.Popen` shows one of ours."""
+    """A process that the fork server started, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.pidfd_open(pid)
@@ -107,7 +107,7 @@ class _Fork:
 
 
 class _ForkServer:
-    """The interpreter that this process forks templates from. It starts when it is first needed, and ends with us."""
+    """The interpreter that this process forks templates from. It starts on first use, and exits with this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -115,10 +115,10 @@ class _ForkServer:
         self._owner = 0
 
     def fork(self, streams: tuple[int, int, int]) -> _Fork:
-        """Start a template with these as its standard streams, in our folder and with our environment."""
+        """Start a template with these standard streams, in the current folder and environment."""
         request = json.dumps({"environment": dict(os.environ), "folder": str(Path.cwd())}).encode()
         with self._lock:
-            if self._started is None or self._owner != os.getpid():  # what was forked from us has none
+            if self._started is None or self._owner != os.getpid():  # a fork of this process has none
                 self._started, self._owner = self._start(streams[2]), os.getpid()
             control = self._started[1]
             with contextlib.suppress(ConnectionError):
@@ -126,7 +126,7 @@ class _ForkServer:
                 if answer := control.recv(64):
                     return _Fork(int(answer))
             self._started = None
-        raise RuntimeError("the process that servers of tests are forked from has ended: the server's log may say why")
+        raise RuntimeError("the process that forks test servers has exited: the server's log may tell why")
 
     def _start(self, stderr: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -164,8 +164,8 @@ def _end(process: _Process) -> None:
 
 
 def forks(descriptor: int) -> Iterator[None]:
-    """Fork a template for each request on this socket. Only the templates get to see an item, one each."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for them
+    """Fork a template for each request on this socket. Yields once in each template, and never in this process."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing here waits for them
     with socket.socket(fileno=descriptor) as control:
         while True:
             request, streams, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 3)

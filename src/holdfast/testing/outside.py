@@ -1,4 +1,4 @@
-"""What boxes under test find outside: names that lead to loopback, or nothing. Nothing leaves the machine."""
+"""What boxes under test can reach: names that resolve to loopback, or nothing. Nothing leaves the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.server.egress import Outside
 
 
 class StaticNames:
-    """A resolver that knows what it was told. `asked` is every question."""
+    """A resolver with fixed names. `asked` records every query."""
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self.names = {host: list(found) for host, found in names.items()}
@@ -26,17 +26,17 @@ class StaticNames:
 
 
 class LoopbackConnector:
-    """Leads public addresses to servers on loopback, and all others nowhere. `connected` is every attempt."""
+    """Connects some public addresses to servers on loopback, and refuses others. `connected` records all attempts."""
 
     def __init__(self, servers: Mapping[tuple[str, int], int] | None = None) -> None:
         self.servers = dict(servers or {})
-        """Which port of loopback, by address and port."""
+        """The loopback port for each address and port."""
         self.connected: list[tuple[str, int]] = []
 
     async def connect(self, address: str, port: int) -> socket.socket:
         self.connected.append((address, port))
         if (address, port) not in self.servers:
-            raise CannotConnect(f"{address} port {port}: nobody is there")
+            raise CannotConnect(f"{address} port {port}: nothing listens there")
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -51,7 +51,7 @@ class LoopbackConnector:
 
 
 class Nowhere:
-    """A resolver that knows no name, and a connector that reaches no address."""
+    """A resolver that knows no names, and a connector that reaches no addresses."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         raise CannotResolve(f"{host} has no address here")
@@ -61,7 +61,7 @@ class Nowhere:
 
 
 def nowhere(settings: Settings) -> Outside:
-    """The default of `ServerProcess(outside=...)`: boxes reach nothing but the server."""
+    """The default of `ServerProcess(outside=...)`: boxes can reach only the server."""
 
     async def find_defaults() -> DefaultList:
         return DefaultList()

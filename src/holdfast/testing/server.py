@@ -1,7 +1,7 @@
-"""A real server in a process of its own, to be started, stopped, killed and started again on the same home.
+"""A real server in its own process, which can be started, stopped, killed and restarted on the same home.
 
-Servers are forked from an interpreter that has imported everything (see `fork_server`): the first start in a process
-takes as long as any, those after it a few hundredths of a second.
+Servers are forked from an interpreter that has imported everything (see `fork_server`). Only the first start in a
+process is slow; later ones take a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ _LOADED_LATER: Final = ("boxes", "egress", "providers.local", "runs", "server", 
 
 
 class ServerFailed(Exception):
-    """The server did not start, did not stop, or ended by itself. The end of its log is in the message."""
+    """The server did not start, did not stop, or exited on its own. The message has the end of its log."""
 
 
 class ServerProcess:
-    """A server and the process it runs in. `with` and `async with` start it and stop it.
+    """A server and its process. `with` and `async with` start and stop it.
 
-    It owns the process and the log file, not the home: what the server wrote stays there for you to look at. The
-    port is chosen at the first start and kept through restarts. `settings` are fields of `server.config.Settings`.
-    `providers` opens the providers of boxes instead of those that an installation has: a function of a module, which
-    is loaded again over there. `outside`, in the same way, makes what boxes find beyond the server: nothing, unless
-    told; `agents` finds agents, instead of the registry. Its clocks are those of `clocks`, where these are given.
-    `command` goes before the interpreter, for a server that is to run inside something; where the home has another
-    name from outside, `home_here` is it. `patience` is how many seconds a start or a stop may take.
+    It owns the process and the log file, but not the home: what the server wrote stays there for inspection. The port
+    is chosen at the first start and kept across restarts. `settings` are fields of `server.config.Settings`.
+
+    `providers` opens the box providers instead of the installed ones. It must be a function of a module, which the
+    server's process loads again. `outside`, also such a function, makes what boxes can reach beyond the server: nothing
+    by default. `agents` finds agents instead of the registry. `clocks` replaces the server's clocks.
+
+    `command` is put before the interpreter, to run the server inside something else. If the home has another path from
+    outside, that is `home_here`. `patience` is how many seconds a start or a stop may take.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class ServerProcess:
     ) -> None:
         self.home = home
         self.log = log or home.with_name(f"{home.name}.log")
-        # A test that kills its server would leave what that had made ahead to a successor that never comes.
+        # No boxes made in advance: a test that kills its server would leave them behind.
         self._settings = Settings(home=home, port=port, **{"pool": 0, **settings})
         self.command = tuple(command)
         self.home_here = home_here or home
@@ -84,11 +86,11 @@ class ServerProcess:
         self._agents = agents
         self._template: Template | None = None
         self._pid: int | None = None
-        """Of the server, from when it begins to start until it is seen to have ended."""
+        """Process id of the server, from its start until its exit is noticed."""
         self._running: RunningServer | None = None
         self._reservation: socket.socket | None = None
 
-    # What it is
+    # --- properties ---
 
     @property
     def url(self) -> str:
@@ -96,13 +98,13 @@ class ServerProcess:
 
     @property
     def api_key(self) -> str | None:
-        """A key that lives as long as this run of the server; None where no keys are asked for."""
+        """A key that is valid for this run of the server, or None if it requires no keys."""
         return self._announced().api_key
 
     @property
     def pid(self) -> int:
         if self._pid is None:
-            raise RuntimeError("this server does not run: start it first")
+            raise RuntimeError("this server is not running: start it first")
         return self._pid
 
     @property
@@ -116,17 +118,17 @@ class ServerProcess:
             return self.log.read_text(errors="replace")
         return ""
 
-    # What it does
+    # --- lifecycle ---
 
     def start(self) -> None:
-        """Start, and return when it answers."""
+        """Start the server, and return when it answers."""
         self.launch()
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start, and return when it is about to open its home."""
+        """Start the server, and return when it is about to open its home."""
         if self._pid is not None:
-            raise RuntimeError("this server was started already: stop or kill it first")
+            raise RuntimeError("this server is already running: stop or kill it first")
         if self._template is None:
             self._template = start_template(self.command, self.log)
             self._expect("prepared")
@@ -143,16 +145,16 @@ class ServerProcess:
         self._pid = int(self._expect("pid"))
 
     def wait_ready(self) -> None:
-        """Return when a launched server answers."""
+        """Wait until a launched server answers."""
         self._expect("ready")
         self._running = read_running(self.home_here)
         if self._running is None:
-            raise self._failed("it does not say where it listens")
+            raise self._failed("it did not write its address")
         self._settings = replace(self._settings, port=self.address[1])
         self._release_port()
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM), and wait until it has finished what it was doing."""
+        """Stop the server with SIGTERM, and wait until it has exited."""
         if self._pid is None:
             return
         self._check_alive()
@@ -167,7 +169,7 @@ class ServerProcess:
             raise self._failed(f"it did not stop cleanly ({_ending(code)})")
 
     def kill(self) -> None:
-        """End it in the middle of whatever it does (SIGKILL)."""
+        """Kill the server with SIGKILL."""
         if self._pid is None:
             return
         self._check_alive()
@@ -175,16 +177,16 @@ class ServerProcess:
         while not (said := self._listen()).startswith("ended"):
             if not said:
                 raise self._failed(f"it did not end within {self._patience:g} s of SIGKILL")
-            # It may have had the time to say that it is ready.
+            # It may have reported that it is ready before.
         self._note_end()
 
     def restart(self) -> None:
-        """Stop it and start it on the same port."""
+        """Stop the server, and start it on the same port."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop it if it runs, and let go of everything. It can be started again."""
+        """Stop the server if it is running, and release everything. It can be started again."""
         try:
             self.stop()
         finally:
@@ -210,7 +212,7 @@ class ServerProcess:
         if error is None:
             self.close()
             return
-        # The failure that brings us here matters more than how the server ends.
+        # The error that brings us here matters more than how the server ends.
         with contextlib.suppress(ServerFailed):
             self.close()
         error.add_note(self._log_excerpt())
@@ -223,7 +225,7 @@ class ServerProcess:
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, traceback)
 
-    # Talking to the child
+    # --- talking to the child ---
 
     def _announced(self) -> RunningServer:
         if self._running is None:
@@ -231,14 +233,14 @@ class ServerProcess:
         return self._running
 
     def _expect(self, word: str) -> str:
-        """Wait for this word; returns what comes with it."""
+        """Wait for this word. Returns what follows it."""
         said = self._listen()
         name, _, value = said.partition(" ")
         if name == word:
             return value
         if name == "ended":
             self._note_end()
-            raise self._failed(f"it ended by itself ({_ending(int(value))})")
+            raise self._failed(f"it exited on its own ({_ending(int(value))})")
         raise self._failed(
             f"it said {said!r} instead of {word!r}" if said else f"no {word!r} from it within {self._patience:g} s"
         )
@@ -252,7 +254,7 @@ class ServerProcess:
         said = self._template.listen(0.0)
         if said.startswith("ended"):
             self._note_end()
-            raise self._failed(f"it ended by itself ({_ending(int(said.partition(' ')[2]))})")
+            raise self._failed(f"it exited on its own ({_ending(int(said.partition(' ')[2]))})")
 
     def _failed(self, how: str) -> ServerFailed:
         return ServerFailed(f"the server on {self.home} failed: {how}\n{self._log_excerpt()}")
@@ -266,9 +268,9 @@ class ServerProcess:
         self._reserve_port()
 
     def _reserve_port(self) -> None:
-        """Keep the port while nobody listens on it, or the system could give it to somebody else's connection.
+        """Keep the port while the server is down. Otherwise the system could use it for another connection.
 
-        Linux lets a socket that does not listen share its port with the server's to come.
+        On Linux, a socket that does not listen can share its port with the next server.
         """
         if self._reservation is not None or self._running is None or sys.platform != "linux":
             return
@@ -293,7 +295,7 @@ def _ending(code: int) -> str:
 
 
 def _main() -> None:
-    """Be a template; or, with a socket's descriptor as the argument, the process that templates are forked from."""
+    """Run as a template or, with a socket's descriptor as the argument, as the process that forks templates."""
     from holdfast.server.compose import open_providers, serve
     from holdfast.testing.outside import nowhere
 
@@ -317,7 +319,7 @@ def _main() -> None:
 
 
 def _load(packages: Sequence[str]) -> None:
-    """Import whole packages, so that no fork has to."""
+    """Import whole packages, so that forks do not have to."""
     for name in packages:
         package = importlib.import_module(f"holdfast.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -325,7 +327,7 @@ def _load(packages: Sequence[str]) -> None:
 
 
 def _fork_servers(run: Callable[[bytes], None]) -> None:
-    """The template: fork a server for every line of settings, and say how each of them ends."""
+    """Run as a template: fork a server for every line of settings, and report how each of them exits."""
     _say("prepared")
     while told := sys.stdin.buffer.readline():
         pid = os.fork()
@@ -338,12 +340,12 @@ def _fork_servers(run: Callable[[bytes], None]) -> None:
 
 
 def _place(function: Any) -> tuple[str, str] | None:
-    """Where a function is, for whoever loads it again."""
+    """Returns the file and name of a function, so that another process can load it."""
     return None if function is None else (inspect.getfile(function), getattr(function, "__name__", ""))
 
 
 def _function(place: list[str] | None, otherwise: Any) -> Any:
-    """A function of a file, which need not be where modules are found."""
+    """Load a function from a file, which need not be on the module path."""
     if place is None:
         return otherwise
     file, name = place
@@ -360,7 +362,7 @@ def _say(line: str) -> None:
 
 
 def _stop_with_parent() -> None:
-    """Nobody wants a server that outlives the test which started it."""
+    """Stop the server when the test process that started it exits."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`python -m holdfast.testing.model`: the scripted model as a program, for those who are not written in Python."""
+"""`python -m holdfast.testing.model`: the scripted model as a program, for tests that are not in Python."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.testing.model.steps import step_of
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.model", description=__doc__)
     parser.add_argument("--script", type=Path, help='JSON: a list of steps, or {"marker": [steps], "": [steps]}')
-    parser.add_argument("--port", type=int, default=0, help="of loopback; 0 takes a free one")
-    parser.add_argument("--port-file", type=Path, help="where to write the port once it listens")
+    parser.add_argument("--port", type=int, default=0, help="port on loopback; 0 picks a free one")
+    parser.add_argument("--port-file", type=Path, help="file to write the port to once it listens")
     options = parser.parse_args()
     try:
         scripts = _read(options.script)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        parser.error(f"{options.script} is no script: {error}")
+        parser.error(f"{options.script} is not a script: {error}")
     asyncio.run(_serve(scripts, options.port, options.port_file))
 
 
@@ -48,7 +48,7 @@ async def _serve(scripts: dict[str, list[Any]], port: int, port_file: Path | Non
 
 
 def _write_port(path: Path, port: int) -> None:
-    """In one step: whoever waits for the file never reads half a port."""
+    """Write the port in one step, so that no reader sees a partial file."""
     beside = path.with_name(f"{path.name}.new")
     beside.write_text(str(port))
     beside.replace(path)

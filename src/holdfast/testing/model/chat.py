@@ -1,4 +1,4 @@
-"""Answers in the words of OpenAI's chat completions."""
+"""Replies in the format of OpenAI's chat completions."""
 
 from __future__ import annotations
 

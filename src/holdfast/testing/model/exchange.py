@@ -1,4 +1,4 @@
-"""HTTP/1.1 for the scripted model: small, and able to do what real servers do by accident only: to cut a stream."""
+"""HTTP/1.1 for the scripted model. Small, and able to cut a stream on purpose."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import orjson
 MAX_BODY: Final = 64 * 1024 * 1024
 _MAX_HEAD: Final = 64 * 1024
 _MAX_WAITING: Final = 16
-"""Requests that one connection may send ahead."""
+"""How many requests one connection may send ahead."""
 
 
 class BodyUnreadable(Exception):
-    """A body in an encoding that this server does not read, or not in the one it claims."""
+    """The body has an unsupported encoding, or is not in the encoding that it claims."""
 
 
 class Exchange:
-    """One request, and its answer as it is written."""
+    """One request and its response."""
 
     def __init__(
         self, connection: ModelConnection, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -35,12 +35,12 @@ class Exchange:
         self.is_begun = False
 
     def body(self) -> bytes:
-        """Raises `BodyUnreadable`."""
+        """Returns the decoded body. Raises `BodyUnreadable`."""
         encoding = self.headers.get("content-encoding", "identity")
         if encoding == "identity":
             return self._body
         if encoding != "gzip":
-            raise BodyUnreadable(f"this model reads no bodies with content-encoding {encoding}")
+            raise BodyUnreadable(f"this model does not support content-encoding {encoding}")
         unpacking = zlib.decompressobj(wbits=31)
         try:
             body = unpacking.decompress(self._body, MAX_BODY)
@@ -51,7 +51,7 @@ class Exchange:
         return body
 
     async def answer(self, status: int, content: object, headers: Mapping[str, str] | None = None) -> None:
-        """A whole answer in JSON."""
+        """Send a complete JSON response."""
         data = orjson.dumps(content) + b"\n"
         fields = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
         await self._head(status, fields)
@@ -59,7 +59,7 @@ class Exchange:
         self._connection.end_exchange()
 
     async def begin_events(self, headers: Mapping[str, str] | None = None) -> None:
-        """The head of a stream of events, to be followed by `send` and `finish`."""
+        """Begin a stream of events. `send` and `finish` follow."""
         self._chunked = True
         fields = {"content-type": "text/event-stream", "cache-control": "no-cache", "transfer-encoding": "chunked"}
         await self._head(200, {**fields, **(headers or {})})
@@ -72,7 +72,7 @@ class Exchange:
         self._connection.end_exchange()
 
     async def cut(self) -> None:
-        """End the connection in the middle of the answer, after what was sent so far is on its way."""
+        """Close the connection in the middle of the response, after what was sent so far."""
         self._connection.cut()
 
     async def _head(self, status: int, fields: Mapping[str, str]) -> None:
@@ -82,7 +82,9 @@ class Exchange:
 
 
 class ModelConnection(asyncio.Protocol):
-    """A client. Its requests are answered one after the other; when it goes, the answer under way is cancelled."""
+    """A client connection. Requests are answered one at a time. When the client disconnects, the current response is
+    cancelled.
+    """
 
     def __init__(self, respond: Callable[[Exchange], Awaitable[None]], open_connections: set[ModelConnection]) -> None:
         self._respond = respond
@@ -116,7 +118,7 @@ class ModelConnection(asyncio.Protocol):
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    # Of the transport
+    # --- transport callbacks ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -143,7 +145,7 @@ class ModelConnection(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
 
-    # Of the parser
+    # --- parser callbacks ---
 
     def _begin_message(self) -> None:
         self._url, self._headers, self._pieces, self._size = b"", {}, [], 0
@@ -196,5 +198,5 @@ class ModelConnection(asyncio.Protocol):
             while self._waiting:
                 await self._respond(self._waiting.pop(0))
         except Exception:
-            self.cut()  # rather than let the client wait; the loop reports the mistake
+            self.cut()  # rather than let the client wait; the loop reports the error
             raise

@@ -1,4 +1,4 @@
-"""Answers in the words of Anthropic's Messages."""
+"""Replies in the format of Anthropic's Messages."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
 
 
 def _unrolled(block: Mapping[str, Any], reply: Reply) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and the deltas that fill it."""
+    """Returns a block as it begins, and the deltas that fill it."""
     match block["type"]:
         case "thinking":
             deltas = [{"type": "thinking_delta", "thinking": words} for words in reply.deltas(block["thinking"])]

@@ -1,4 +1,4 @@
-"""An answer of the model before it is put into the words of an API, and the pieces that a stream is sent in."""
+"""A reply of the model before it is formatted for an API, and the pieces in which it is streamed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reply:
     step: Step
     calls: tuple[Chosen, ...]
     token: str
-    """Makes the ids of this answer its own."""
+    """Makes the ids in this reply unique."""
     now: int
     """Seconds since the epoch."""
 
@@ -30,7 +30,7 @@ class Reply:
 
     @property
     def deltas_of_words(self) -> int:
-        """How many deltas the thinking and the text take."""
+        """How many deltas the thinking and the text need."""
         return sum(1 for words in (self.step.thinking, self.step.text) for _ in self.deltas(words))
 
 
@@ -41,11 +41,11 @@ class Piece:
     data: bytes
     part: Part
     is_delta: bool = False
-    """A piece of thinking, of text or of a call's arguments: what gates and cuts count."""
+    """Whether it is part of the thinking, the text or the arguments of a call. Gates and cuts count these."""
 
 
 class Wire(Protocol):
-    """How an API says a reply. All functions are pure."""
+    """How an API formats a reply. All functions are pure."""
 
     @staticmethod
     def stream(reply: Reply) -> Iterator[Piece]: ...
@@ -58,7 +58,7 @@ class Wire(Protocol):
 
     @staticmethod
     def broken(reply: Reply, message: str) -> bytes:
-        """The event by which a stream ends that cannot go on."""
+        """Returns the event that ends a broken stream."""
 
 
 _ERROR_TYPES = {

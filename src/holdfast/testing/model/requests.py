@@ -1,4 +1,4 @@
-"""Requests as the model saw them, and the conversation in each, whatever API it came by."""
+"""The requests that the model received, and the conversation in each, independent of the API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Thinking of earlier answers that came back with the history."""
+    """Thinking of earlier replies that was sent back with the history."""
 
     text: str
 
@@ -35,15 +35,15 @@ class Thought:
 @dataclass(frozen=True, slots=True)
 class Called:
     call: str
-    """Its id, which the result names."""
+    """Its id, which the result refers to."""
     name: str
     arguments: Any
-    """As it was given: an object, or the free text of a custom tool."""
+    """As given: an object, or the free text of a custom tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a tool gave back."""
+    """The result of a tool call."""
 
     call: str
     text: str
@@ -55,25 +55,25 @@ Turn = Said | Thought | Called | Answered
 
 @dataclass(eq=False)
 class Request:
-    """One request for an answer, and how it ended."""
+    """One request to the model, and how it ended."""
 
     number: int
-    """From 1, over all requests of this server."""
+    """Counted from 1 over all requests of this server."""
     api: Api
     path: str
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """With lower-case names."""
     body: Mapping[str, Any]
     size: int = 0
     step: int | None = None
-    """Which step of the script answered it. None: a side request, or the script was at its end."""
+    """Which step of the script answered it. None for a side request, or if the script was exhausted."""
     script: str = ""
-    """The marker of the script that answered it; empty for the one for all."""
+    """The marker of the script that answered it; empty for the default script."""
     _ended: Future[Ending] = field(default_factory=Future, repr=False)
 
     @property
     def is_main(self) -> bool:
-        """Whether it offers tools. Agents ask for titles and summaries beside their work, and offer none then."""
+        """Whether it offers tools. Agents also ask for titles and summaries, and offer no tools then."""
         return bool(self.body.get("tools"))
 
     @property
@@ -82,13 +82,15 @@ class Request:
 
     @property
     def credential(self) -> str | None:
-        """The key that came with it."""
+        """The key that was sent with it."""
         bearer = self.headers.get("authorization", "")
         return bearer.removeprefix("Bearer ") if bearer else self.headers.get("x-api-key")
 
     @property
     def ending(self) -> Ending | None:
-        """`answered` in full, `refused` by an error step, `cut` by the script, or the client was `gone` before."""
+        """`answered` completely, `refused` by an error step, `cut` by the script, or `gone` if the client disconnected
+        before.
+        """
         return self._ended.result() if self._ended.done() else None
 
     async def ended(self, timeout: float = _PATIENCE) -> Ending:
@@ -96,15 +98,15 @@ class Request:
             return await asyncio.shield(asyncio.wrap_future(self._ended))
 
     def end(self, how: Ending) -> None:
-        """For the model server."""
+        """Called by the model server."""
         if not self._ended.done():
             self._ended.set_result(how)
 
-    # The conversation
+    # --- the conversation ---
 
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
-        """All that was said, called and answered, oldest first."""
+        """Everything that was said, called and answered, oldest first."""
         return tuple(turn for turn in _READERS[self.api](self.body) if not isinstance(turn, Said) or turn.text)
 
     @property
@@ -144,13 +146,13 @@ class Request:
 
     @property
     def open_calls(self) -> list[Called]:
-        """Calls without a result: real APIs refuse such a history."""
+        """Calls without a result. Real APIs refuse such a history."""
         answered = {result.call for result in self.results}
         return [call for call in self.calls if call.call not in answered]
 
     @property
     def complaint(self) -> str | None:
-        """What real APIs would refuse this conversation for: a call without a result, or a result without its call."""
+        """Why real APIs would refuse this conversation: a call without a result, or a result without its call."""
         if self.open_calls:
             return f"no result follows the call {self.open_calls[0].call} of {self.open_calls[0].name}"
         if self.body.get("previous_response_id") is not None:
@@ -163,7 +165,7 @@ class Request:
         return next((result for result in self.results if result.call == call.call), None)
 
     def saw(self, words: str) -> bool:
-        """Whether these words are anywhere in the conversation: said, in a call, or in a result."""
+        """Whether the conversation contains these words, in a message, a call or a result."""
         return any(words in _words(turn) for turn in self.turns)
 
 
@@ -191,7 +193,7 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _text_of(content: Any) -> str:
-    """Of a content that is a text, or parts with texts in them."""
+    """Returns the text of content that is a string or a list of parts."""
     if isinstance(content, str):
         return content
     parts: Iterable[Mapping[str, Any]] = _objects(content)

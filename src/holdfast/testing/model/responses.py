@@ -1,4 +1,4 @@
-"""Answers in the words of OpenAI's Responses."""
+"""Replies in the format of OpenAI's Responses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _Inner = list[tuple[str, dict[str, Any]]]
 
 
 def _unrolled(item: Mapping[str, Any], reply: Reply) -> tuple[dict[str, Any], _Inner]:
-    """An item as it begins, and the events that fill it, by kind and fields."""
+    """Returns an item as it begins, and the events that fill it, as kinds and fields."""
     match item["type"]:
         case "reasoning":
             text = item["summary"][0]["text"]

@@ -1,4 +1,4 @@
-"""Which step answers a request: scripts by marker, each with its place in it."""
+"""Chooses the step that answers a request. Scripts are found by marker, and each keeps its position."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from holdfast.testing.model.requests import Request
 from holdfast.testing.model.steps import FOR_EVER, Scripted, Step, step_of
 
 EXHAUSTED: Final = "The script is at its end."
-"""What a model says whose script has no further step."""
+"""The reply when the script has no further step."""
 SIDE_ANSWER: Final = "Scripted side answer"
-"""What it says to requests without tools."""
+"""The reply to requests without tools."""
 _MAX_SCRIPTS: Final = 10_000
 
 
 class Script:
-    """Steps in order, and how far they are used up."""
+    """Steps in order, and how far they are used."""
 
     def __init__(self, steps: Iterable[Scripted]) -> None:
         self._steps = [step if callable(step) else step_of(step) for step in steps]
@@ -25,16 +25,16 @@ class Script:
 
     @property
     def left(self) -> int:
-        """Steps that no request has had in full yet."""
+        """How many steps are not used up yet."""
         return len(self._steps) - self._next
 
     @property
     def steps(self) -> list[Step]:
-        """Those that are no functions."""
+        """Returns the steps that are not functions."""
         return [step for step in self._steps if isinstance(step, Step)]
 
     def take(self, request: Request) -> Step:
-        """The step for this request, which learns the step's number."""
+        """Returns the step for this request, and records its number in the request."""
         if self._next >= len(self._steps):
             return Step(text=EXHAUSTED)
         given = self._steps[self._next]
@@ -47,7 +47,7 @@ class Script:
 
 
 class Scripts:
-    """One script for all conversations, and others for those with a marker in what the user said."""
+    """A default script for all conversations, and scripts for those with a marker in what the user said."""
 
     def __init__(self) -> None:
         self.side: Scripted = SIDE_ANSWER
@@ -55,7 +55,7 @@ class Scripts:
 
     def put(self, steps: Iterable[Scripted], marker: str) -> Script:
         if marker not in self._by_marker and len(self._by_marker) >= _MAX_SCRIPTS:
-            raise ValueError(f"a model holds {_MAX_SCRIPTS} scripts at most: start another server for more")
+            raise ValueError(f"a model can have at most {_MAX_SCRIPTS} scripts: start another server for more")
         script = self._by_marker[marker] = Script(steps)
         return script
 
@@ -72,7 +72,9 @@ class Scripts:
         return self._by_marker[request.script].take(request)
 
     def _marker_of(self, request: Request) -> str:
-        """How a conversation began decides; where its beginning was summed up since, anything the user said."""
+        """Look for markers in the beginning of a conversation, or, if it was summarised since, in anything the user
+        said.
+        """
         markers = [marker for marker in self._by_marker if marker]
         for texts in (request.opening, request.user_texts) if markers else ():
             said = "\n".join(texts)

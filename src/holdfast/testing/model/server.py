@@ -1,4 +1,4 @@
-"""The scripted model: a server on loopback that answers coding agents as a script says, with no model behind it."""
+"""The scripted model: a server on loopback that answers coding agents from a script, without a real model."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _PATHS: Final[Mapping[str, tuple[Api, type[Wire]]]] = {
 
 
 class ScriptedModel:
-    """A model server on a free port of loopback, for as long as its block lasts.
+    """A model server on a free port of loopback, for the duration of its `with` block.
 
-    `async with` serves on the running loop; `with` serves on a thread of its own. Everything else may be called from
-    anywhere. It speaks OpenAI chat completions, OpenAI Responses and Anthropic Messages by the end of the path, so
-    `url` fits an Anthropic client and `openai_url` one of OpenAI's.
+    `async with` serves on the running loop; `with` serves on a separate thread. All other methods may be called from
+    anywhere. It supports OpenAI chat completions, OpenAI Responses and Anthropic Messages, distinguished by the end of
+    the path. Use `url` for Anthropic clients and `openai_url` for OpenAI clients.
 
-    Each request that offers tools takes one step of the script. Requests without tools, for titles and the like, get
-    a fixed answer and take none. A conversation that real models refuse, say with a call and no result for it, is
-    refused here, too, and takes none.
+    Each request that offers tools uses one step of the script. Requests without tools, for example for titles, get a
+    fixed reply and use no step. A conversation that real models refuse, for example with a call but no result, is
+    refused here too and uses no step.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class ScriptedModel:
     ) -> None:
         self.models = tuple(models)
         self.key = key
-        """Requests with another one are answered 401. None: any will do."""
+        """Requests with another key get status 401. None accepts any key."""
         self.visits: deque[str] = deque(maxlen=_MAX_VISITS)
-        """Method and path of everything that was asked, models or not."""
+        """Method and path of every request, including those for other paths."""
         self._wanted_port = port
         self._scripts = Scripts()
         self._scripts.put(steps, "")
@@ -77,7 +77,7 @@ class ScriptedModel:
         self._connections: set[ModelConnection] = set()
         self._thread: LoopThread | None = None
 
-    # Its life
+    # --- lifecycle ---
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class ScriptedModel:
         self._server.close()
         for connection in list(self._connections):
             await connection.close()
-        for _ in range(3):  # a connection that was accepted just now shows up in the next turns of the loop
+        for _ in range(3):  # a connection that was just accepted appears in one of the next turns of the loop
             await asyncio.sleep(0)
         for connection in list(self._connections):
             await connection.close()
@@ -117,61 +117,63 @@ class ScriptedModel:
 
     @property
     def url(self) -> str:
-        """Base URL for clients that add `/v1/messages`."""
+        """Base URL for clients that append `/v1/messages`."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def openai_url(self) -> str:
-        """Base URL for clients that add `/chat/completions` or `/responses`."""
+        """Base URL for clients that append `/chat/completions` or `/responses`."""
         return f"{self.url}/v1"
 
-    # What it answers
+    # --- replies ---
 
     def script(self, steps: Iterable[Scripted], *, when: str = "") -> Script:
-        """From now on answer by these steps. With `when`, only conversations whose user said that at the beginning."""
+        """Use these steps from now on. With `when`, only for conversations in which the user said that at the
+        beginning.
+        """
         with self._lock:
             return self._scripts.put(steps, when)
 
     def answer_sides(self, step: Scripted) -> None:
-        """What requests without tools get."""
+        """Set the reply to requests without tools."""
         with self._lock:
             self._scripts.side = step
 
     def left(self, when: str = "") -> int:
-        """Steps that no request has had yet."""
+        """Returns how many steps are not used yet."""
         with self._lock:
             return self._scripts.of(when).left
 
     def gate(self, name: str) -> Gate:
-        """A gate of a step, by its name. Raises `KeyError`."""
+        """Returns a gate of a step by its name. Raises `KeyError`."""
         with self._lock:
             steps = [step for script in self._scripts.all() for step in script.steps]
         for gate in (gate for step in steps for gate in step.gates):
             if gate.name == name:
                 return gate
-        raise KeyError(f"no step of a script has a gate {name!r}")
+        raise KeyError(f"no step has a gate named {name!r}")
 
-    # What it was asked
+    # --- requests ---
 
     @property
     def requests(self) -> list[Request]:
-        """The last requests for answers, oldest first: up to 1000, and 256 MB of them."""
+        """The latest requests to the model, oldest first: up to 1000, and up to 256 MB."""
         with self._lock:
             return list(self._requests)
 
     @property
     def main_requests(self) -> list[Request]:
-        """Those of them that offer tools."""
+        """The requests that offer tools."""
         return [request for request in self.requests if request.is_main]
 
     def forget(self) -> None:
-        """Start again with no requests; scripts go on where they are."""
+        """Forget all requests. Scripts keep their positions."""
         with self._lock:
             self._requests.clear()
             self._kept_bytes = 0
 
     async def until(self, holds: Callable[[list[Request]], bool], timeout: float = _PATIENCE) -> list[Request]:
-        """Wait until this holds of the requests. Asked again whenever one comes. Raises `TimeoutError`."""
+        """Wait until `holds` returns True for the requests. It is called for each new one. Raises `TimeoutError`."""
         async with time_limit(timeout):
             while True:
                 waiter: Future[None] = Future()
@@ -188,7 +190,7 @@ class ScriptedModel:
                             self._waiters.remove(waiter)
 
     def _record(self, exchange: Exchange, api: Api, body: Mapping[str, Any], size: int) -> tuple[Request, Step]:
-        """Take down a request and find the step for it, in one go: steps are taken in the order of requests."""
+        """Record a request and choose its step together, so that steps are used in the order of requests."""
         with self._lock:
             self._count += 1
             request = Request(self._count, api, exchange.path, exchange.headers, body, size)
@@ -205,7 +207,7 @@ class ScriptedModel:
                 for waiter in waiters:
                     waiter.set_result(None)
 
-    # Answering
+    # --- responding ---
 
     async def _respond(self, exchange: Exchange) -> None:
         path = exchange.path.partition("?")[0]
@@ -245,14 +247,12 @@ class ScriptedModel:
             return await exchange.answer(status, wire.error(status, f"the body cannot be read: {error}"))
         try:
             request, step = self._record(exchange, api, body, len(raw))
-        except (
-            Exception
-        ) as error:  # a step that is a function may fail in any way: the agent and the test get to see it
+        except Exception as error:  # a step that is a function may raise anything; show it to the agent and the test
             return await exchange.answer(400, wire.error(400, f"a step of the script failed: {error!r}"))
         try:
             await self._perform(exchange, request, step, wire)
         finally:
-            request.end("gone")  # unless it has ended already
+            request.end("gone")  # unless it has already ended
         return None
 
     async def _perform(self, exchange: Exchange, request: Request, step: Step, wire: type[Wire]) -> None:
@@ -281,7 +281,7 @@ class ScriptedModel:
     def _catalog(self) -> dict[str, Any]:
         return {"object": "list", "data": [_model_object(name) for name in self.models], "has_more": False}
 
-    # For scripts in files: the same from outside of this process
+    # --- the same for other processes ---
 
     async def _control(self, exchange: Exchange, path: str) -> None:
         match exchange.method, path.split("/")[2:]:
@@ -331,7 +331,7 @@ async def _stream(exchange: Exchange, request: Request, reply: Reply, wire: type
 
 
 def _ends_before(piece: Piece, deltas: int, reply: Reply) -> bool:
-    """Whether the script ends the stream in front of this piece, after so many deltas."""
+    """Whether the script ends the stream before this piece, after so many deltas."""
     step = reply.step
     if step.cut is False:
         return step.broken != "" and piece.part == "closing"
@@ -340,7 +340,7 @@ def _ends_before(piece: Piece, deltas: int, reply: Reply) -> bool:
 
 
 async def _stop(exchange: Exchange, request: Request, reply: Reply, wire: type[Wire]) -> None:
-    """End a stream before its time."""
+    """End a stream early."""
     if reply.step.broken:
         await exchange.send(wire.broken(reply, reply.step.broken))
         await exchange.finish()

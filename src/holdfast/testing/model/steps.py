@@ -1,4 +1,4 @@
-"""The vocabulary of scripts: what a model answers to one request. Read from JSON too, for scripts in files."""
+"""The steps of scripts: how the model replies to one request. Also parsed from JSON, for scripts in files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FOR_EVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Bash:
-    """Run a command with whatever shell tool the request offers."""
+    """Run a command with the shell tool that the request offers."""
 
     command: str
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write a file with whatever tool for it the request offers, or else with its shell tool."""
+    """Write a file with a tool that the request offers for that, or otherwise with its shell tool."""
 
     path: str
     content: str
@@ -31,7 +31,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace a text in a file, likewise."""
+    """Replace a text in a file with a tool that the request offers for that, or otherwise with its shell tool."""
 
     path: str
     old: str
@@ -40,11 +40,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Call a tool by its name, with these arguments, whether the request offers it or not."""
+    """Call a tool by name with these arguments, even if the request does not offer it."""
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
-    """A text is sent as it is: broken JSON, or the input of a tool that takes free text."""
+    """A string is sent as it is: broken JSON, or the input of a tool that takes free text."""
 
 
 Call = Bash | Write | Edit | Tool
@@ -52,7 +52,7 @@ Call = Bash | Write | Edit | Tool
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that an answer says it took. `input` counts none that came from a cache or went into one."""
+    """Token counts that a reply reports. `input` excludes tokens read from or written to a cache."""
 
     input: int = 100
     output: int = 10
@@ -62,25 +62,25 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One answer. Thinking comes first, then the text, then the calls."""
+    """One reply: the thinking, then the text, then the calls."""
 
     text: str = ""
     thinking: str = ""
     calls: tuple[Call, ...] = ()
     stop: Literal["end", "length"] = "end"
-    """`length`: the answer says that it was cut off by the limit of tokens."""
+    """With `length`, the reply reports that the token limit cut it off."""
     usage: Usage = Usage()
     error: int | None = None
-    """Answer with this HTTP status instead."""
+    """Reply with this HTTP status instead."""
     message: str = ""
-    """Of the error."""
+    """The message of the error."""
     headers: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
-    """How many requests get this answer; `FOR_EVER`."""
+    """How many requests get this reply; `FOR_EVER` for all."""
     cut: bool | int = False
-    """Close the connection in mid-stream: True after the last word, or after so many deltas."""
+    """Close the connection during the stream: True after the last word, or after this many deltas."""
     broken: str = ""
-    """End the stream, where `cut` would or in front of the end, with the API's own error event and this message."""
+    """End the stream with the API's error event and this message, where `cut` would or just before the end."""
     hang: float = 0
     """Seconds of silence after the first delta."""
     delay: float = 0
@@ -93,7 +93,7 @@ class Step:
 
 
 Scripted = Step | Mapping[str, Any] | str | Callable[["Request"], "Step | Mapping[str, Any] | str"]
-"""A step as scripts may give it: itself, as JSON has it, a mere text, or a function that looks at the request first."""
+"""A step in any form that scripts accept: a `Step`, its JSON, a text, or a function of the request."""
 
 _PLAIN: Final = ("text", "thinking", "stop", "error", "message", "headers", "times", "cut", "broken", "hang", "delay")
 _CALLS: Final = ("bash", "write", "edit", "tool")
@@ -125,7 +125,7 @@ def error(status: int, message: str = "", **more: Any) -> Step:
 
 
 def held(step: Step, *gates: Gate) -> Step:
-    """The same step, held at these gates."""
+    """Returns the same step, held at these gates."""
     return replace(step, gates=(*step.gates, *gates))
 
 
@@ -144,7 +144,7 @@ def step_of(given: Step | Mapping[str, Any] | str) -> Step:
     unknown = set(given) - {*_PLAIN, *_CALLS, *_OTHER}
     if unknown:
         known = ", ".join(sorted((*_PLAIN, *_CALLS, *_OTHER)))
-        raise ValueError(f"a step of a script knows no {', '.join(sorted(unknown))}: use {known}")
+        raise ValueError(f"unknown fields in a step: {', '.join(sorted(unknown))}; use {known}")
     fields: dict[str, Any] = {name: given[name] for name in (*_PLAIN, "delta_delay", "delta_size") if name in given}
     calls = [_call_of(name, given[name]) for name in _CALLS if name in given]
     calls += [_call_of(name, value) for one in given.get("calls", ()) for name, value in one.items()]
@@ -162,7 +162,7 @@ def _call_of(name: str, value: Any) -> Call:
             return Edit(value["path"], value["old"], value["new"])
         case "tool":
             return Tool(value["name"], value.get("arguments", {}))
-    raise ValueError(f"a script makes no call {name!r}: use one of {', '.join(_CALLS)}")
+    raise ValueError(f"unknown call {name!r}: use one of {', '.join(_CALLS)}")
 
 
 def _usage_of(given: Any) -> Usage:

@@ -1,4 +1,4 @@
-"""Which of the tools that a request offers does what a script wants: agents name and shape them differently."""
+"""Chooses the tool of a request that does what a script wants. Agents name and shape their tools differently."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _NEW: Final = ("newString", "new_string", "newText", "new_str")
 
 
 class NoSuchTool(Exception):
-    """A script wants something that the request offers no tool for."""
+    """The request offers no tool for what the script wants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A tool as the request offers it."""
+    """A tool that the request offers."""
 
     name: str
     properties: Mapping[str, Any]
     is_custom: bool = False
-    """It takes free text instead of an object."""
+    """Whether it takes free text instead of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A call as the answer makes it."""
+    """A call in the reply."""
 
     name: str
     arguments: Mapping[str, Any] | str
@@ -57,7 +57,7 @@ def offered_by(api: Api, body: Mapping[str, Any]) -> dict[str, Offered]:
 
 
 def choose(call: Call, tools: Mapping[str, Offered]) -> Chosen:
-    """Raises `NoSuchTool`."""
+    """Choose a tool for a call. Raises `NoSuchTool`."""
     match call:
         case Tool(name, arguments):
             return Chosen(name, arguments, name in tools and tools[name].is_custom)
@@ -72,7 +72,7 @@ def choose(call: Call, tools: Mapping[str, Offered]) -> Chosen:
 def _shell(command: str, tools: Mapping[str, Offered]) -> Chosen:
     tool = _first(_SHELLS, tools)
     if tool is None:
-        raise NoSuchTool(f"the request offers no shell among its tools: {', '.join(tools)}")
+        raise NoSuchTool(f"the request does not offer a shell tool, only: {', '.join(tools)}")
     arguments: dict[str, Any]
     if "cmd" in tool.properties:
         arguments = {"cmd": command}
@@ -122,5 +122,5 @@ def _first(names: Iterable[str], tools: Mapping[str, Offered]) -> Offered | None
 
 
 def _key(names: tuple[str, ...], tool: Offered) -> str:
-    """How this tool names a property; where it does not say, the last of the names."""
+    """Returns this tool's name for a property, or the last of the names if it does not declare one."""
     return next((name for name in names if name in tool.properties), names[-1])

@@ -55,4 +55,4 @@ class ProviderSuite(
     Execs, Processes, Terminals, Channels, FilesOfABox, Trees, LifeOfABox, Isolation, Snapshots, Volumes, Images,
     Claims, Races, Restart, BoxesMadeAhead, Networks, Pauses,
 ):  # fmt: skip
-    """All parts. Each is a suite of its own too, for whoever works on one."""
+    """All parts of the contract. Each part is also a suite of its own."""

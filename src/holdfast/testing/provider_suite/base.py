@@ -1,4 +1,4 @@
-"""What the parts of the suite stand on: the fixtures that a provider gives, and boxes that go after their test."""
+"""The base of the provider suites: the fixtures of a provider, and boxes that are removed after their test."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from holdfast.boxes.provider import Provider
 from holdfast.time_limit import time_limit
 
 Reopen = Callable[[], Awaitable[Provider]]
-"""Opens one more provider on the same data. Whoever calls it closes that one."""
+"""Opens another provider on the same data. The caller closes it."""
 
 PATIENCE: Final = 20.0
-"""Seconds for something that has to come at once on any machine that is not broken."""
+"""Seconds for something that is immediate on any machine that works."""
 MEGABYTE: Final = 1 << 20
 _TICKS: Final = 100
 _CLAIMS: Final = "holdfast_claims"
@@ -40,7 +40,7 @@ _Found = TypeVar("_Found")
 
 
 def claims(*capabilities: Capability) -> Callable[[_Test], _Test]:
-    """A test of what only providers with these capabilities have to do."""
+    """Mark a test that applies only to providers with these capabilities."""
 
     def mark(test: _Test) -> _Test:
         setattr(test, _CLAIMS, capabilities)
@@ -51,7 +51,7 @@ def claims(*capabilities: Capability) -> Callable[[_Test], _Test]:
 
 @dataclass
 class Account:
-    """What the suite has tried of one provider, and what it left out because that is not claimed."""
+    """What the suite tested of one provider, and what it skipped because the provider does not claim it."""
 
     claimed: frozenset[Capability]
     tried: int = 0
@@ -59,14 +59,12 @@ class Account:
 
     def lines(self, name: str) -> list[str]:
         refused = ", ".join(sorted(set(Capability) - self.claimed)) or "nothing"
-        said = (
-            f"provider {name}: {self.tried} tests of {len(self.claimed)} capabilities; to be refused by name: {refused}"
-        )
-        return [said, *(f"  {count} tests left out: {why}" for why, count in sorted(self.left_out.items()))]
+        said = f"provider {name}: {self.tried} tests of {len(self.claimed)} capabilities; must refuse: {refused}"
+        return [said, *(f"  {count} tests skipped: {why}" for why, count in sorted(self.left_out.items()))]
 
 
 class Accounts:
-    """A plugin of pytest for the length of a run: prints the account of each provider in the end."""
+    """A pytest plugin that prints the account of each provider at the end of a run."""
 
     def __init__(self) -> None:
         self._of: dict[str, Account] = {}
@@ -81,7 +79,7 @@ class Accounts:
 
 
 class Hatchery:
-    """Makes boxes, snapshots and volumes for one test, and removes them after it."""
+    """Creates boxes, snapshots and volumes for one test, and removes them after it."""
 
     def __init__(self, provider: Provider, spec: BoxSpec) -> None:
         self._provider = provider
@@ -92,7 +90,7 @@ class Hatchery:
         self._volumes: list[str] = []
 
     async def box(self, *, labels: Mapping[str, str] | None = None, id: str | None = None, **changes: Any) -> Box:
-        """A box. `labels` go beside those of its spec; everything else changes the spec."""
+        """Create a box. `labels` are added to those of the spec; all other arguments change the spec."""
         spec = replace(self._spec, **changes)
         return self.handle(await self._provider.create(spec, id=self.expect(id or fresh("box")), labels=labels))
 
@@ -110,12 +108,12 @@ class Hatchery:
         return self.handle(await self._provider.attach(id))
 
     def handle(self, box: Box) -> Box:
-        """Close this handle in the end."""
+        """Close this handle at the end."""
         self._handles.append(box)
         return box
 
     def expect(self, id: str) -> str:
-        """Remove the box of this id in the end, should it be there."""
+        """Remove the box with this id at the end, if it exists."""
         self._boxes.append(id)
         return id
 
@@ -132,7 +130,7 @@ class Hatchery:
         return name
 
     def mount(self, volume: str, *, subpath: str = "", read_only: bool = False) -> VolumeMount:
-        """A volume as the folder `shared` of a box."""
+        """Mount a volume as the folder `shared` of a box."""
         return VolumeMount(volume, f"{self._spec.workdir}/shared", subpath, read_only)
 
     def volume_to_delete(self, name: str) -> str:
@@ -152,15 +150,15 @@ class Hatchery:
 
 
 class Suite:
-    """The fixtures. A suite for a provider overrides `provider`, and `reopen` and `spec` where it can."""
+    """The fixtures. A provider's suite overrides `provider`, and `reopen` and `spec` if possible."""
 
     pytestmark: ClassVar[Any] = pytest.mark.anyio
     time_limit: ClassVar[float] = 90.0
-    """Seconds for one test: a provider that hangs fails instead."""
+    """Seconds for one test. A provider that hangs fails."""
     claimed: ClassVar[frozenset[Capability] | None] = None
-    """What the provider claims, where that is known beforehand: see `leave_out_unclaimed`."""
+    """What the provider claims, if known in advance: see `leave_out_unclaimed`."""
     python: ClassVar[str] = "python3"
-    """For the tests of ports."""
+    """The Python for the tests of ports."""
 
     def __init_subclass__(cls) -> None:
         for name, test in list(vars(cls).items()):
@@ -175,16 +173,16 @@ class Suite:
     @pytest.fixture
     def provider(self) -> Provider:
         """An open provider."""
-        raise NotImplementedError("override the fixture `provider`: holdfast.testing.provider_suite says how")
+        raise NotImplementedError("override the fixture `provider`, as holdfast.testing.provider_suite explains")
 
     @pytest.fixture
     def reopen(self) -> Reopen:
-        """One more provider on the same data."""
-        pytest.skip("fixture `reopen` is not given: restarts are not proved")
+        """Returns a function that opens another provider on the same data."""
+        pytest.skip("the fixture `reopen` is not defined, so restarts are not tested")
 
     @pytest.fixture
     def spec(self, provider: Provider) -> BoxSpec:
-        """The least that a box of this provider can be asked to be."""
+        """The smallest spec for a box of this provider."""
         modes = {
             Network.NONE: Capability.NETWORK_NONE,
             Network.OPEN: Capability.NETWORK_OPEN,
@@ -203,12 +201,12 @@ class Suite:
 
     @pytest.fixture
     async def box(self, hatchery: Hatchery) -> Box:
-        """A running box of this test's own."""
+        """A running box for this test alone."""
         return await hatchery.box()
 
     @pytest.fixture
     def open_folder(self) -> Iterator[Path]:
-        """A folder of this machine that every user of it may look into. What keeps a box out is the provider."""
+        """A folder of this machine that every user may read. Only the provider keeps a box out."""
         with TemporaryDirectory(prefix="holdfast-suite-") as folder:
             Path(folder).chmod(0o755)
             yield Path(folder)
@@ -226,7 +224,7 @@ class Suite:
 
 
 def leave_out_unclaimed(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For a `pytest_collection_modifyitems` of your own: tests of what a suite's `claimed` lacks are not collected."""
+    """Deselect tests of what a suite's `claimed` lacks. Call it in your `pytest_collection_modifyitems`."""
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
@@ -257,16 +255,16 @@ def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
     return limited
 
 
-# --- small words that the tests are written in ---
+# --- helpers for the tests ---
 
 
 def fresh(what: str) -> str:
-    """A name that nobody has used."""
+    """Returns an unused name."""
     return f"{what}-{secrets.token_hex(6)}"
 
 
 async def tick(moment: int) -> None:
-    """Wait until the clock has left a millisecond, so that what is made next is younger: as a provider counts."""
+    """Wait until the clock has passed a millisecond, so that what is created next is newer to the provider."""
     for _ in range(_TICKS):
         if time.time_ns() // 1_000_000 > moment:
             return
@@ -274,36 +272,36 @@ async def tick(moment: int) -> None:
 
 
 async def sh(box: Box, script: str, *arguments: str, **named: Any) -> Completed:
-    """Run a line of shell in a box; `$1` and on are the arguments."""
+    """Run a shell script in a box. `$1` and so on are the arguments."""
     return await box.exec(["sh", "-c", script, "sh", *arguments], **named)
 
 
 async def text(box: Box, script: str, *arguments: str) -> str:
-    """What a line of shell prints. It has to succeed."""
+    """Returns what a shell script prints. It must succeed."""
     done = await sh(box, script, *arguments, timeout=PATIENCE)
     assert done.exit_code == 0, f"{script}: exit code {done.exit_code}: {done.stderr.decode(errors='replace')}"
     return done.text.strip("\n")
 
 
 async def appears(box: Box, path: str) -> None:
-    """Wait for a file."""
+    """Wait for a file in the box."""
     await sh(box, 'until [ -s "$1" ]; do sleep 0.01; done', path, timeout=PATIENCE)
 
 
 async def number_in(box: Box, path: str) -> int:
-    """Wait for a file with a number in it."""
+    """Wait for a file with a number in it, and return the number."""
     await appears(box, path)
     return int(await box.files.read(path))
 
 
 async def runs(box: Box, pid: int) -> bool:
-    """Whether a process runs in the box. A zombie does not."""
+    """Whether a process is running in the box. Zombies do not count."""
     done = await sh(box, 'test -d "/proc/$1" && ! grep -q "^State:[[:space:]]*[ZX]" "/proc/$1/status"', str(pid))
     return done.exit_code == 0
 
 
 async def ends(box: Box, pid: int) -> None:
-    """Wait for the end of a process in the box."""
+    """Wait until a process in the box has exited."""
     await eventually(lambda: _not(runs(box, pid)), f"process {pid} still runs")
 
 
@@ -312,7 +310,7 @@ async def _not(answer: Awaitable[bool]) -> bool:
 
 
 async def eventually(check: Callable[[], Awaitable[_Found]], otherwise: str, *, patience: float = PATIENCE) -> _Found:
-    """Ask again and again until the answer is true."""
+    """Call `check` again and again until its result is true, and return it."""
     try:
         async with time_limit(patience):
             while True:
@@ -325,7 +323,7 @@ async def eventually(check: Callable[[], Awaitable[_Found]], otherwise: str, *, 
 
 
 async def prints(process: Process, wanted: bytes, *, stream: Stream = "stdout", offset: int = 0) -> bytes:
-    """Wait until a process has printed something. Returns all that it printed from the offset on."""
+    """Wait until a process has printed something. Returns everything it printed from the offset."""
     seen = b""
     try:
         async with time_limit(PATIENCE):
@@ -341,7 +339,7 @@ async def prints(process: Process, wanted: bytes, *, stream: Stream = "stdout", 
 
 
 async def all_of(process: Process, stream: Stream = "stdout", offset: int = 0) -> bytes:
-    """Everything that a process prints, until its end."""
+    """Returns everything that a process prints until it exits."""
     seen = []
     at = offset
     async for chunk in process.output(stream, offset):
@@ -349,7 +347,7 @@ async def all_of(process: Process, stream: Stream = "stdout", offset: int = 0) -
         at = chunk.next_offset
         assert at - offset <= 64 * MEGABYTE, "the output does not end"
         seen.append(chunk.data)
-        await asyncio.sleep(0)  # so that the time limit holds, whatever the provider does
+        await asyncio.sleep(0)  # lets the time limit apply, whatever the provider does
     return b"".join(seen)
 
 
@@ -370,7 +368,7 @@ async def rest(connection: Connection) -> bytes:
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task that runs, and see that it goes."""
+    """Cancel a running task, and check that it ends."""
     assert not task.done(), "there is nothing to cancel: it has ended"
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -378,7 +376,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 class Memory:
-    """How far this process grows. Of use where a lot goes through it and nothing may stay."""
+    """Measures how much this process grows, for tests in which a lot of data passes through it."""
 
     def __init__(self) -> None:
         self._start = self._now()
@@ -400,7 +398,7 @@ class Memory:
 
 
 def pieces(count: int, size: int) -> Iterator[bytes]:
-    """A lot of bytes, each piece another one, without holding them."""
+    """Yields many bytes without holding them; every piece is different."""
     for number in range(count):
         yield number.to_bytes(8, "big") * (size // 8)
 

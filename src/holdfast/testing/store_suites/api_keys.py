@@ -1,4 +1,4 @@
-"""The contract of a store of API keys as tests."""
+"""The contract of an API key store as tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHONE = ApiKey("k-2", "phone", 1_800_000_000_001)
 
 @pytest.mark.anyio
 class ApiKeySuite:
-    """Subclass it, and give it an `open_store` fixture."""
+    """Subclass it and define an `open_store` fixture."""
 
     @pytest.fixture
     async def store(self, open_store: OpenStore[KeyStore]) -> AsyncIterator[KeyStore]:

@@ -1,4 +1,4 @@
-"""The contract of a store of the policies of environments as tests."""
+"""The contract of an environment policy store as tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN: Final = NetworkPolicy(Network.OPEN)
 
 @pytest.mark.anyio
 class PolicySuite:
-    """Subclass it, and give it an `open_store` fixture."""
+    """Subclass it and define an `open_store` fixture."""
 
     @pytest.fixture
     async def store(self, open_store: OpenStore[PolicyStore]) -> AsyncIterator[PolicyStore]:

@@ -1,4 +1,4 @@
-"""The contract of a store of models as tests."""
+"""The contract of a model store as tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def load(store: ModelStore) -> dict[str, ModelRow]:
 
 @pytest.mark.anyio
 class ModelSuite:
-    """Subclass it, and give it an `open_store` fixture."""
+    """Subclass it and define an `open_store` fixture."""
 
     @pytest.fixture
     async def store(self, open_store: OpenStore[ModelStore]) -> AsyncIterator[ModelStore]:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 Store = TypeVar("Store")
 
 OpenStore = Callable[[str], AbstractAsyncContextManager[Store]]
-"""Opens the store of a tenant, over the same data each time, and closes it at the end of its block."""
+"""Opens the store of a tenant on the same data each time, and closes it at the end of its block."""
 
 TENANT: Final = "default"
 OTHER_TENANT: Final = "other"

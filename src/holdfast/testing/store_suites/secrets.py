@@ -1,4 +1,4 @@
-"""The contract of the store of the root secret as tests."""
+"""The contract of a root secret store as tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.threads.access.credentials import SecretStore
 
 @pytest.mark.anyio
 class SecretSuite:
-    """Subclass it, and give it an `open_store` fixture."""
+    """Subclass it and define an `open_store` fixture."""
 
     async def test_the_secret_is_made_once(self, open_store: OpenStore[SecretStore]) -> None:
         async with open_store(TENANT) as store:

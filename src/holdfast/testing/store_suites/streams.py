@@ -30,7 +30,7 @@ Reopen = Callable[[Callable[[], int]], Awaitable[StreamStore]]
 
 
 async def read_all(store: StreamStore, path: str, start: int = 0, limit: int = 1024) -> bytes:
-    """Everything from a position on, piece by piece."""
+    """Read everything from a position, piece by piece."""
     pieces = []
     while True:
         piece = await store.read(path, start, limit)
@@ -49,7 +49,7 @@ async def append_many(store: StreamStore, path: str, request: AppendRequest) -> 
 
 @pytest.mark.anyio
 class StreamSuite:
-    """Subclass it, and give it a `reopen` fixture."""
+    """Subclass it and define a `reopen` fixture."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -502,7 +502,7 @@ class StreamSuite:
         await asyncio.sleep(0)
         creating.cancel()
         await asyncio.gather(creating, return_exceptions=True)
-        await store.create("b", TEXT)  # comes after it
+        await store.create("b", TEXT)  # written after the creation
         there = "a" in await store.list_paths()
         assert [change.path for change in changes] == (["a", "b"] if there else ["b"])
         deleting = asyncio.ensure_future(store.delete("b"))
@@ -512,7 +512,7 @@ class StreamSuite:
         await store.create("c", TEXT)
         assert ("b" in await store.list_paths()) != any(change.deleted for change in changes)
 
-    # Coming back
+    # Restarts
 
     async def test_everything_survives_a_restart(self, reopen: Reopen, clock: ManualClock) -> None:
         store = await reopen(clock.now)

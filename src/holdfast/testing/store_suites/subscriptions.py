@@ -1,4 +1,4 @@
-"""The contract of a store of subscriptions as tests."""
+"""The contract of a subscription store as tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def load(store: SubscriptionStore) -> dict[str, Stored]:
 
 @pytest.mark.anyio
 class SubscriptionSuite:
-    """Subclass it, and give it an `open_store` fixture."""
+    """Subclass it and define an `open_store` fixture."""
 
     @pytest.fixture
     async def store(self, open_store: OpenStore[SubscriptionStore]) -> AsyncIterator[SubscriptionStore]:
