@@ -116,8 +116,8 @@ def test_no_key_is_asked_for_where_agent_and_model_cannot_speak(cli: Cli) -> Non
     refused = cli("run", "x", "--agent", "claude", "--model", "openai")
     assert refused.exit == Exit.USAGE, refused.err
     assert "speaks anthropic, and openai speaks openai" in refused.err
-    assert "wants a key" not in refused.err
-    assert "anthropic wants a key" in cli("run", "x", "--agent", "claude", "--model", "anthropic").err
+    assert "needs a key" not in refused.err
+    assert "anthropic needs a key" in cli("run", "x", "--agent", "claude", "--model", "anthropic").err
 
 
 @pytest.mark.parametrize(

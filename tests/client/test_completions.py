@@ -101,7 +101,7 @@ async def test_errors_are_typed(model: ScriptedModel, asking: Client) -> None:
         await asking.models.complete(USER, model="nobody")
     assert (unknown.value.code, unknown.value.status, unknown.value.hint) == ("model_not_found", 404, "use one of mine")
     assert unknown.value.request_id
-    with pytest.raises(Conflict, match="openai wants a key"):
+    with pytest.raises(Conflict, match="openai needs a key"):
         await asking.models.complete(USER, model="openai")
     with pytest.raises(InvalidRequest, match="messages"):
         await asking.models.complete([])

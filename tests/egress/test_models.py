@@ -29,7 +29,7 @@ async def models(tmp_path: Path) -> AsyncIterator[Models]:
 
 
 async def test_a_provider_that_is_built_in_only_wants_a_key(models: Models) -> None:
-    with pytest.raises(ModelKeyMissing, match="openai wants a key"):
+    with pytest.raises(ModelKeyMissing, match="openai needs a key"):
         models.resolve("openai")
     made = await models.put("openai", key=KEY)
     assert made.has_key
@@ -70,9 +70,9 @@ async def test_a_model_is_chosen_by_name_and_by_name_and_id(models: Models) -> N
         ("nothing", ModelNotFound, "no model 'nothing'"),
         ("", ModelNotFound, "no model ''"),
         ("bare", InvalidModel, "has no default model"),
-        ("bare/with space", InvalidModel, "no id of a model"),
-        ("bare/line\nend", InvalidModel, "no id of a model"),
-        ("google", ModelKeyMissing, "google wants a key"),
+        ("bare/with space", InvalidModel, "not a valid id of a model"),
+        ("bare/line\nend", InvalidModel, "not a valid id of a model"),
+        ("google", ModelKeyMissing, "google needs a key"),
         (None, InvalidModel, "there are 2 models"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_trial_that_fails_says_why(client: SyncClient, provider: ScriptedModel
     assert trial.text == f"no such model, dear {'*' * len(KEY)}"
     with pytest.raises(InvalidRequest, match="does not speak anthropic"):
         client.models.test("mine", api=Api.ANTHROPIC)
-    with pytest.raises(Conflict, match="openai wants a key"):
+    with pytest.raises(Conflict, match="openai needs a key"):
         client.models.test("openai")
 
 

@@ -1,4 +1,4 @@
-"""Models as Holdfast knows them: a name, the APIs that are spoken and where, and which of its models is meant."""
+"""Models: their names, their APIs with base URLs, and the model that is used by default."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _MOST_TOKENS: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A provider, or a server of one's own, under a name."""
+    """A named provider, or a server of the user's own."""
 
     name: str
     endpoints: Mapping[Api, str]
-    """Base URL by API, the best API first. As clients take it: OpenAI's with the version, Anthropic's without."""
+    """Base URL by API, best API first. OpenAI's include the version, Anthropic's do not."""
     model: str = ""
-    """Which of its models is meant where nobody says; empty: somebody has to."""
+    """The default model. If empty, the caller has to name one."""
     context_window: int = DEFAULT_CONTEXT
     max_tokens: int = DEFAULT_MAX_TOKENS
     built_in: bool = False
     has_key: bool = False
     key_wanted: bool = False
-    """It answers nobody without one."""
+    """Whether it requires a key."""
 
     @property
     def apis(self) -> tuple[Api, ...]:
@@ -55,31 +55,32 @@ class ModelChoice:
 
     name: str
     model: str
-    """As its provider names it."""
+    """The provider's name for the model."""
     apis: tuple[Api, ...]
     context_window: int
     max_tokens: int
 
     def __str__(self) -> str:
-        """As it is shown, and as `Models.resolve` takes it."""
+        """Returns the form that is shown and that `Models.resolve` accepts."""
         return f"{self.name}/{self.model}"
 
     def spoken_by(self, apis: Iterable[Api]) -> Api | None:
-        """The first of these APIs that the model speaks, too."""
+        """Returns the first of these APIs that the model supports."""
         return shared(apis, self.apis)
 
 
 def checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidModel(
-            f"{name[:80]!r} is no name for a model", hint="use small letters, digits, dots and dashes: my-server"
+            f"{name[:80]!r} is not a valid name for a model",
+            hint="use lower case letters, digits, dots, dashes",
         )
     return name
 
 
 def checked_id(model: str) -> str:
     if not _ID.fullmatch(model):
-        raise InvalidModel(f"{model[:80]!r} is no id of a model", hint="give it as the provider writes it: gpt-5.5")
+        raise InvalidModel(f"{model[:80]!r} is not a valid id of a model", hint="use the provider's name: gpt-5.5")
     return model
 
 
@@ -87,27 +88,27 @@ def checked_key(key: str) -> str:
     """Says nothing of the key itself."""
     stripped = key.strip()
     if not _KEY.fullmatch(stripped):
-        raise InvalidModel("this is no key: it is empty, or has spaces or line ends in it", hint="give the key alone")
+        raise InvalidModel("the key is empty, or contains spaces or line ends", hint="give the key alone")
     return stripped
 
 
 def checked_tokens(number: int) -> int:
     if not 1 <= number <= _MOST_TOKENS:
-        raise InvalidModel(f"{number} is no number of tokens", hint=f"give 1 to {_MOST_TOKENS}")
+        raise InvalidModel(f"{number} is not a valid number of tokens", hint=f"give 1 to {_MOST_TOKENS}")
     return number
 
 
 def checked_base_url(url: str, api: Api) -> str:
-    """In the form that it is kept in: no slash at the end, and for Anthropic no version."""
-    hint = "give it as clients take it: https://api.example.com/v1"
+    """Returns the stored form: without a slash at the end, and for Anthropic without a version."""
+    hint = "for example: https://api.example.com/v1"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidModel(f"{url[:200]!r} is no base URL", hint=hint) from None
+        raise InvalidModel(f"{url[:200]!r} is not a valid base URL", hint=hint) from None
     host = parts.netloc.removesuffix(f":{port}") if port is not None else parts.netloc
     if parts.username is not None or parts.password is not None:
-        raise InvalidModel("a base URL has no user name and no password in it", hint="give the key by --key-stdin")
+        raise InvalidModel("a base URL cannot contain a user name or password", hint="give the key by --key-stdin")
     path = parts.path.rstrip("/")
     if (
         len(url) > _MAX_URL
@@ -118,18 +119,18 @@ def checked_base_url(url: str, api: Api) -> str:
         or parts.query
         or parts.fragment
     ):
-        raise InvalidModel(f"{url[:200]!r} is no base URL", hint=hint)
+        raise InvalidModel(f"{url[:200]!r} is not a valid base URL", hint=hint)
     if api is Api.ANTHROPIC:
         path = path.removesuffix("/v1")
     return f"{parts.scheme}://{parts.netloc.lower()}{path}"
 
 
 def check_secrecy(url: str) -> None:
-    """A key does not cross the internet in plain text."""
+    """Raises `InvalidModel` if a key would cross the internet in plain text."""
     parts = urlsplit(url)
     if parts.scheme == "http" and not _is_near(parts):
         raise InvalidModel(
-            f"a key would go to {parts.hostname} in plain text",
+            f"the key would be sent to {parts.hostname} in plain text",
             hint="use https, or a server on this machine or network",
         )
 

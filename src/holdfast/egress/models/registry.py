@@ -33,7 +33,7 @@ _MOST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a request goes, and what it is let in by."""
+    """The URL and the key for a request."""
 
     url: str
     key: str | None = field(repr=False)
@@ -60,12 +60,12 @@ class Models:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The store is closed by its owner."""
+        """Does not close the store, which belongs to its owner."""
 
     # --- looking ---
 
     def all(self) -> list[Model]:
-        """Those that can be used first, then the providers that want a key, each by name."""
+        """Returns usable models first, then providers that need a key, each sorted by name."""
         models = [self.get(name) for name in {*self._rows, *PROVIDERS}]
         return sorted(models, key=lambda model: (not model.is_ready, model.name))
 
@@ -86,7 +86,7 @@ class Models:
         elif provider is not None:
             model = provider
         else:
-            raise ModelNotFound(f"{name} is not built in any more", hint=f"holdfast model add {name} --base-url URL")
+            raise ModelNotFound(f"{name} is no longer built in", hint=f"holdfast model add {name} --base-url URL")
         size = size_of(row.model or "", Size(model.context_window, model.max_tokens))
         return replace(
             model,
@@ -110,12 +110,12 @@ class Models:
         name, _, id = wanted.partition("/")
         model = self.get(name)
         if not model.is_ready:
-            raise ModelKeyMissing(f"{name} wants a key", hint=f"holdfast model add {name} --key-stdin < FILE")
+            raise ModelKeyMissing(f"{name} needs a key", hint=f"holdfast model add {name} --key-stdin < FILE")
         chosen = checked_id(id or model.model) if id or model.model else None
         if chosen is None:
             raise InvalidModel(
                 f"{name} has no default model",
-                hint=f"say which: --model {name}/MODEL; or give it one: holdfast model add {name} --model MODEL",
+                hint=f"name one: --model {name}/MODEL; or set a default: holdfast model add {name} --model MODEL",
             )
         size = Size(model.context_window, model.max_tokens)
         if chosen != model.model:
@@ -134,7 +134,7 @@ class Models:
         row = self._rows.get(name)
         if row is None or row.key is None:
             if model.key_wanted:
-                raise ModelKeyMissing(f"{name} wants a key", hint=f"holdfast model add {name} --key-stdin < FILE")
+                raise ModelKeyMissing(f"{name} needs a key", hint=f"holdfast model add {name} --key-stdin < FILE")
             return Endpoint(url, None)
         try:
             return Endpoint(url, self._seal.open(row.key, row.purpose))
@@ -149,7 +149,7 @@ class Models:
                 "there is no model yet", hint="holdfast model add NAME; holdfast model list shows some"
             )
         if len(ready) > 1:
-            raise InvalidModel(f"there are {len(ready)} models", hint=f"say which: {', '.join(ready)}")
+            raise InvalidModel(f"there are {len(ready)} models", hint=f"choose one: {', '.join(ready)}")
         return ready[0]
 
     # --- changing ---
@@ -172,7 +172,7 @@ class Models:
         async with self._changing:
             before = self._rows.get(checked_name(name))
             if before is None and len(self._rows) >= _MOST:
-                raise InvalidModel(f"there are {_MOST} models already", hint="remove those that nobody needs")
+                raise InvalidModel(f"there are {_MOST} models already", hint="remove models that are not needed")
             endpoints = self._endpoints(name, tuple(dict.fromkeys(apis)), base_url)
             row = replace(before or ModelRow(name), endpoints=endpoints, key=None)
             if model is not None:
@@ -192,7 +192,7 @@ class Models:
             return self.get(name)
 
     async def remove(self, name: str) -> None:
-        """Forget it and its key. Runs that use it are refused from now on. Raises `ModelNotFound`."""
+        """Remove a model and its key. Running runs can no longer use it. Raises `ModelNotFound`."""
         async with self._changing:
             if name not in self._rows:
                 self.get(name)
@@ -207,13 +207,13 @@ class Models:
         known = json.loads(kept) if kept is not None else None
         if base_url is None:
             if apis and (known is None or set(known) != set(apis)):
-                raise InvalidModel("an API is spoken somewhere", hint="give the base URL, too: --base-url URL")
+                raise InvalidModel("an API needs a base URL", hint="add --base-url URL")
             if known is None and name not in PROVIDERS:
-                hint = f"give --api and --base-url, or use a provider that is built in: {', '.join(PROVIDERS)}"
-                raise InvalidModel(f"{name} is no provider that is built in", hint=hint)
+                hint = f"give --api and --base-url, or use a built-in provider: {', '.join(PROVIDERS)}"
+                raise InvalidModel(f"{name} is not a built-in provider", hint=hint)
             return kept
         if not apis:
             apis = tuple(map(Api, known)) if known is not None else ()
         if not apis:
-            raise InvalidModel(f"which API is spoken at {base_url[:200]}?", hint=f"--api {' or '.join(Api)}")
+            raise InvalidModel(f"the API at {base_url[:200]} is not known", hint=f"--api {' or '.join(Api)}")
         return json.dumps({api.value: checked_base_url(base_url, api) for api in apis})
