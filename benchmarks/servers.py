@@ -44,8 +44,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Processor time of all its threads so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds(self.pid)
 
     def memory(self) -> tuple[float, float]:
         """Resident memory now and at its peak, in MB (10^6 bytes)."""
@@ -69,6 +68,12 @@ class Server:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def machine_cpu_seconds() -> float:
