@@ -98,7 +98,7 @@ def test_what_is_not_there_is_said_before_anybody_is_asked(
 ) -> None:
     refused = cli(*arguments, *yes)
     assert refused.exit == Exit.NOT_FOUND, refused.err
-    assert f"next         {next_step}" in refused.err
+    assert next_step in refused.err.partition("next  ")[2]
     assert "create nope" not in refused.err
 
 

@@ -114,7 +114,7 @@ async def start(box: Path, argv: Sequence[str], env: Mapping[str, str], cwd: Pat
             _Watched, *words, env=check_env(env), cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
     except OSError as error:
-        raise CannotExecute(f"{words[0]}: {os.strerror(error.errno or errno.EIO).lower()}") from None
+        raise CannotExecute(f"cannot start {words[0]}: {os.strerror(error.errno or errno.EIO).lower()}") from None
     return Command(transport, protocol, box)
 
 
@@ -218,7 +218,7 @@ async def spawn(
     report, _ = await supervisor.communicate()
     if problem := json.loads(report or b'{"error": "the supervisor died"}').get("error"):
         forget(folder)
-        raise CannotExecute(f"{words[0]}: {str(problem).lower()}")
+        raise CannotExecute(f"cannot start {words[0]}: {str(problem).lower()}")
     return DummyProcess.of(folder, clock)
 
 

@@ -188,7 +188,7 @@ def failing_as_not_run(program: str) -> Iterator[None]:
         exit = Exit.NOT_RUN
         if error.code == "cannot_execute":
             # It is the program that is missing, not the folder to start in.
-            missing = error.message.startswith(program) and "no such" in error.message
+            missing = error.message.startswith(f"cannot start {program}: no such")
             exit = Exit.NO_SUCH_COMMAND if missing else Exit.CANNOT_EXECUTE
         elif error.code == "exec_timeout":
             exit = Exit.TIMED_OUT
