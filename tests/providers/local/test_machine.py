@@ -53,7 +53,7 @@ KUBERNETES = Facts(container="kubernetes")
         ("launcher: [Errno 1] Operation not permitted: 'unshare'", DOCKER, "mount namespace", "another user than root"),
         ("launcher: [Errno 11] Resource temporarily unavailable", DOCKER, "more processes", "ulimit"),
         ("launcher: [Errno 28] No space left on device", DOCKER, "no room", "make room"),
-        ("launcher: [Errno 2] No such file or directory: '/x'", DOCKER, "could not be started", "holdfast doctor"),
+        ("launcher: [Errno 2] No such file or directory: '/x'", DOCKER, "cannot start bubblewrap", "holdfast doctor"),
         ("bwrap: Can't write data to file: No space left on device", DOCKER, "No space left", "holdfast doctor"),
         (UID_MAP, UBUNTU, "Ubuntu", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"),
         (UID_MAP, DOCKER, "no privileges", "apparmor=unconfined"),

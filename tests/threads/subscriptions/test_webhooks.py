@@ -185,7 +185,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(bench: Bench, receive
         await bench.put("events/a", 1)
         await receiver.next()
         failed = await bench.subscriptions.until(lambda saved: saved.attempts == 1)
-        assert failed.last_error == "the webhook answered 307"
+        assert failed.last_error == "the webhook returned status 307"
         assert other.connections == 0
 
 
