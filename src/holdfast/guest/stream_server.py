@@ -3,8 +3,8 @@
 The guest (init) passes descriptors and relays nothing. This program runs beside it, asks it on the host's behalf, and
 carries the bytes of those descriptors over the stream, many at once, none ahead of the reader's credit. It keeps
 nothing: a lost stream ends it, and with it every command that was run over it. Spawned processes go on; their output is
-in files of the box, where the next bridge finds it. `frames` has the form of the stream, `carrying` what its calls
-are made of, `keeping` the kept processes.
+in files of the box, where the next bridge finds it. `frames` has the form of the stream, `pumps` what its calls
+are made of, `output_log` the kept processes.
 
 One thread. Started with `start` it becomes the guest instead, after making the place where bridges find it.
 """
