@@ -239,6 +239,20 @@ async def test_the_bytes_of_deleted_streams_are_removed(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_the_bytes_of_an_append_in_the_commit_of_the_deletion_are_removed(tmp_path: Path) -> None:
+    store = await SqliteStreams.open(tmp_path / "db")
+    await store.create("a", TEXT)
+    appended = store.append("a", AppendRequest(b"last"))
+    await store.delete("a")
+    await appended
+    while store.look_up("SELECT 1 FROM purges"):
+        await store._purger.run()
+    assert store.unfiled_paths() == []
+    await store._file()
+    assert store.look_up("SELECT count(*) FROM chunks") == [(0,)]
+    await store.close()
+
+
 async def test_ids_of_deleted_streams_are_never_used_again(tmp_path: Path) -> None:
     store = await SqliteStreams.open(tmp_path / "db")
     first = (await store.create("a", TEXT)).info.id

@@ -126,6 +126,20 @@ class StreamSuite:
         messages = (await read_all(store, "a", limit=4096)).split(SEPARATOR)[:-1]
         assert sorted(messages) == sorted(b'{"n":%d}' % number for number in range(500))
 
+    @pytest.mark.parametrize("size", [60_000, 131_071, 131_072, 500_000])
+    async def test_one_long_message_is_kept_like_any_other(self, reopen: Reopen, clock: ManualClock, size: int) -> None:
+        long = frame_json(b'"%b"' % (b"x" * (size - 2)))
+        store = await reopen(clock.now)
+        await store.create("created", JSON, long)
+        await store.create("appended", JSON)
+        await store.append("appended", AppendRequest(long))
+        await store.close()
+        store = await reopen(clock.now)
+        for path in ("created", "appended"):
+            assert await read_all(store, path) == long
+            assert (await store.append(path, AppendRequest(frame_json(b"1")))).tail == len(long) + len(frame_json(b"1"))
+        await store.close()
+
     async def test_a_read_is_about_as_long_as_asked_for_however_long_an_append_was(self, store: StreamStore) -> None:
         await store.create("json", JSON, frame_json(b"[%b]" % b",".join([b"123456"] * 1000)))
         await store.append("json", AppendRequest(frame_json(b"[%b]" % b",".join([b"123456"] * 1000))))

@@ -54,9 +54,15 @@ def join_chunks(stream: int, end: int, pieces: Sequence[bytes]) -> list[ChunkRow
 
 
 def _split(piece: bytes) -> Iterator[bytes]:
-    """Split a long piece into parts of a good size at line ends, so that no message of a JSON stream is cut."""
+    """Split a long piece into parts of a good size at line ends, so that no message of a JSON stream is cut.
+
+    No part is empty: two rows of a stream cannot end at the same position.
+    """
     begin = 0
-    while len(piece) - begin > 2 * CHUNK_BYTES and (end := piece.find(b"\n", begin + CHUNK_BYTES) + 1):
+    while len(piece) - begin > 2 * CHUNK_BYTES:
+        end = piece.find(b"\n", begin + CHUNK_BYTES, -1) + 1
+        if not end:
+            break
         yield piece[begin:end]
         begin = end
     yield piece[begin:] if begin else piece

@@ -600,7 +600,12 @@ class SqliteStreams:
                     self._row = max(self._row, operation.row)
                     record.settle(entry)
                     self._unfiled_bytes += len(entry.data) + _ENTRY_BYTES
-                    changes.setdefault(record, []).append(entry)
+                    if record in changes:
+                        changes[record].append(entry)
+                    else:
+                        changes[record] = [entry]
+                        if self._by_id.get(record.id) is record:  # neither deleted nor replaced
+                            self._unfiled.add(record)
             else:
                 try:
                     operation.settle(error)
@@ -620,8 +625,6 @@ class SqliteStreams:
 
     def _announce_changes(self, changes: dict[StreamRecord, list[JournalEntry]]) -> None:
         for record, entries in changes.items():
-            if record.id not in self._doomed and not record.broken:  # otherwise its replacement would be filed twice
-                self._unfiled.add(record)
             if self._changes.is_followed(record.id):
                 data = entries[0].data if len(entries) == 1 else b"".join([each.data for each in entries])
                 end, close = entries[-1].end, entries[-1].close
