@@ -37,6 +37,8 @@ _PTY_PAUSE = 1 << 20
 _epoll: "select.epoll"
 _watched: "dict[int, Callable[[int], None]]" = {}
 """Callbacks for descriptors that are ready."""
+_ALL_SIGNALS = frozenset(_signal.valid_signals())
+"""What a command starts with by default. A server started with nohup ignores some, and so would everything below it."""
 _children: "dict[int, Callable[[int], None]]" = {}
 """Callbacks for children that have exited."""
 _helpers: "set[int]" = set()
@@ -377,7 +379,7 @@ def start(request: "Any", actions: "list[tuple[Any, ...]]") -> int:
                 file_actions=actions,
                 setsid=True,
                 setsigmask=(),
-                setsigdef=(_signal.SIGPIPE, _signal.SIGCHLD),
+                setsigdef=_ALL_SIGNALS,
             )
             wait_for_own_memory(pid)
             return pid

@@ -83,8 +83,8 @@ def _become(request: dict[str, object], stdin: int, output: list[int], fail: int
         os.setsid()
         for number, descriptor in enumerate((stdin, *output)):
             os.dup2(descriptor, number)
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
         os.chdir(str(request["cwd"]))
         argv, env = request["argv"], request["env"]
         assert isinstance(argv, list)

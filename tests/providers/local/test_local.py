@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import sys
 import zipfile
 from collections.abc import AsyncIterator
@@ -224,3 +225,19 @@ async def test_a_box_that_somebody_else_stopped_and_started_is_seen_as_it_is(pro
         await theirs.start()
         assert await box.power() is await theirs.power() is Power.RUNNING
     assert await sh(box, "echo works") == "works\n"
+
+
+async def test_commands_ignore_no_signal_that_the_server_ignores(tmp_path: Path) -> None:
+    """As a server does that was started with nohup, or in the background of a script."""
+    ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        async with LocalProvider(tmp_path) as provider:
+            box = await provider.create(BoxSpec(), id="box")
+            for number in ignored:
+                done = await box.exec(["sh", "-c", f"kill -{number.value} $$"])
+                assert done.exit_code == 128 + number, number
+            await box.delete()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
