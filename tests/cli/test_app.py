@@ -48,8 +48,8 @@ WIRE_TYPES = {
     command: {f"holdfast.api.{name}" for name in names.split()}
     for command, names in {
         "exec": "errors errors.boxes",
-        "list": "box_spec boxes document errors errors.boxes limits network",
-        "create": "box_spec boxes document errors errors.boxes limits network",
+        "list": "box box.network box.records box.spec document errors errors.boxes limits",
+        "create": "box box.network box.records box.spec document errors errors.boxes limits",
         "append": "document entries errors errors.threads ids limits",
     }.items()
 }

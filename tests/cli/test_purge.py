@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.rows import BoxRow
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Where

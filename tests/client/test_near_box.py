@@ -10,7 +10,7 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Client
-from holdfast.api.box_spec import OnIdle
+from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors.boxes import BoxStopped, ConnectRefused
 from holdfast.boxes import BoxSpec
 from holdfast.client.box.local_box import NearBox, folder_of

@@ -14,7 +14,7 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Client, Interpreter
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, BoxDiffers
 from holdfast.api.errors.interpreters import CompletionFailed, RecordUnwritten, WorkspaceConflict
 from holdfast.api.model_apis import Api

@@ -16,7 +16,7 @@ from holdfast.cli.options import Where
 from holdfast.cli.parameters import Argument
 
 if TYPE_CHECKING:
-    from holdfast.api.boxes import BoxRecord
+    from holdfast.api.box.records import BoxRecord
     from holdfast.client import Client
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.process import RemoteProcess

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxRecord
+from holdfast.api.box.box import Box
+from holdfast.api.box.records import BoxRecord
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.box.local_box import folder_of

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.service.acquire_rules import How
 
 if TYPE_CHECKING:

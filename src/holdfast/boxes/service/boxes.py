@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import Owner
+from holdfast.api.box.box import Box, Deleted, Liveness, Power
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.records import Owner
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import now_ms
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.snapshots import Snapshot, Volume
-from holdfast.boxes.box import Box, Deleted, Liveness, Power
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire

@@ -10,10 +10,10 @@ import logging
 from functools import partial
 from typing import Final
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Box, Liveness
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT
 from holdfast.boxes.provider import Provider

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow

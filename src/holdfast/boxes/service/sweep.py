@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.api.box_spec import Lifetime, OnIdle
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import BoxInfo, Liveness, Metrics, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxStopped
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED
 from holdfast.boxes.provider import Provider

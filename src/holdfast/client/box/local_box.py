@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.box_spec import WORKSPACE
-from holdfast.api.boxes import BoxRecord
+from holdfast.api.box.process import Chunk, Connection, Process, ProcessInfo, Stream
+from holdfast.api.box.records import BoxRecord
+from holdfast.api.box.spec import WORKSPACE
 from holdfast.api.errors.boxes import BoxUnreachable
-from holdfast.api.processes import ProcessInfo
-from holdfast.boxes.process import Chunk, Connection, Process, Stream
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.process import RemoteProcess
 from holdfast.client.resource import BoxConnection

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.network import NetworkPolicy
 from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.debian.apt import ESSENTIAL, EVERYWHERE, Apt, Package, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces

@@ -20,10 +20,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
+from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.api.errors.boxes import ImageNotFound
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.images import Image
-from holdfast.api.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.images.base import ENV
 from holdfast.images.build_host import Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.builder import build
