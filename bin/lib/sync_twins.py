@@ -83,7 +83,7 @@ TARGETS: Final = (
         "holdfast.client.box.sync",
         "The client's boxes and volumes for code without `await`.",
         (
-            Twin("holdfast.client.box.boxes:Boxes", leave_out=frozenset({"near"})),
+            Twin("holdfast.client.box.boxes:Boxes"),
             Twin("holdfast.client.box.volumes:Volumes"),
         ),
     ),

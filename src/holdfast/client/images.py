@@ -14,7 +14,7 @@ from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
-    from holdfast.images.progress import Progress
+    from holdfast.api.progress import Progress
 
 
 class Images:

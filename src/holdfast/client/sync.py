@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.model_apis import Api
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.progress import Progress
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from holdfast.client.resource import BoxConnection
     from holdfast.client.runs import Runs
     from holdfast.client.transport import Transport
-    from holdfast.images.progress import Progress
 
 
 class SyncClient(SyncOwner):

@@ -15,7 +15,7 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.service.acquire_rules import How
 
 if TYPE_CHECKING:
-    from holdfast.images.progress import Progress
+    from holdfast.api.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

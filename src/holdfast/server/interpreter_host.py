@@ -21,9 +21,9 @@ from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.streams import AppendRequest, Keyed
 
 if TYPE_CHECKING:
+    from holdfast.api.progress import Progress
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress.models import ModelGateway, Models
-    from holdfast.images.progress import Progress
     from holdfast.server.template_builder import NetworkReady, ServerTemplates
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore

@@ -12,8 +12,8 @@ from holdfast.api.box.network import Network
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import SnapshotNotFound
+from holdfast.api.progress import Progress
 from holdfast.images.build_host import ProviderWorkshop
-from holdfast.images.progress import Progress
 from holdfast.interpreter.workspace.templates import Templates
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.box.records import (
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.api.box.usage import BoxUsages
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.volumes import Volumes
-    from holdfast.providers.host.inotify import FileWatch
 
 _PAGE: Final = 200
 
@@ -88,16 +86,6 @@ class Boxes:
         from holdfast.client.box.box import RemoteBox  # here: it brings asyncio
 
         return RemoteBox(self._boxes, record, env)
-
-    def near(
-        self, record: BoxRecord, home: Path, watch: FileWatch, *, env: Mapping[str, str] | None = None
-    ) -> RemoteBox:
-        """Like `handle`, for a box on this machine when the server's home is known: it contacts the box directly where
-        it can. The caller closes `watch`.
-        """
-        from holdfast.client.box.local_box import NearBox
-
-        return NearBox(self._boxes, record, home, watch, env)
 
     async def page(
         self,
