@@ -72,7 +72,7 @@ def test_everyday_commands_import_nothing_heavy(command: str, box_server: Server
     modules = modules_after(*arguments)
     assert HEAVY & modules == set()
     ours = {name for name in modules if name.startswith("holdfast.")}
-    assert {name.split(".")[1] for name in ours} <= {"api", "cli", "client", "local_server"}
+    assert {name.split(".")[1] for name in ours} <= {"api", "cli", "client"}
     assert {name for name in ours if name.startswith("holdfast.api.")} <= WIRE_TYPES[command]
 
 

@@ -20,12 +20,12 @@ from holdfast.api.errors.interpreters import CompletionFailed, RecordUnwritten, 
 from holdfast.api.model_apis import Api
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import RemoteBox, Unreachable
+from holdfast.client.local_server import HomeAddress, is_alive, read_running
 from holdfast.interpreter import record
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.direct_box import DirectBox
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.workspace.workspace import FORCED
-from holdfast.local_server import HomeAddress, is_alive, read_running
 from holdfast.testing.model import ScriptedModel, error
 from holdfast.testing.server import ServerProcess
 

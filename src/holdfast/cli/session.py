@@ -58,7 +58,7 @@ def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_
     """As `ask`, for work that asks one thing after the other: it needs no event loop, which takes long to load."""
     if is_secure(where):
         return ask(where, work, retry_seconds=retry_seconds)
-    from holdfast.client.blocking import BlockingTransport, run
+    from holdfast.client.transport.blocking import BlockingTransport, run
 
     async def main() -> T:
         async with reach(where, retry_seconds=retry_seconds, transport=BlockingTransport()) as client:

@@ -24,10 +24,10 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
+from holdfast.client.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
 from holdfast.interpreter.direct_box import DirectBox, folder_of
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
-from holdfast.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
 from holdfast.providers.host.inotify import FileWatch
 
 if TYPE_CHECKING:
