@@ -31,7 +31,7 @@ from holdfast.boxes.service.acquire_rules import (
     changes,
     decide,
 )
-from holdfast.boxes.service.idleness import Doing
+from holdfast.boxes.service.idle.idleness import Doing
 from holdfast.boxes.service.reaper import (
     GRACE,
     STUCK,

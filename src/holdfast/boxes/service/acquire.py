@@ -30,7 +30,7 @@ from holdfast.boxes.service.acquire_rules import (
     with_lifetime_of,
 )
 from holdfast.boxes.service.creation import Creation
-from holdfast.boxes.service.hibernation import Hibernation
+from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.providers import Providers

@@ -18,11 +18,11 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
-from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.states import BoxStates, gone
 from holdfast.boxes.shielded import settled, to_the_end
 from holdfast.time_limit import time_limit
