@@ -26,7 +26,7 @@ import uvloop
 from measuring import Samples, add_rounds, chosen, in_rounds, options, print_results
 from report import Goal, Result, Row, percentile
 
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.egress import DecisionLog, EgressProxy, Limits
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions

@@ -27,7 +27,7 @@ from report import Goal, Result, Row
 from servers import cpu_seconds
 from tests.providers.docker.engine import BUSYBOX_IMAGE, CannotStart, DockerEngine
 
-from holdfast.boxes.sync import SyncBox
+from holdfast.api.box.sync import SyncBox
 from holdfast.client import SyncClient
 from holdfast.testing.server import ServerProcess
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.box_spec import HostMount
+from holdfast.api.box.spec import HostMount
 
 IN_BOX: Final = "/opt/data-packages"
 """For PYTHONPATH."""

@@ -61,16 +61,39 @@ class Target:
 
 TARGETS: Final = (
     Target(
+        "holdfast.api.box.sync",
+        "Boxes for code without `await`.",
+        (
+            Twin("holdfast.api.box.box:Box", closes="close", leave_out=frozenset({"wake"})),
+            Twin("holdfast.api.box.process:Process"),
+            Twin("holdfast.api.box.process:Connection", closes="close"),
+            Twin("holdfast.api.box.process:Channel", closes="close"),
+            Twin("holdfast.api.box.files:Files"),
+        ),
+    ),
+    Target(
         "holdfast.boxes.sync",
-        "Providers and boxes for code without `await`.",
+        "Providers for code without `await`.",
         (
             Twin("holdfast.boxes.provider:Provider", owns="takes", closes="close"),
-            Twin("holdfast.boxes.box:Box", closes="close", leave_out=frozenset({"wake"})),
-            Twin("holdfast.boxes.process:Process"),
-            Twin("holdfast.boxes.process:Connection", closes="close"),
-            Twin("holdfast.boxes.process:Channel", closes="close"),
-            Twin("holdfast.boxes.files:Files"),
             Twin("holdfast.boxes.images:ImageStore"),
+        ),
+    ),
+    Target(
+        "holdfast.client.box.sync",
+        "The client's boxes and volumes for code without `await`.",
+        (
+            Twin("holdfast.client.box.boxes:Boxes"),
+            Twin("holdfast.client.box.volumes:Volumes"),
+        ),
+    ),
+    Target(
+        "holdfast.client.thread.sync",
+        "The client's threads for code without `await`.",
+        (
+            Twin("holdfast.client.thread.threads:Threads"),
+            Twin("holdfast.client.thread.thread:Thread"),
+            Twin("holdfast.client.thread.tail:Tail", closes="aclose"),
         ),
     ),
     Target(
@@ -78,12 +101,7 @@ TARGETS: Final = (
         "The client for code without `await`.",
         (
             Twin("holdfast.client.client:Client", owns="makes", closes="aclose"),
-            Twin("holdfast.client.thread.threads:Threads"),
-            Twin("holdfast.client.thread.thread:Thread"),
-            Twin("holdfast.client.thread.tail:Tail", closes="aclose"),
             Twin("holdfast.client.keys:Keys"),
-            Twin("holdfast.client.box.boxes:Boxes", leave_out=frozenset({"near"})),
-            Twin("holdfast.client.box.volumes:Volumes"),
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle, VolumeMount
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import BoxInfo, Liveness, Metrics, Power
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import TOMBSTONES, BoxState
+from holdfast.api.box.snapshots import Holding, Snapshot
+from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, BoxDiffers, BoxUnreachable
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.api.snapshots import Holding, Snapshot
-from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
-from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TOMBSTONES, TRANSITIONS, move
+from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TRANSITIONS, move
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Bury,
@@ -31,7 +31,7 @@ from holdfast.boxes.service.acquire_rules import (
     changes,
     decide,
 )
-from holdfast.boxes.service.idleness import Doing
+from holdfast.boxes.service.idle.idleness import Doing
 from holdfast.boxes.service.reaper import (
     GRACE,
     STUCK,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxUnreachable, NoSpace
 from holdfast.testing.dummy import DummyProvider
 

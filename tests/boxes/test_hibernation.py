@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.box_spec import OnIdle
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxUnreachable, NoSpace, Unsupported
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import HIBERNATION

@@ -8,10 +8,10 @@ import pytest
 from tests.boxes.conftest import SPEC
 from tests.boxes.test_decisions import S
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
-from holdfast.boxes.box import Metrics
+from holdfast.api.box.box import Metrics
+from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idleness import Doing, Sample, comparable, doing, follows, last_work, pause
+from holdfast.boxes.service.idle.idleness import Doing, Sample, comparable, doing, follows, last_work, pause
 from holdfast.testing.store_suites.box_rows import NOW
 from holdfast.testing.store_suites.box_rows import box_row as row
 

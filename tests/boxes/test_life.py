@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.box_spec import Lifetime, OnIdle
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Liveness, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxUnreachable, NoSpace, WrongSnapshot
-from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.lifecycle import SETTLED
 from holdfast.boxes.rows import BoxFilter, BoxRow
 from holdfast.boxes.service.boxes import Boxes

@@ -10,10 +10,10 @@ import pytest
 from tests.boxes.conftest import SPEC
 from tests.stores import open_records
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Liveness, Power
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, InvalidSpec, Unsupported
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.service.acquire_rules import Decision, Found, How, Replace, Resume, Start, decide
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress import EgressProxy

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, VolumeMount
-from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.box.box import Box, Liveness
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import BoxState, Owner
+from holdfast.api.box.spec import BoxSpec, HostMount, Lifetime, VolumeMount
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CreateFailed, ImageNotFound
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import ImageStore
 from holdfast.boxes.labels import KEY, NODE, POOL, SPEC, TENANT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
 from holdfast.api.ids import now_ms
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes

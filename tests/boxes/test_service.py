@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
-from holdfast.api.boxes import OWNER_THREAD, BoxState, Owner
+from holdfast.api.box.box import BoxInfo, Liveness, Power
+from holdfast.api.box.records import OWNER_THREAD, BoxState, Owner
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxGone,
@@ -23,7 +24,6 @@ from holdfast.api.errors.boxes import (
     Unsupported,
     WrongSnapshot,
 )
-from holdfast.boxes.box import BoxInfo, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import KEY, NODE, TENANT
 from holdfast.boxes.labels import SPEC as SPEC_LABEL

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 from tests.boxes.conftest import SPEC
 
-from holdfast.api.box_spec import Lifetime
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import Lifetime
 from holdfast.boxes.labels import KEY, NODE, TENANT
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import How

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.boxes.conftest import SPEC
 
+from holdfast.api.box.box import Liveness, Power
 from holdfast.api.errors.boxes import BoxGone, FileMissing
-from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.sync import SyncProvider
 from holdfast.testing.dummy import DummyProvider
 

@@ -48,8 +48,8 @@ WIRE_TYPES = {
     command: {f"holdfast.api.{name}" for name in names.split()}
     for command, names in {
         "exec": "errors errors.boxes",
-        "list": "box_spec boxes document errors errors.boxes limits network",
-        "create": "box_spec boxes document errors errors.boxes limits network",
+        "list": "box box.network box.records box.spec document errors errors.boxes limits",
+        "create": "box box.network box.records box.spec document errors errors.boxes limits",
         "append": "document entries errors errors.threads ids limits",
     }.items()
 }
@@ -72,7 +72,7 @@ def test_everyday_commands_import_nothing_heavy(command: str, box_server: Server
     modules = modules_after(*arguments)
     assert HEAVY & modules == set()
     ours = {name for name in modules if name.startswith("holdfast.")}
-    assert {name.split(".")[1] for name in ours} <= {"api", "cli", "client", "local_server"}
+    assert {name.split(".")[1] for name in ours} <= {"api", "cli", "client"}
     assert {name for name in ours if name.startswith("holdfast.api.")} <= WIRE_TYPES[command]
 
 

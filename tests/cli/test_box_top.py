@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cli.conftest import Cli
 
-from holdfast.api.box_usage import BoxUsage
+from holdfast.api.box.usage import BoxUsage
 from holdfast.cli.box.top import Watch, cells, compare, fitting, sorted_by, spark, summary
 
 METRICS = {

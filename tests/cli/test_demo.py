@@ -15,7 +15,7 @@ from tests.agents import InstalledAgents
 from holdfast.cli.demo import one_at_a_time
 from holdfast.cli.demo_sample import FILES
 from holdfast.cli.exits import Exit
-from holdfast.local_server import is_alive, read_running
+from holdfast.client.local_server import is_alive, read_running
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 

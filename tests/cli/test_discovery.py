@@ -12,7 +12,7 @@ from tests.cli.conftest import Cli
 from holdfast.cli.discovery import FoundServer, find_server
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.local_server import default_home
+from holdfast.client.local_server import default_home
 from holdfast.testing.server import ServerProcess
 
 HERE = "http://127.0.0.1:1111"

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.rows import BoxRow
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Where
 from holdfast.cli.server import down, start
 from holdfast.cli.server.purge import check_home, remove_folder
-from holdfast.local_server import RunningServer, find_running, is_alive, read_running
+from holdfast.client.local_server import RunningServer, find_running, is_alive, read_running
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
@@ -61,7 +61,7 @@ def processes_of(box: str) -> list[str]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Command]:
-    from holdfast.local_server import find_or_start
+    from holdfast.client.local_server import find_or_start
 
     command = Command(tmp_path / "home")
     find_or_start(command.home)
@@ -168,7 +168,7 @@ def test_down_all_stops_boxes_and_keeps_their_files(command: Command) -> None:
     done = command("down", "--all")
     assert f"  stopped      box {box}" in done.stdout
     assert processes_of(box) == []
-    from holdfast.local_server import find_or_start
+    from holdfast.client.local_server import find_or_start
 
     find_or_start(command.home)
     command("box", "start", box)

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Cli, Outcome, start
 
 from holdfast.cli.exits import Exit
-from holdfast.local_server import find_or_start, read_running
+from holdfast.client.local_server import find_or_start, read_running
 from holdfast.testing.server import ServerProcess
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.api.errors import NotFound, NotUnderstood, Unreachable
 from holdfast.client import Client
-from holdfast.client.blocking import BlockingSocket, BlockingTransport, run
+from holdfast.client.transport.blocking import BlockingSocket, BlockingTransport, run
 from holdfast.testing.server import ServerProcess
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from holdfast.api.errors import Conflict, Forbidden, HoldfastError, Unauthorized
 from holdfast.api.model_apis import Api
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.completions import AT_ONCE, Completions
-from holdfast.client.websockets import open_once
-from holdfast.local_server import read_running
+from holdfast.client.local_server import read_running
+from holdfast.client.transport.websockets import open_once
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, error, held, text
 from holdfast.testing.server import ServerProcess
 

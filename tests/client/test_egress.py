@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from tests.server.box_providers import dummies
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec, PolicyNotFound, Unsupported
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.client import Client, EnvironmentPolicy, SyncClient
 from holdfast.testing.server import ServerProcess
 

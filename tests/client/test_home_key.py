@@ -12,7 +12,7 @@ from tests.serving import serving
 
 from holdfast import Client, SyncClient
 from holdfast.client import Unauthorized
-from holdfast.local_server import HomeAddress
+from holdfast.client.local_server import HomeAddress
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

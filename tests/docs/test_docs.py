@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.local_server import read_running
+from holdfast.client.local_server import read_running
 
 CHECKOUT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

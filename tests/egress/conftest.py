@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.stores import open_records
 
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.egress import (
     Connector,
     Decision,

@@ -21,7 +21,7 @@ from tests.egress.adversaries import NeverConnector, RefusingConnector, Shifting
 from tests.egress.conftest import PUBLIC, WAIT, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello
 
-from holdfast.api.network import Network
+from holdfast.api.box.network import Network
 from holdfast.egress import acceptor
 from holdfast.testing.outside import StaticNames
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.egress.conftest import WAIT, Client, World, answering, echoing
 
-from holdfast.api.network import Network
+from holdfast.api.box.network import Network
 from holdfast.egress.tls_hello import NotTls, read_hello
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.egress.conftest import PUBLIC, WAIT, World, answering, echoing, make_world
 
-from holdfast.api.network import Network
+from holdfast.api.box.network import Network
 from holdfast.egress import Private, UpstreamProxy
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.egress.conftest import OTHER, WAIT, World, answering, echoing, make_world
 
-from holdfast.api.network import Network
+from holdfast.api.box.network import Network
 
 pytestmark = pytest.mark.anyio
 

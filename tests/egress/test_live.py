@@ -13,8 +13,8 @@ import uvloop
 from tests.egress.conftest import WAIT, Client, World, answering, echoing, make_world
 from tests.egress.test_connect import client_hello, tunnel
 
-from holdfast.api.boxes import Owner
-from holdfast.api.network import Network, NetworkPolicy, Rule
+from holdfast.api.box.network import Network, NetworkPolicy, Rule
+from holdfast.api.box.records import Owner
 from holdfast.boxes.labels import owner_labels
 from holdfast.egress import DefaultList, Source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.api.network import Network, NetworkPolicy, Rule
+from holdfast.api.box.network import Network, NetworkPolicy, Rule
 from holdfast.egress.addresses import refusal
 from holdfast.egress.limits import Bucket
 from holdfast.egress.policy import Allowance, Target, allowance, host_matches

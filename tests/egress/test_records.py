@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.stores import open_policies, open_records
 
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.egress import Decision
 
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,9 @@ import pytest
 from tests.guest.running import archive
 from tests.providers.local.rootfs import busybox, pieces
 
+from holdfast.api.box.process import Process
 from holdfast.api.ids import new_id
 from holdfast.boxes import Box, BoxSpec
-from holdfast.boxes.process import Process
 from holdfast.harnesses import runner_archive
 from holdfast.harnesses.registry import names
 from holdfast.providers.local import LocalProvider

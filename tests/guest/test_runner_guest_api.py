@@ -14,9 +14,9 @@ from tests.guest.running import PRELUDE, archive
 from tests.server.test_guest_api import Part, Relay, Runs
 from tests.stores import open_records
 
+from holdfast.api.box.process import Process
 from holdfast.api.entries import Entry
 from holdfast.boxes import Box, BoxSpec
-from holdfast.boxes.process import Process
 from holdfast.egress import EgressProxy
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider

@@ -17,11 +17,11 @@ from tests.providers.local import rootfs
 from tests.providers.local.attacking import PRELUDE
 from tests.providers.stream.over_pipes import PipesProvider
 
-from holdfast.api.box_spec import BoxSpec, HostMount
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec, HostMount
 from holdfast.api.errors.agents import CannotInstall
 from holdfast.api.ids import new_id
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box
 from holdfast.harnesses import registry
 from holdfast.harnesses.acp import Acp
 from holdfast.harnesses.installation import Tools, processor

@@ -10,7 +10,7 @@ import pytest
 from tests.harnesses.npm_world import Registry, script_agent, tiny_agent
 from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.agents import CannotInstall
 from holdfast.api.ids import new_id
 from holdfast.harnesses.installation import Tools

@@ -11,10 +11,10 @@ from typing import Final
 from tests.providers.local.rootfs import busybox_program
 
 from holdfast.api.images import Image
+from holdfast.api.progress import Silent
 from holdfast.boxes import BoxSpec
 from holdfast.images import build, make_plan, parse_recipe
 from holdfast.images.build_host import BUILD, ProviderWorkshop
-from holdfast.images.progress import Silent
 from holdfast.providers.local import LocalProvider
 
 APPLETS: Final = (

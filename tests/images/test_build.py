@@ -9,8 +9,8 @@ import pytest
 from tests.images.kitchen import Kitchen, busybox, pieces
 
 from holdfast.api.errors.boxes import CannotIsolate
+from holdfast.api.progress import Silent
 from holdfast.images import InvalidRecipe, StepFailed, build, make_plan, parse_recipe
-from holdfast.images.progress import Silent
 from holdfast.providers.local import LocalProvider
 
 

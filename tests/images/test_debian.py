@@ -15,13 +15,13 @@ from tests.images.packing import ARCHITECTURE, Entry, Key, Repository, TestPacka
 from tests.providers.local.rootfs import busybox_program
 
 from holdfast.api.errors.boxes import CannotIsolate, HostileArchive
+from holdfast.api.progress import Silent
 from holdfast.images.debian import apt as apt_module
 from holdfast.images.debian.apt import Apt, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces
 from holdfast.images.debian.sources import Source, SourceFiles
 from holdfast.images.debian.system import System, build_system, choose, is_current
 from holdfast.images.errors import BadPackage, MirrorFailed, NoSources, NotVerified, StepFailed, Unresolvable
-from holdfast.images.progress import Silent
 from holdfast.providers.local import LocalProvider
 
 pytestmark = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box.network import Network
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.network import Network
 from holdfast.images.errors import InvalidRecipe
 from holdfast.images.plan import CommandStep, FilesStep, PackagesStep, make_plan
 from holdfast.images.recipe import Group, parse_recipe, read_recipe

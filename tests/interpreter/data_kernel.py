@@ -7,7 +7,7 @@ from typing import Any
 from ipykernel.kernelapp import IPKernelApp
 from tests.environments import IN_BOX, data_packages
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.jupyter import BoxKernel
 
 

@@ -14,10 +14,10 @@ import pytest
 from tests.egress.model_world import make_world
 from tests.providers.stream.over_pipes import PipesProvider
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InterpreterError
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box
 from holdfast.egress.models import ask
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.serving import serving
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
-from holdfast.boxes.box import Box
 from holdfast.interpreter.bridge.children import (
     Berth,
     Berths,

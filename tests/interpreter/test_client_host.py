@@ -14,18 +14,18 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Client, Interpreter
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, BoxDiffers
 from holdfast.api.errors.interpreters import CompletionFailed, RecordUnwritten, WorkspaceConflict
 from holdfast.api.model_apis import Api
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import RemoteBox, Unreachable
-from holdfast.client.box.local_box import NearBox
+from holdfast.client.local_server import HomeAddress, is_alive, read_running
 from holdfast.interpreter import record
 from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.direct_box import DirectBox
 from holdfast.interpreter.host import Host, Record
 from holdfast.interpreter.workspace.workspace import FORCED
-from holdfast.local_server import HomeAddress, is_alive, read_running
 from holdfast.testing.model import ScriptedModel, error
 from holdfast.testing.server import ServerProcess
 
@@ -56,7 +56,7 @@ async def test_the_box_of_a_key_is_made_resumed_and_made_anew(host: ClientHost) 
     made = await seam.acquire("one", SPEC)
     again = await seam.acquire("one", SPEC)
     assert (made.how, again.how, again.box.id) == (How.CREATED, How.RESUMED, made.box.id)
-    assert isinstance(made.box, NearBox)
+    assert isinstance(made.box, DirectBox)
     await made.box.files.write("kept", b"1")
     fork = await seam.fork(made.box, "one-child")
     assert await fork.files.read("kept") == b"1"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
-from holdfast.boxes.box import Box
 from holdfast.guest.kernel.huge_pages import scattered
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.kernel.context import Context

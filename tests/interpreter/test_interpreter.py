@@ -14,7 +14,7 @@ from tests.interpreter.workshops import Repository
 from tests.serving import serving
 
 from holdfast import Interpreter, SyncInterpreter
-from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxGone
 from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.client_host import ClientHost

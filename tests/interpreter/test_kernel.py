@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, Unsupported
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.protocol import pack

@@ -14,7 +14,7 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter, SyncInterpreter
-from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.testing.server import ServerProcess

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InvalidInterpreter, ManifestConflict, WorkspaceFailed
-from holdfast.boxes.box import Box
 from holdfast.interpreter.workspace.manifest import Manifest, Manifests, exported, imported, name_of
 from holdfast.interpreter.workspace.volumes import MEMORY, make_folders, with_volume
 from holdfast.providers.local import LocalProvider

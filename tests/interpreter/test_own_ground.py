@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import KernelLost
-from holdfast.boxes.box import Box
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels

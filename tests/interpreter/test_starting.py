@@ -10,7 +10,7 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.providers.local import LocalProvider

@@ -24,7 +24,7 @@ from tests.providers.docker.engine import python_files
 from tests.providers.local.networking import networked
 
 from holdfast import Interpreter
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.ids import new_id
 from holdfast.api.images import Image

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.kernel.kernel import Kernels
@@ -101,7 +101,7 @@ async def test_code_in_a_box_and_what_it_starts_can_go_on_with_the_trace(
 def test_without_opentelemetry_nothing_is_loaded() -> None:
     program = """
 import sys
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.kernel.kernel import Kernels

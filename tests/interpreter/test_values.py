@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.environments import IN_BOX, data_packages
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.guest.kernel import json_codec, value_codec
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.local.rootfs import busybox, pieces
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount, check_name
+from holdfast.api.box.spec import BoxSpec, VolumeMount, check_name
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
 from holdfast.interpreter.workspace.volumes import (
     FOLDERS,

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from tests.interpreter.workshops import AS_SOMEBODY, BoxesHost, Shop, opened, sh
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, Power
+from holdfast.api.box.process import Completed
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, CreateFailed
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceConflict, WorkspaceFailed
-from holdfast.boxes.box import Box, Power
-from holdfast.boxes.process import Completed
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.interpreter.host import Given
 from holdfast.interpreter.workspace.checkout import Found, Step, Wanted, _Git, plan

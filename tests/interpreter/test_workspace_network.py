@@ -11,10 +11,10 @@ from tests.interpreter.workshops import AS_SOMEBODY, Repository, sh
 from tests.providers.local.networking import CA, TRUST, Net, networked
 from tests.providers.local.world import git_site
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import WorkspaceFailed
-from holdfast.api.network import Network
-from holdfast.boxes.box import Box
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.interpreter.host import Given
 from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import VolumeExists
-from holdfast.boxes.box import Box
+from holdfast.api.progress import Progress
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.images.progress import Progress
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.workspace.workspace import SetUp, Workspace
 from holdfast.providers.local import LocalProvider

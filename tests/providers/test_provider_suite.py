@@ -15,7 +15,7 @@ from holdfast.testing.provider_suite import ProviderSuite
 
 SOUND_AND_BROKEN = """
 import pytest
-from holdfast.boxes.box import Liveness
+from holdfast.api.box.box import Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 from holdfast.testing.provider_suite import ProviderSuite

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.machine import needs_groups
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Power
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Power
 from holdfast.boxes.provider import Provider
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.process import ProcessProvider
@@ -45,7 +45,7 @@ async def test_ending_a_box_leaves_the_box_of_that_id_of_another_home_alone(
 _OTHER = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
 
 async def main():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.provider import Provider
 from holdfast.providers.local import LocalProvider

@@ -10,10 +10,10 @@ import pytest
 from tests.runs.test_going_on import finished_run
 from tests.runs.world import PATIENCE, SPEC, World
 
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.process import ProcessState
 from holdfast.api.entries import Entry
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunOver
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.api.processes import ProcessState
 from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.runs.launch.request import Options, Prompt, spec_of
 from holdfast.threads import run_events

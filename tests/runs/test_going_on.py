@@ -11,9 +11,9 @@ import pytest
 from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
+from holdfast.api.box.box import Liveness
 from holdfast.api.errors.runs import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
 from holdfast.api.run_info import CancelKind, RunStatus
-from holdfast.boxes.box import Liveness
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.launch import steps as launch
 from holdfast.runs.launch.request import Options, Prompt

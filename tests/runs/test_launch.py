@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
+from holdfast.api.box.box import Liveness
 from holdfast.api.errors.agents import CannotInstall, UnknownAgent
 from holdfast.api.errors.boxes import BoxStopped, CreateFailed
 from holdfast.api.errors.runs import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.run_info import RunStatus, Stage
-from holdfast.boxes.box import Liveness
 from holdfast.runs.launch.request import Options, Prompt
 from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.threads.access.credentials import RunScope

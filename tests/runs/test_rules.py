@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run_info import CancelKind, RunStatus, Stage
-from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile.rules import (
     End,
     Known,

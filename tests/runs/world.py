@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Unavailable
 from holdfast.api.errors.agents import UnknownAgent
 from holdfast.api.runs import Launched
-from holdfast.boxes.box import Box
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task

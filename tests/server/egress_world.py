@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.api.network import Rule
+from holdfast.api.box.network import Rule
 from holdfast.egress import CannotConnect, CannotResolve, DefaultList, Source
 from holdfast.server.config import Settings
 from holdfast.server.egress import Outside

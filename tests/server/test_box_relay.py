@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.boxes.box import Box
-from holdfast.boxes.process import Connection
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import Connection
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics

@@ -16,8 +16,8 @@ import uvloop
 from tests.stores import open_records
 from tests.threads.access.test_authority import END, PAYLOADS
 
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors import Conflict
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.egress import EgressProxy
 from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast import local_server
-from holdfast.local_server import RunningServer, find_answering, find_or_start, read_running
+from holdfast.client import local_server
+from holdfast.client.local_server import RunningServer, find_answering, find_or_start, read_running
 from holdfast.server.compose import CannotServe, serve
 from holdfast.server.config import Settings
 from holdfast.server.home import Home, HomeInUse
@@ -87,7 +87,7 @@ def test_a_child_that_a_killed_server_left_holding_the_lock_is_waited_for(tmp_pa
     home = tmp_path / "home"
     program = f"""
 import os, pathlib
-from holdfast.local_server import RunningServer
+from holdfast.client.local_server import RunningServer
 from holdfast.server.home import Home
 home = Home(pathlib.Path({str(home)!r})).__enter__()
 home.announce(RunningServer("http://127.0.0.1:1", os.getpid(), "0", 0, None), lambda: False)

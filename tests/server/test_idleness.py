@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.box_metrics import BoxSamples, most_active
 from holdfast.storage.sqlite.boxes import SqliteBoxes

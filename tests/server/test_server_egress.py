@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.network import Network, NetworkPolicy, Rule
+from holdfast.api.box.network import Network, NetworkPolicy, Rule
 from holdfast.egress import DefaultList, Source, git_hosts
 from holdfast.server.egress import Outside, ServerEgress, this_machine
 from holdfast.storage import Storage, open_storage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.document import Document
-from holdfast.api.network import NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from holdfast.api.box_spec import WORKSPACE
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.spec import WORKSPACE
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import (
     MAX_TIMEOUT,
@@ -27,7 +28,6 @@ from holdfast.api.limits import (
     ThreadId,
     Title,
 )
-from holdfast.api.network import NetworkPolicy
 from holdfast.api.run_info import RunInfo
 
 HowChanged = Literal["added", "changed", "deleted"]

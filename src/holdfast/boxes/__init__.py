@@ -4,19 +4,27 @@ A `Provider` creates and finds boxes. A `Box` is a sandboxed machine. A `BoxSpec
 The providers themselves are in `holdfast.providers`.
 """
 
-from holdfast.api.box_spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
-from holdfast.api.boxes import Owner, Preview, Step
-from holdfast.api.files import FileInfo, FileKind, Match, Replaced
+from holdfast.api.box.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power
+from holdfast.api.box.files import FileInfo, FileKind, Files, Match, Replaced
+from holdfast.api.box.network import Network, NetworkPolicy, Rule
+from holdfast.api.box.process import (
+    Channel,
+    Chunk,
+    Completed,
+    Connection,
+    Process,
+    ProcessInfo,
+    ProcessState,
+    Sink,
+    Stream,
+)
+from holdfast.api.box.records import Owner, Preview, Step
+from holdfast.api.box.snapshots import Holding, Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.network import Network, NetworkPolicy, Rule
-from holdfast.api.processes import ProcessInfo, ProcessState
-from holdfast.api.snapshots import Holding, Snapshot, Volume
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.files import Files
 from holdfast.boxes.images import ImageStore
 from holdfast.boxes.network_policy import Egress, Traffic
-from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
 from holdfast.boxes.provider import Provider, Swept
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from holdfast.api.box_spec import BoxSpec, OnIdle
+from holdfast.api.box.network import Network
+from holdfast.api.box.spec import BoxSpec, OnIdle
 from holdfast.api.errors.boxes import Unsupported
-from holdfast.api.network import Network
 
 
 class Capability(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, Owner
+from holdfast.api.box.records import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, Owner
 from holdfast.api.errors.boxes import InvalidSpec
 
 KEY: Final = "holdfast.key"

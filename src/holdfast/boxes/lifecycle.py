@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Power
+from holdfast.api.box.records import TOMBSTONES, BoxState
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.boxes.box import Power
 
-TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
 LIVE: Final = frozenset(BoxState) - TOMBSTONES
 """The provider has, or may have, the box."""
 PASSING: Final = frozenset(

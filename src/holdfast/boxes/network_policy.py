@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from holdfast.api.network import NetworkPolicy
+from holdfast.api.box.network import NetworkPolicy
 
 PROXY_PORT: Final = 3128
 """The port on the box's loopback that serves the proxy and the guest API."""

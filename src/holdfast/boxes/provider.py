@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import Step
+from holdfast.api.box.box import Box, BoxInfo, Liveness, Wake
+from holdfast.api.box.records import Step
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import Unsupported
-from holdfast.api.snapshots import Snapshot, Volume
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Wake
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import ImageStore
 

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
-from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.box.records import TOMBSTONES, BoxState, Owner
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.boxes.labels import owner_of
-from holdfast.boxes.lifecycle import LIVE, TOMBSTONES
+from holdfast.boxes.lifecycle import LIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

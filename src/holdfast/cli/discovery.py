@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.terminal.console import note
-from holdfast.local_server import NoServer, choose_server, default_home
+from holdfast.client.local_server import NoServer, choose_server, default_home
 
 if TYPE_CHECKING:
     from holdfast.cli.options import Where

@@ -9,7 +9,7 @@ from holdfast.cli.parameters import Option
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
-    from holdfast.api.network import NetworkPolicy
+    from holdfast.api.box.network import NetworkPolicy
 
 NetworkName = Literal["none", "allow", "open"]
 
@@ -33,8 +33,8 @@ def parse_policy(
     mode: NetworkName | None, allow: list[str] | None, bandwidth: str | None, connections: int | None
 ) -> NetworkPolicy:
     """A list of rules means mode allow; nothing at all means no network."""
+    from holdfast.api.box.network import Network, NetworkPolicy
     from holdfast.api.errors.boxes import InvalidSpec
-    from holdfast.api.network import Network, NetworkPolicy
 
     policy = NetworkPolicy(
         Network(mode or ("allow" if allow else "none")),

@@ -16,7 +16,7 @@ from holdfast.cli.options import Where
 from holdfast.cli.parameters import Argument
 
 if TYPE_CHECKING:
-    from holdfast.api.boxes import BoxRecord
+    from holdfast.api.box.records import BoxRecord
     from holdfast.client import Client
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.process import RemoteProcess
@@ -58,7 +58,7 @@ def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_
     """As `ask`, for work that asks one thing after the other: it needs no event loop, which takes long to load."""
     if is_secure(where):
         return ask(where, work, retry_seconds=retry_seconds)
-    from holdfast.client.blocking import BlockingTransport, run
+    from holdfast.client.transport.blocking import BlockingTransport, run
 
     async def main() -> T:
         async with reach(where, retry_seconds=retry_seconds, transport=BlockingTransport()) as client:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord, OfferedModel
-    from holdfast.api.box_usage import BoxUsage, BoxUsages
-    from holdfast.api.boxes import BoxRecord, BoxRecordPage, MadeBox, Pruned
+    from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, Pruned
+    from holdfast.api.box.usage import BoxUsage, BoxUsages
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.entries import Acknowledgement, Entry
     from holdfast.api.errors import (
@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.box.process import RemoteProcess, Terminal
+    from holdfast.client.box.sync import SyncBoxes, SyncVolumes
     from holdfast.client.box.volumes import Volumes
     from holdfast.client.client import Client
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.runs import Runs
-    from holdfast.client.sync import SyncBoxes, SyncClient, SyncTail, SyncThread, SyncVolumes
+    from holdfast.client.sync import SyncClient
+    from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Thread
 
@@ -124,8 +126,8 @@ __all__ = [
 
 _HOMES = {
     "holdfast.api.agents": "AgentRecord OfferedModel",
-    "holdfast.api.box_usage": "BoxUsage BoxUsages",
-    "holdfast.api.boxes": "BoxRecord BoxRecordPage MadeBox Pruned",
+    "holdfast.api.box.usage": "BoxUsage BoxUsages",
+    "holdfast.api.box.records": "BoxRecord BoxRecordPage MadeBox Pruned",
     "holdfast.api.egress": "DefaultList EgressDecision EgressDecisionPage EnvironmentPolicy",
     "holdfast.api.entries": "Acknowledgement Entry",
     "holdfast.api.errors": (
@@ -143,13 +145,15 @@ _HOMES = {
     "holdfast.client.backoff": "RetryNotice",
     "holdfast.client.box.box": "RemoteBox",
     "holdfast.client.box.boxes": "Boxes",
-    "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.box.process": "RemoteProcess Terminal",
+    "holdfast.client.box.sync": "SyncBoxes SyncVolumes",
+    "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.client": "Client",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.runs": "Runs",
-    "holdfast.client.sync": "SyncBoxes SyncClient SyncTail SyncThread SyncVolumes",
+    "holdfast.client.sync": "SyncClient",
+    "holdfast.client.thread.sync": "SyncTail SyncThread",
     "holdfast.client.thread.tail": "Tail",
     "holdfast.client.thread.thread": "Thread",
 }

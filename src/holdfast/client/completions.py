@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.websockets import MAX_MESSAGE, open_once, unreachable, words_of
+from holdfast.client.transport.websockets import MAX_MESSAGE, open_once, unreachable, words_of
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:

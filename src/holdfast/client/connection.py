@@ -25,7 +25,7 @@ from holdfast.client.transport import NotHttp, NotSent, Transport, TransportErro
 if TYPE_CHECKING:
     import httpx
 
-    from holdfast.client.async_transport import AsyncTransport
+    from holdfast.client.transport.asynchronous import AsyncTransport
 
 DEFAULT_TIMEOUT: Final = 30.0
 DEFAULT_RETRY_SECONDS: Final = 60.0
@@ -221,7 +221,7 @@ class ServerConnection:
         """
         import httpx
 
-        from holdfast.client.async_transport import LOST, NEVER_SENT, reason_of
+        from holdfast.client.transport.asynchronous import LOST, NEVER_SENT, reason_of
 
         asked = f"{method} {path}"
         seconds = silence or self.timeout
@@ -296,7 +296,7 @@ class ServerConnection:
         return seconds
 
     def _streams(self) -> AsyncTransport:
-        from holdfast.client.async_transport import AsyncTransport
+        from holdfast.client.transport.asynchronous import AsyncTransport
 
         if not isinstance(self._transport, AsyncTransport):
             raise TypeError("this transport does not support streaming")
@@ -312,7 +312,7 @@ def is_server_url(url: str) -> bool:
 
 
 def _async_transport(url: str) -> Transport:
-    from holdfast.client.async_transport import AsyncTransport  # here: httpx takes long to import
+    from holdfast.client.transport.asynchronous import AsyncTransport  # here: httpx takes long to import
 
     return AsyncTransport(secure=url.startswith("https:"))
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from holdfast.api.errors import Unauthorized, Unreachable
-from holdfast.local_server import NoServer, ServerAddress, choose_server, default_home
+from holdfast.client.local_server import NoServer, ServerAddress, choose_server, default_home
 
 
 def find_default(api_key: str | None) -> ServerAddress:

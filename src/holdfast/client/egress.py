@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.egress import (
     DefaultList,
     EgressDecision,
@@ -12,7 +13,6 @@ from holdfast.api.egress import (
     EnvironmentPolicy,
     EnvironmentPolicyList,
 )
-from holdfast.api.network import NetworkPolicy
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 

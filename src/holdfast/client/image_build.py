@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import ImageNotFound, SnapshotNotFound
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client

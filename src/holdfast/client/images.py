@@ -7,14 +7,14 @@ from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from holdfast.api.boxes import Freed
+from holdfast.api.box.records import Freed
 from holdfast.api.errors import Unreachable, told_error
 from holdfast.api.images import Image, ImageConfig, ImageList, NewImage, NewPull, RegistryCredentials
 from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
-    from holdfast.images.progress import Progress
+    from holdfast.api.progress import Progress
 
 
 class Images:

@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 from holdfast.api.errors import told_error
 from holdfast.client.connection import Answer, Parameters, ServerConnection, encode_json, not_understood
-from holdfast.client.websockets import keep_trying, open_socket, unreachable, words_of
+from holdfast.client.transport.websockets import keep_trying, open_socket, unreachable, words_of
 
 if TYPE_CHECKING:
     import httpx
     from websockets.asyncio.client import ClientConnection
 
-    from holdfast.client.blocking import BlockingSocket
+    from holdfast.client.transport.blocking import BlockingSocket
 
 LONG_SECONDS: Final = 600.0
 """For slow operations: creating, stopping, saving and deleting boxes."""
@@ -84,7 +84,7 @@ class BoxConnection:
 
     async def open_blocking_socket(self, path: str) -> BlockingSocket:
         """Like `open_socket`, but without an event loop."""
-        from holdfast.client.blocking import open_socket_once
+        from holdfast.client.transport.blocking import open_socket_once
 
         return await keep_trying(self._connection, lambda: open_socket_once(self._connection, self.path + path))
 

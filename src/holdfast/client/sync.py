@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from holdfast.api.entries import Entry
-from holdfast.boxes.sync import SyncBox
+from holdfast.client.box.sync import SyncBoxes
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
+from holdfast.client.thread.sync import SyncThread, SyncThreads
 from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner, feed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Any, Literal
 
     from holdfast.api.agents import AgentRecord
-    from holdfast.api.box_spec import BoxSpec
-    from holdfast.api.box_usage import BoxUsages
-    from holdfast.api.boxes import BoxRecord, BoxRecordPage, MadeBox, Owner, Pruned, Step
+    from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
-    from holdfast.api.entries import Acknowledgement
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
         InterpreterDetail,
@@ -36,17 +33,12 @@ if TYPE_CHECKING:
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.model_apis import Api
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
-    from holdfast.api.network import NetworkPolicy
+    from holdfast.api.progress import Progress
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
-    from holdfast.api.snapshots import Snapshot, Volume
-    from holdfast.api.threads import EntryPage, ThreadInfo, ThreadPage
-    from holdfast.boxes.box import Deleted
     from holdfast.client.agents import AgentStore
     from holdfast.client.backoff import RetryNotice
-    from holdfast.client.box.boxes import Boxes
-    from holdfast.client.box.volumes import Volumes
     from holdfast.client.connection import FindAgain
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
@@ -55,11 +47,7 @@ if TYPE_CHECKING:
     from holdfast.client.models import ModelStore
     from holdfast.client.resource import BoxConnection
     from holdfast.client.runs import Runs
-    from holdfast.client.thread.tail import Tail
-    from holdfast.client.thread.thread import Appendable, Thread
-    from holdfast.client.thread.threads import Archived, Labels, Threads
     from holdfast.client.transport import Transport
-    from holdfast.images.progress import Progress
 
 
 class SyncClient(SyncOwner):
@@ -162,176 +150,6 @@ class SyncClient(SyncOwner):
         self.close()
 
 
-class SyncThreads(SyncHandle):
-    """`Threads` for code without `await`."""
-
-    _async: Threads
-
-    def create(
-        self,
-        *,
-        title: str | None = None,
-        parent: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        id: str | None = None,
-    ) -> SyncThread:
-        """Create a thread, and return a handle on it. Raises `Conflict` if the id is taken."""
-        return SyncThread._wrap(
-            self._loop.run(self._async.create(title=title, parent=parent, labels=labels, id=id)), self
-        )
-
-    def list(
-        self,
-        *,
-        parent: str | None = None,
-        status: str | None = None,
-        labels: Labels | None = None,
-        archived: Archived = False,
-        limit: int | None = None,
-    ) -> SyncIterator[ThreadInfo]:
-        """Yields matching threads, latest activity first, at most `limit`."""
-        return SyncIterator._wrap(
-            self._async.list(parent=parent, status=status, labels=labels, archived=archived, limit=limit), self
-        )
-
-    def page(
-        self,
-        *,
-        parent: str | None = None,
-        status: str | None = None,
-        labels: Labels | None = None,
-        archived: Archived = False,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> ThreadPage:
-        """Returns up to `limit` threads (200 at most) and the cursor of the next page."""
-        return self._loop.run(
-            self._async.page(parent=parent, status=status, labels=labels, archived=archived, cursor=cursor, limit=limit)
-        )
-
-    def get(self, id: str) -> ThreadInfo:
-        return self._loop.run(self._async.get(id))
-
-    def rename(self, id: str, title: str) -> ThreadInfo:
-        return self._loop.run(self._async.rename(id, title))
-
-    def update(self, id: str, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
-        return self._loop.run(self._async.update(id, labels=labels, archived=archived))
-
-    def delete(self, id: str) -> None:
-        self._loop.run(self._async.delete(id))
-
-    def token(self, id: str, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
-        return self._loop.run(self._async.token(id, scope, ttl_seconds=ttl_seconds))
-
-
-class SyncThread(SyncHandle):
-    """`Thread` for code without `await`."""
-
-    _async: Thread
-
-    @property
-    def id(self) -> str:
-        return self._async.id
-
-    def append(self, what: Appendable | Sequence[Appendable], *, author_id: str | None = None) -> Acknowledgement:
-        """Append entries, and return when they are on the server's disk.
-
-        Up to 20,000 entries and 16 MiB fit in one request, and all or none of them are written. More are sent in
-        several requests, in order, with no other append of this handle in between.
-
-        A payload gets an id and a time here. An `Entry` keeps its own, and is skipped if the thread already has its id.
-        Lost connections and overload are retried. `Unreachable` lists the entries that were not acknowledged.
-        """
-        return self._loop.run(self._async.append(what, author_id=author_id))
-
-    def append_encoded(self, entries: Sequence[bytes]) -> None:
-        """Like `append`, for complete entries that are already JSON, each with its own id."""
-        self._loop.run(self._async.append_encoded(entries))
-
-    def chat(self, text: str, *, author_id: str | None = None) -> Entry:
-        """Append a chat message as the user."""
-        return self._loop.run(self._async.chat(text, author_id=author_id))
-
-    def entries(
-        self, *, types: str | Sequence[str] = (), since: str | None = None, limit: int | None = None, live: bool = False
-    ) -> SyncIterator[Entry]:
-        """Yields the existing entries, oldest first: from an offset, of some types (`chat`, `pi.*`), at most `limit`.
-
-        With `live`, includes the streamed pieces of agent messages, before each complete message.
-        """
-        return SyncIterator._wrap(self._async.entries(types=types, since=since, limit=limit, live=live), self)
-
-    def page(
-        self,
-        *,
-        types: str | Sequence[str] = (),
-        since: str | None = None,
-        limit: int = 100,
-        live: bool = False,
-        unfinished: bool = False,
-    ) -> EntryPage:
-        """Returns up to `limit` entries (1000 at most) and the offset of the next page.
-
-        With `unfinished`, the last page also has the pieces of a message that is not complete yet. A tail from there
-        continues with the next piece.
-        """
-        return self._loop.run(self._async.page(types=types, since=since, limit=limit, live=live, unfinished=unfinished))
-
-    def tail(self, *, since: str | None = None, patience: float | None = None) -> SyncTail:
-        """Follow the thread from an offset (by default, the beginning) as entries are written.
-
-        Lost connections are resumed without gaps or repetition, without a time limit or for at most `patience` seconds
-        each time.
-        """
-        return SyncTail._wrap(self._async.tail(since=since, patience=patience), self)
-
-    def info(self) -> ThreadInfo:
-        return self._loop.run(self._async.info())
-
-    def rename(self, title: str) -> ThreadInfo:
-        return self._loop.run(self._async.rename(title))
-
-    def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
-        """Replace the labels, and archive or unarchive the thread. What is None stays as it is."""
-        return self._loop.run(self._async.update(labels=labels, archived=archived))
-
-    def delete(self) -> None:
-        """Delete the thread and all its entries permanently."""
-        self._loop.run(self._async.delete())
-
-    def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
-        """Issue a credential for this thread alone, to `read` it or also to `write` to it. Needs an API key."""
-        return self._loop.run(self._async.token(scope, ttl_seconds=ttl_seconds))
-
-    def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
-        """Returns the URL of this thread's page, with a read key in the fragment, which browsers never send."""
-        return self._loop.run(self._async.link(ttl_seconds=ttl_seconds))
-
-
-class SyncTail(SyncIterator[Entry]):
-    """`Tail` for code without `await`."""
-
-    _async: Tail
-
-    @property
-    def offset(self) -> str:
-        """The position after the last entry returned: `thread.tail(since=tail.offset)`."""
-        return self._async.offset
-
-    def close(self) -> None:
-        """Stop following. The offset stays known. Closing twice does nothing."""
-        self._loop.run(self._async.aclose())
-
-    def __enter__(self) -> Self:
-        """Resolve `now` on entry, so that nothing written afterwards is missed."""
-        self._loop.run(self._async.__aenter__())
-        return self
-
-    def _leave(self) -> None:
-        self.close()
-
-
 class SyncKeys(SyncHandle):
     """`Keys` for code without `await`."""
 
@@ -347,147 +165,6 @@ class SyncKeys(SyncHandle):
     def revoke(self, id: str) -> None:
         """Revoke a key on all servers that share the storage."""
         self._loop.run(self._async.revoke(id))
-
-
-class SyncBoxes(SyncHandle):
-    """`Boxes` for code without `await`."""
-
-    _async: Boxes
-
-    @property
-    def volumes(self) -> SyncVolumes:
-        return SyncVolumes._wrap(self._async.volumes, self)
-
-    def create(
-        self,
-        spec: BoxSpec | None = None,
-        *,
-        key: str | None = None,
-        fresh: bool = False,
-        replaces: bool = True,
-        owner: Owner | None = None,
-    ) -> MadeBox:
-        """Create a box. With a key, acquire the box of that key: it is resumed, restored or created.
-
-        `fresh` deletes an existing box of the key first, and the new one shares nothing with it. Without `replaces`,
-        raises `BoxDiffers` if the existing box has another spec, and keeps that box.
-        """
-        return self._loop.run(self._async.create(spec, key=key, fresh=fresh, replaces=replaces, owner=owner))
-
-    def get(self, id: str) -> BoxRecord:
-        """Returns a box, even one that no longer exists. Raises `BoxNotFound`."""
-        return self._loop.run(self._async.get(id))
-
-    def open(self, id: str) -> SyncBox:
-        """Returns a handle on an existing box. Raises `BoxNotFound` or `BoxGone`."""
-        return SyncBox._wrap(self._loop.run(self._async.open(id)), self)
-
-    def handle(self, record: BoxRecord, *, env: Mapping[str, str] | None = None) -> SyncBox:
-        """Returns a handle for a record from the server, without a request. `env` is that of its spec, if known."""
-        return SyncBox._wrap(self._async.handle(record, env=env), self)
-
-    def page(
-        self,
-        *,
-        states: Collection[str] = (),
-        labels: Mapping[str, str] | None = None,
-        key: str | None = None,
-        all: bool = False,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> BoxRecordPage:
-        """Returns up to `limit` boxes (200 at most) and the cursor of the next page."""
-        return self._loop.run(
-            self._async.page(states=states, labels=labels, key=key, all=all, cursor=cursor, limit=limit)
-        )
-
-    def stop(self, id: str) -> BoxRecord:
-        """End all processes in a box. Its files are kept."""
-        return self._loop.run(self._async.stop(id))
-
-    def start(self, id: str) -> BoxRecord:
-        """Start a stopped box with its files."""
-        return self._loop.run(self._async.start(id))
-
-    def delete(self, id: str) -> Deleted:
-        """Delete a box and everything it owns. Deleting a box twice is not an error."""
-        return self._loop.run(self._async.delete(id))
-
-    def set_network(self, id: str, policy: NetworkPolicy) -> BoxRecord:
-        """Change what a box may reach, from now on."""
-        return self._loop.run(self._async.set_network(id, policy))
-
-    def fork(
-        self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
-    ) -> BoxRecord:
-        """Create a box with the same spec and files. A `key` must not have a box yet. With `idle_seconds` the fork is
-        ephemeral, even if the original is not.
-        """
-        return self._loop.run(self._async.fork(id, owner=owner, key=key, idle_seconds=idle_seconds))
-
-    def prune(self) -> Pruned:
-        """Delete idle and stopped ephemeral boxes, and leftovers, now."""
-        return self._loop.run(self._async.prune())
-
-    def usage(self) -> BoxUsages:
-        """Returns what all boxes use now."""
-        return self._loop.run(self._async.usage())
-
-    def diagnose(self, id: str | None = None, *, provider: str = "local") -> list[Step]:
-        """Returns what works and what does not, for a provider or for one box."""
-        return self._loop.run(self._async.diagnose(id, provider=provider))
-
-    def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Save the current files of a box."""
-        return self._loop.run(self._async.snapshot(id, labels=labels))
-
-    def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
-        """Returns all snapshots, or those of a box or a key, oldest first."""
-        return self._loop.run(self._async.snapshots(box=box, key=key))
-
-    def delete_snapshot(self, id: str) -> int:
-        """Delete a snapshot. Returns the bytes freed."""
-        return self._loop.run(self._async.delete_snapshot(id))
-
-    def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
-        """Create a box with a snapshot's files and the spec of its original box, or with another spec."""
-        return self._loop.run(self._async.restore(snapshot, spec, owner=owner))
-
-    def export_snapshot(self, id: str) -> SyncIterator[bytes]:
-        """Yields the contents of a snapshot, for `import_snapshot`."""
-        return SyncIterator._wrap(self._async.export_snapshot(id), self)
-
-    def import_snapshot(self, stream: Iterable[bytes], *, provider: str = "local") -> Snapshot:
-        """Import an exported snapshot, from this server or another."""
-        return self._loop.run(self._async.import_snapshot(feed(stream), provider=provider))
-
-    def list(
-        self,
-        *,
-        states: Collection[str] = (),
-        labels: Mapping[str, str] | None = None,
-        key: str | None = None,
-        all: bool = False,
-        limit: int | None = None,
-    ) -> SyncIterator[BoxRecord]:
-        """Yields matching boxes, newest first, at most `limit`. With `all`, includes boxes that no longer exist."""
-        return SyncIterator._wrap(self._async.list(states=states, labels=labels, key=key, all=all, limit=limit), self)
-
-
-class SyncVolumes(SyncHandle):
-    """`Volumes` for code without `await`."""
-
-    _async: Volumes
-
-    def create(self, name: str, *, provider: str = "local") -> Volume:
-        return self._loop.run(self._async.create(name, provider=provider))
-
-    def delete(self, name: str, *, provider: str = "local") -> int:
-        """Delete a volume. Returns the bytes freed."""
-        return self._loop.run(self._async.delete(name, provider=provider))
-
-    def list(self, *, provider: str = "local") -> list[Volume]:
-        return self._loop.run(self._async.list(provider=provider))
 
 
 class SyncImages(SyncHandle):

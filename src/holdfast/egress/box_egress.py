@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.egress.connection import NO_NETWORK, ProxyConnection
 from holdfast.egress.limits import Bucket, Limits
 from holdfast.egress.outbound import Connector, GuestApi, Resolver

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.network import Network
+from holdfast.api.box.network import Network
 from holdfast.egress import addresses
 from holdfast.egress.chunks import relay_body
 from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response

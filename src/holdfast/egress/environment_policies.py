@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import Final, Protocol, Self
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.ids import now_ms
-from holdfast.api.network import NetworkPolicy
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MOST: Final = 10_000

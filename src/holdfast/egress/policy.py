@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.api.network import DEFAULT_LIST, Network, NetworkPolicy, Rule
+from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy, Rule
 
 WEB_PORTS: Final = (80, 443)
 """The ports of a rule that names none."""

@@ -15,7 +15,7 @@ from time import monotonic
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.boxes.labels import owner_of
 from holdfast.boxes.network_policy import GUEST_API_URL, Traffic
 from holdfast.egress.acceptor import Acceptor

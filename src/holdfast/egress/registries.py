@@ -25,8 +25,8 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
 
+from holdfast.api.box.network import Rule
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.api.network import Rule
 from holdfast.egress.defaults import DefaultList, Source, git_hosts
 from holdfast.time_limit import time_limit
 

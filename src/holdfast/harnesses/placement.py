@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.agents import CannotInstall
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, FileExists, FileProblem, WrongFileKind
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.installation import Installed, OnProgress, Tools, processor
 from holdfast.harnesses.node import fits

@@ -3,6 +3,7 @@
 Knows boxes, images and snapshots by their contracts only: a `Workshop` gives them.
 """
 
+from holdfast.api.progress import Progress, Silent
 from holdfast.images.base import BASE
 from holdfast.images.build_host import Workshop
 from holdfast.images.builder import build
@@ -16,7 +17,6 @@ from holdfast.images.errors import (
     Unresolvable,
 )
 from holdfast.images.plan import Plan, make_plan
-from holdfast.images.progress import Progress, Silent
 from holdfast.images.recipe import Recipe, parse_recipe, read_recipe
 
 __all__ = [

@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Final, Protocol
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxError, ImageNotFound, SnapshotNotFound, Unsupported
 from holdfast.api.ids import new_id
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box
 from holdfast.boxes.provider import Provider
 
 BUILD: Final = "image-build"

@@ -11,15 +11,15 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxError, ExecTimeout, SnapshotInUse, SnapshotNotFound
 from holdfast.api.images import Image
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box
+from holdfast.api.progress import Progress
 from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import INSTALL, CommandStep, FilesStep, PackagesStep, Plan, Step
-from holdfast.images.progress import Progress
 
 _STEP_SECONDS: Final = 4 * 3600.0
 

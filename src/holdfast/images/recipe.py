@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.api.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.boxes.images import check_reference
 from holdfast.images.errors import InvalidRecipe
 

@@ -14,24 +14,24 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxRecord
+from holdfast.api.box.box import Box
+from holdfast.api.box.records import BoxRecord
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
-from holdfast.client.box.local_box import folder_of
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
+from holdfast.client.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
+from holdfast.interpreter.direct_box import DirectBox, folder_of
 from holdfast.interpreter.host import Completion, Given, Record
 from holdfast.interpreter.record import Noted, QueuedRecord
-from holdfast.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
 from holdfast.providers.host.inotify import FileWatch
 
 if TYPE_CHECKING:
-    from holdfast.images.progress import Progress
+    from holdfast.api.progress import Progress
 
 _TEMPORARY: Final = (Unauthorized, TooManyRequests, DiskFull, ServerFailed, StaleEpoch)
 """Refusals that another attempt may not meet. A server that was started again knows the key no more, until found."""
@@ -53,7 +53,7 @@ class ClientHost:
         self._owns_client = owns_client
         self._records: list[QueuedRecord] = []
         self._watch: FileWatch | None = None
-        """Tells when a process in a near box has printed something."""
+        """Reports when a process in a `DirectBox` has printed something."""
 
     @classmethod
     async def default(cls, home: Path | None = None) -> Self:
@@ -122,10 +122,11 @@ class ClientHost:
 
     def _open(self, record: BoxRecord, asked: BoxSpec) -> Box:
         # The server does not tell the values of its environment. Who asked for it knows them, for boxes like it.
+        box = self.client.boxes.handle(record, env=asked.env)
         if self.home is not None and folder_of(record, self.home) is not None:
             self._watch = self._watch or FileWatch()
-            return self.client.boxes.near(record, self.home, self._watch, env=asked.env)
-        return self.client.boxes.handle(record, env=asked.env)
+            return DirectBox(box, record, self.home, self._watch)
+        return box
 
     # --- its thread, and models ---
 

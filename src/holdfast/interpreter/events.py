@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from holdfast.boxes.process import Stream
+from holdfast.api.box.process import Stream
 from holdfast.interpreter.kernel.execution import Printed
 
 OUTPUT: Final = "interpreter.output"

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.service.acquire_rules import How
 
 if TYPE_CHECKING:
-    from holdfast.images.progress import Progress
+    from holdfast.api.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import (
     InterpreterError,
@@ -30,7 +31,6 @@ from holdfast.api.errors.interpreters import (
 )
 from holdfast.api.ids import new_id
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.box import Box
 from holdfast.interpreter.bridge.bridge import Bridge, Delegate, Turn
 from holdfast.interpreter.bridge.budget import Budget, Limits
 from holdfast.interpreter.bridge.children import ALONE_SECONDS, ChildLimits, Children, Parent, collected

@@ -23,9 +23,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 from traitlets import Float, Unicode
 
 from holdfast import __version__
+from holdfast.api.box.process import Stream
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InterpreterError
-from holdfast.boxes.process import Stream
 from holdfast.client import HoldfastError
 from holdfast.guest.kernel.value_codec import MARK
 from holdfast.interpreter.interpreter import Interpreter

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError, CannotIsolate, ImageNotFound, InvalidSpec, Unsupported
 from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.api.runtime_tests import Category, PhaseProblem
-from holdfast.boxes.box import Box
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel.kernel import Kernels
 from holdfast.interpreter.results import Execution

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from holdfast.api.box.sync import SyncBox
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.sync import SyncBox
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
 from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from holdfast.api.box_spec import BoxSpec
+    from holdfast.api.box.spec import BoxSpec
     from holdfast.interpreter.bridge.bridge import Delegate
     from holdfast.interpreter.bridge.budget import Budget, Limits
     from holdfast.interpreter.bridge.submit_fields import Given as GivenField

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from holdfast.api.box.files import FileInfo, FileKind
 from holdfast.api.errors.boxes import BoxUnreachable
-from holdfast.api.files import FileInfo, FileKind
 from holdfast.guest import codec
 
 T = TypeVar("T")

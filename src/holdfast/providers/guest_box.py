@@ -10,15 +10,14 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from holdfast.api.box_spec import check_labels
-from holdfast.api.boxes import Preview, Step
+from holdfast.api.box.box import Box, BoxInfo, Deleted, LimitHit, Metrics
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.process import MAX_OUTPUT, Channel, Completed, Process, ProcessInfo, Sink
+from holdfast.api.box.records import Preview, Step
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import BoxUnreachable, InvalidSpec, Unsupported
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.processes import ProcessInfo
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box, BoxInfo, Deleted, LimitHit, Metrics
 from holdfast.boxes.network_policy import GUEST_API_URL
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Process, Sink
 from holdfast.providers.commands import check_terminal
 from holdfast.providers.guest_answers import GuestRefused, number_in, optional_number_in
 from holdfast.providers.steps import Check, take_step

@@ -15,9 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.box.files import FileInfo, FileKind, Files, Match, Replaced
 from holdfast.api.errors.boxes import FileExists, FileMissing, HostileArchive, InvalidSpec, file_problem
-from holdfast.api.files import FileInfo, FileKind, Match, Replaced
-from holdfast.boxes.files import Files
 from holdfast.guest import tree
 from holdfast.providers.guest_answers import info, infos, many, number_of, text_of
 from holdfast.providers.pipes import Pipe, on_own_thread

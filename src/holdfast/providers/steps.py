@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from holdfast.api.boxes import Step
+from holdfast.api.box.records import Step
 from holdfast.api.errors.boxes import BoxError
 from holdfast.providers.guest_answers import GuestRefused
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from typing import NoReturn
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import Step
+from holdfast.api.box.box import Box, BoxInfo, Liveness, Wake
+from holdfast.api.box.records import Step
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, SnapshotNotFound
-from holdfast.api.snapshots import Snapshot, Volume
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Wake
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider, Swept
 

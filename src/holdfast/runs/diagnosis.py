@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run_info import RunStatus, Stage
 from holdfast.api.runs import Diagnosis, Finding
-from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds, limit_hint
 from holdfast.threads.run_events import Run, ThreadRuns
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.boxes.box import Metrics
+    from holdfast.api.box.box import Metrics
     from holdfast.boxes.rows import BoxRow
     from holdfast.boxes.service.boxes import Boxes
 

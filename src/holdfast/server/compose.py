@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
 from holdfast.api.ids import now_ms
+from holdfast.client.local_server import RunningServer
 from holdfast.harnesses.registry import entry_prefixes
-from holdfast.local_server import RunningServer
 from holdfast.server import logs
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks

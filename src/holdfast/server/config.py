@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.api.limits import MOST_BYTES
-from holdfast.local_server import DEFAULT_PORT
+from holdfast.client.local_server import DEFAULT_PORT
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is made before somebody asks for its like a second time."""

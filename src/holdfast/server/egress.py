@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.box.network import Network, NetworkPolicy, Rule
 from holdfast.api.errors.boxes import InvalidSpec, PolicyNotFound
-from holdfast.api.network import Network, NetworkPolicy, Rule
 from holdfast.egress import (
     Connector,
     DecisionLog,

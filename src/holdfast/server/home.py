@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from holdfast.local_server import RunningServer, is_alive, read_running
+from holdfast.client.local_server import RunningServer, is_alive, read_running
 from holdfast.private_file import write_private
 
 _DYING_SECONDS: Final = 3.0

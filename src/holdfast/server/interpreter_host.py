@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import Conflict, DiskFull, NotFound, Refused, Unavailable
 from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InvalidInterpreter
-from holdfast.api.network import Network
-from holdfast.boxes.box import Box
 from holdfast.boxes.rows import BoxFilter
 from holdfast.egress.models import ModelError, ask
 from holdfast.interpreter.host import Completion, Given, Record
@@ -21,9 +21,9 @@ from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.streams import AppendRequest, Keyed
 
 if TYPE_CHECKING:
+    from holdfast.api.progress import Progress
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress.models import ModelGateway, Models
-    from holdfast.images.progress import Progress
     from holdfast.server.template_builder import NetworkReady, ServerTemplates
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.box.process import Stream
 from holdfast.api.entries import Entry
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.interpreters import (
@@ -25,7 +26,6 @@ from holdfast.api.errors.interpreters import (
 )
 from holdfast.api.ids import new_entry_id, new_id, now_ms
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.process import Stream
 from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
@@ -49,7 +49,7 @@ from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.streams import AppendRequest
 
 if TYPE_CHECKING:
-    from holdfast.api.box_spec import BoxSpec
+    from holdfast.api.box.spec import BoxSpec
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.threads.service import ThreadPage, Threads
     from holdfast.threads.store import StreamStore

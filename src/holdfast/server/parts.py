@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
-    from holdfast.boxes.box import Box
+    from holdfast.api.box.box import Box
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows

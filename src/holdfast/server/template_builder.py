@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import SnapshotNotFound
-from holdfast.api.network import Network
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box
+from holdfast.api.progress import Progress
 from holdfast.images.build_host import ProviderWorkshop
-from holdfast.images.progress import Progress
 from holdfast.interpreter.workspace.templates import Templates
 
 if TYPE_CHECKING:

@@ -21,8 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from holdfast.api.box_spec import BoxSpec, check_name
-from holdfast.api.boxes import Preview, Step
+from holdfast.api.box.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Wake
+from holdfast.api.box.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
+from holdfast.api.box.records import Preview, Step
+from holdfast.api.box.snapshots import Holding, Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec, check_name
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
@@ -39,13 +42,9 @@ from holdfast.api.errors.boxes import (
     WrongSnapshot,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.processes import ProcessInfo
-from holdfast.api.snapshots import Holding, Snapshot, Volume
-from holdfast.boxes.box import Box, BoxInfo, Deleted, Liveness, Metrics, Power, Wake
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import GUEST_API_URL
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, Sink
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.guest import tree
 from holdfast.testing.dummy_files import DummyFiles, Root

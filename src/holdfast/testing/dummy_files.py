@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
+from holdfast.api.box.files import MAX_READ, FileInfo, FileKind, Files, Match, Replaced
 from holdfast.api.errors.boxes import (
     BoxError,
     FileExists,
@@ -23,8 +24,6 @@ from holdfast.api.errors.boxes import (
     WrongFileKind,
     file_problem,
 )
-from holdfast.api.files import FileInfo, FileKind, Match, Replaced
-from holdfast.boxes.files import MAX_READ, Files
 from holdfast.guest import search, tree
 
 T = TypeVar("T")

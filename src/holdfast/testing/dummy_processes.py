@@ -15,6 +15,17 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.box.process import (
+    Channel,
+    Chunk,
+    Completed,
+    Connection,
+    Process,
+    ProcessInfo,
+    ProcessState,
+    Sink,
+    Stream,
+)
 from holdfast.api.errors.boxes import (
     BoxConflict,
     CannotExecute,
@@ -25,8 +36,6 @@ from holdfast.api.errors.boxes import (
     ProcessLost,
     ProcessNotFound,
 )
-from holdfast.api.processes import ProcessInfo, ProcessState
-from holdfast.boxes.process import Channel, Chunk, Completed, Connection, Process, Sink, Stream
 from holdfast.time_limit import time_limit
 
 _STILL_SECONDS: Final = 2.0

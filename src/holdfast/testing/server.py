@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from holdfast.local_server import RunningServer, read_running
+from holdfast.client.local_server import RunningServer, read_running
 from holdfast.server.config import Settings
 from holdfast.testing.clock import ShiftedClocks
 from holdfast.testing.fork_server import Template, forks, start_template

@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine, busybox_files
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.box import Box, Liveness, Power
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import (
     BadArchive,
     BoxGone,
@@ -36,7 +37,6 @@ from holdfast.api.errors.boxes import (
     SnapshotNotFound,
     Unsupported,
 )
-from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.providers.docker import DockerHost, DockerProvider, runtime
 from holdfast.providers.docker.descriptor import DOCKER

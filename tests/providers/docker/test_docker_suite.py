@@ -11,8 +11,8 @@ import pytest
 from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 from tests.stores import open_records
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.egress import EgressProxy

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
-from holdfast.api.box_spec import BoxSpec, OnIdle
-from holdfast.api.boxes import BoxState
-from holdfast.boxes.box import Box, Power
+from holdfast.api.box.box import Box, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec, OnIdle
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.providers.docker import DockerHost, DockerProvider

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.providers.docker.engine import BUSYBOX_IMAGE, PYTHON_IMAGE, DockerEngine
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import ManifestConflict
-from holdfast.boxes.box import Box
 from holdfast.interpreter.workspace import context_files
 from holdfast.interpreter.workspace.manifest import Manifest, Manifests
 from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, make_folders, volume_name, with_volume

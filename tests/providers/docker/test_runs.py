@@ -13,7 +13,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.providers.docker.engine import BUSYBOX_IMAGE, DockerEngine, python_files
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
 from holdfast.api.model_apis import Api
 from holdfast.client import SyncClient

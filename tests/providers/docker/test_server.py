@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.client import Client
 from holdfast.testing.server import ServerProcess
 

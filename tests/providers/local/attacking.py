@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.providers.local import LocalProvider
 
 PATIENCE: Final = 30.0

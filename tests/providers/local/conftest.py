@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.providers.local.attacking import Scene
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.providers.local import LocalProvider
 
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from tests.providers.local.inventory import guests_of, launchers_of, monitors_of
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import new_id, now_ms
-from holdfast.boxes.box import Box
 from holdfast.boxes.labels import HIBERNATION, POOL
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes

@@ -29,14 +29,13 @@ from tests.providers.local.fault_work import (
 )
 from tests.providers.local.inventory import guests_of, launchers_of, leftovers, monitors_of, take_inventory
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Power
+from holdfast.api.box.process import Process, ProcessState
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Power
 from holdfast.boxes.lifecycle import SETTLED
-from holdfast.boxes.process import Process
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.providers.local import LocalProvider

@@ -13,11 +13,11 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE
 from tests.providers.local.world import World, plain_site
 from tests.stores import open_policies, open_records
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.process import Completed
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box
-from holdfast.boxes.process import Completed
 from holdfast.egress import Decision, DecisionLog, EgressProxy, EnvironmentPolicies, Limits
 from holdfast.providers.local import LocalProvider
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from tests.providers.local.attacking import Scene, outside
 
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.process import Process
+from holdfast.api.box.process import Process, ProcessState
 
 pytestmark = pytest.mark.anyio
 

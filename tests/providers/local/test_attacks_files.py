@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.providers.local.attacking import PATIENCE, Scene, open_descriptors
 
-from holdfast.api.box_spec import BoxSpec, HostMount, VolumeMount
+from holdfast.api.box.box import Power
+from holdfast.api.box.files import MAX_READ
+from holdfast.api.box.process import ProcessState
+from holdfast.api.box.spec import BoxSpec, HostMount, VolumeMount
 from holdfast.api.errors.boxes import BoxError, FileProblem, HostileArchive, InvalidSpec, ProviderRefused, WrongFileKind
 from holdfast.api.ids import new_id
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Power
-from holdfast.boxes.files import MAX_READ
 from holdfast.providers.host.data_dir import measure
 from holdfast.providers.host.layers import OWN_LAYERS
 

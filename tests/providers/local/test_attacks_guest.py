@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, open_descriptors
 
+from holdfast.api.box.box import Box, Power
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, FileProblem, HostileArchive
-from holdfast.boxes.box import Box, Power
 from holdfast.guest import codec
 from holdfast.providers.host import guest_client
 from holdfast.providers.host import process as local_process

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, CannotExecute, NoSpace
-from holdfast.boxes.box import Box
 from holdfast.providers.host import disk_guard
 from holdfast.providers.host.limits import RLIMITS, detect
 from holdfast.providers.local import LocalProvider

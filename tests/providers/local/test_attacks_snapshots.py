@@ -15,10 +15,10 @@ from typing import Final
 import pytest
 from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.providers.host import limits
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.pipes import readable

@@ -18,10 +18,10 @@ from tests.providers.local.fault_work import SERVICE_WORK, WORK, Victim
 from tests.providers.local.faults import Neighbour, strike_at_steps
 from tests.providers.local.inventory import guests_of, monitors_of
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Power
+from holdfast.api.box.process import ProcessState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxStopped
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Power
 from holdfast.providers.host.guest_client import get_descriptor
 from holdfast.providers.local import LocalProvider
 

@@ -12,9 +12,9 @@ import pytest
 from tests.providers.local.networking import works
 from tests.stores import open_records
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, Unsupported
-from holdfast.boxes.box import Box
 from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.egress import EgressProxy
 from holdfast.providers.local import LocalProvider

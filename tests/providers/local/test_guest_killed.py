@@ -15,12 +15,11 @@ from typing import Self
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, Power
+from holdfast.api.box.process import Process, ProcessState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxStopped
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Box, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.process import Process
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.pipes import readable

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.machine import needs_groups
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Box, Metrics, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxGone, BoxStopped, ConnectRefused
 from holdfast.api.ids import now_ms
-from holdfast.boxes.box import Box, Metrics, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.network_policy import Traffic

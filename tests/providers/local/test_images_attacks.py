@@ -15,9 +15,9 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, outside
 from tests.providers.local.rootfs import busybox, pieces
 from tests.providers.local.test_attacks import CONNECT, READ, SYSTEM_CALLS
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import ProviderRefused
-from holdfast.boxes.box import Box
 from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.providers.host.launch import stage_for
 from holdfast.providers.local import LocalProvider
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box.box import Power
 from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes import Box, BoxSpec, ProcessState
-from holdfast.boxes.box import Power
 from holdfast.boxes.labels import POOL
 from holdfast.providers.host import disk_guard, layers
 from holdfast.providers.local import LocalProvider, runtime

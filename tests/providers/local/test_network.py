@@ -8,10 +8,10 @@ import pytest
 from tests.providers.local.attacking import PRELUDE
 from tests.providers.local.networking import Net, attack, curl, networked, run, works
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import OWNER_ENVIRONMENT
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import OWNER_ENVIRONMENT
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, InvalidSpec, Unsupported
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.egress import EgressProxy

@@ -15,9 +15,9 @@ from tests.providers.local import fake_guest
 from tests.providers.local.attacking import PRELUDE, open_descriptors
 from tests.providers.local.networking import Net, attack, curl, networked
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box
 from holdfast.egress import Limits
 from holdfast.guest import codec
 from holdfast.providers.host.guest_client import GuestClient

@@ -14,9 +14,9 @@ from tests.providers.local.networking import Net, networked, run, works
 from tests.providers.local.registries import apt_site, cargo_site, npm_site, pip_site
 from tests.providers.local.world import git_site
 
-from holdfast.api.box_spec import HostMount
-from holdfast.api.network import Rule
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Rule
+from holdfast.api.box.spec import HostMount
 from holdfast.egress import DefaultList, Source
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.machine import needs_groups
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import VolumeInUse
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes

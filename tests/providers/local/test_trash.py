@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.providers.host import trash
 from holdfast.providers.host.data_dir import DataDir
 from holdfast.providers.local.provider import LocalProvider

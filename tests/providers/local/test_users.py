@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, HostMount, VolumeMount
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec, HostMount, VolumeMount
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local import LocalProvider, runtime
 

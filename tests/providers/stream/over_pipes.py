@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, BoxInfo, Power, Wake
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable
-from holdfast.boxes.box import Box, BoxInfo, Power, Wake
 from holdfast.guest import codec
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.process import ProcessProvider

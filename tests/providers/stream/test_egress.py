@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.providers.stream.over_pipes import PipesProvider
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box
 from holdfast.boxes.network_policy import Traffic
 from holdfast.providers.stream import serve_egress
 from holdfast.testing.provider_suite.base import exactly, rest

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from tests.providers.stream.over_pipes import PipesProvider
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.process import ProcessState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxStopped, BoxUnreachable
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Box
 from holdfast.guest import frames
 from holdfast.testing.provider_suite.base import all_of, appears, ends, number_in, prints, sh
 

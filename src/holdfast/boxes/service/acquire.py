@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, check_labels
-from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.box.records import BoxState, Owner
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import BoxSpec, Lifetime, check_labels
 from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
-from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import KEY, TENANT
 from holdfast.boxes.lifecycle import ASLEEP
@@ -30,7 +30,7 @@ from holdfast.boxes.service.acquire_rules import (
     with_lifetime_of,
 )
 from holdfast.boxes.service.creation import Creation
-from holdfast.boxes.service.hibernation import Hibernation
+from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.providers import Providers

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from holdfast.api.box_spec import NOT_OF_THE_MACHINE, BoxSpec, Lifetime
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Liveness, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import NOT_OF_THE_MACHINE, BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxConflict, BoxDiffers, BoxUnreachable
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.labels import SPEC
 from holdfast.boxes.rows import BoxRow
 

@@ -10,19 +10,21 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import Owner
+from holdfast.api.box.box import Box, Deleted, Liveness, Power
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.records import Owner
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import now_ms
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.snapshots import Snapshot, Volume
-from holdfast.boxes.box import Box, Deleted, Liveness, Power
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
-from holdfast.boxes.service.activity import Activity, OneShots
 from holdfast.boxes.service.creation import Creation
-from holdfast.boxes.service.hibernation import Hibernation
+from holdfast.boxes.service.idle.activity import Activity, OneShots
+from holdfast.boxes.service.idle.hibernation import Hibernation
+from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
+from holdfast.boxes.service.idle.watch_interval import WatchInterval
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.pool import Pool
@@ -31,12 +33,10 @@ from holdfast.boxes.service.power_switch import PowerSwitch
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
-from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.service.sweep import Pruned, Sweep
 from holdfast.boxes.service.volume_store import VolumeStore
-from holdfast.boxes.service.watch_interval import WatchInterval
 
 _ANYBODY: Final = Owner()
 _NO_POOL: Final = PoolSettings()

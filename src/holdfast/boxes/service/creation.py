@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, check_name
-from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.box.box import Box
+from holdfast.api.box.records import BoxState, Owner
+from holdfast.api.box.spec import BoxSpec, Lifetime, check_name
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
@@ -20,7 +21,6 @@ from holdfast.api.errors.boxes import (
     CreateFailed,
     InvalidSpec,
 )
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.network import NetworkPolicy
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases

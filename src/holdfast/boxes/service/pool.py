@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, BoxInfo
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box, BoxInfo
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow

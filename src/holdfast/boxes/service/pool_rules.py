@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
-from holdfast.api.network import NetworkPolicy
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.boxes.capabilities import Capability
 
 BEGIN: Final = 1.5

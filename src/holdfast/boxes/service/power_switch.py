@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.hibernation import Hibernation
+from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import Unsupported
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import refuse_reserved

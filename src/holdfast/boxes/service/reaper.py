@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.api.box_spec import Lifetime, OnIdle
-from holdfast.api.boxes import BoxState
-from holdfast.boxes.box import BoxInfo, Metrics, Power
+from holdfast.api.box.box import BoxInfo, Metrics, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.boxes.labels import KEY, NODE
 from holdfast.boxes.lifecycle import PASSING, SETTLED, state_of
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idleness import Doing, follows, idle_time, is_due
+from holdfast.boxes.service.idle.idleness import Doing, follows, idle_time, is_due
 
 GRACE: Final = 60_000
 """Milliseconds. A younger box may belong to a process that has not written its row yet."""

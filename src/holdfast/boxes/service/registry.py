@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.api.box_spec import BoxSpec, check_labels
-from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.box.box import BoxInfo
+from holdfast.api.box.records import BoxState, Owner
+from holdfast.api.box.spec import BoxSpec, check_labels
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.labels import KEY, NODE, SPEC, owner_labels
 from holdfast.boxes.lifecycle import PASSING, move, state_of
 from holdfast.boxes.rows import BoxRow, BoxRows
-from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.watch_interval import WatchInterval
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.reaper import is_abandoned
-from holdfast.boxes.service.watch_interval import WatchInterval
 
 _TRIES: Final = 20
 

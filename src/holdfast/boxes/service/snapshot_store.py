@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.api.box_spec import check_labels
-from holdfast.api.boxes import RESERVED
+from holdfast.api.box.records import RESERVED
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import SnapshotNotFound
-from holdfast.api.snapshots import Snapshot
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.idle.activity import Activity
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates

@@ -8,28 +8,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.api.box_spec import Lifetime, OnIdle
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import BoxInfo, Liveness, Metrics, Power
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxStopped
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import BoxInfo, Liveness, Metrics, Power
 from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.activity import Activity
-from holdfast.boxes.service.hibernation import Hibernation
-from holdfast.boxes.service.idleness import Sample, comparable, doing, is_watched, last_work
+from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.hibernation import Hibernation
+from holdfast.boxes.service.idle.idleness import Sample, comparable, doing, is_watched, last_work
+from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
+from holdfast.boxes.service.idle.watch_interval import WatchInterval
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
-from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
-from holdfast.boxes.service.watch_interval import WatchInterval
 from holdfast.time_limit import time_limit
 
 AT_ONCE: Final = 8

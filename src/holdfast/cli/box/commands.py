@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
+from holdfast.api.box.records import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
 from holdfast.cli.box.spec import (
     parse_box_labels,
     parse_env,
@@ -42,8 +42,8 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
-    from holdfast.api.box_spec import BoxSpec
-    from holdfast.api.boxes import BoxRecord, MadeBox
+    from holdfast.api.box.records import BoxRecord, MadeBox
+    from holdfast.api.box.spec import BoxSpec
     from holdfast.boxes import Metrics
     from holdfast.client import Client
 
@@ -129,7 +129,7 @@ def create(
     holdfast box create --ephemeral --idle 10m --mount .:/workspace/project:rw
     holdfast box create --key work --on-idle hibernate --idle 10m
     """
-    from holdfast.api.box_spec import WORKSPACE, BoxSpec, Lifetime, OnIdle
+    from holdfast.api.box.spec import WORKSPACE, BoxSpec, Lifetime, OnIdle
     from holdfast.api.errors.boxes import InvalidSpec
 
     chosen = choose_lifetime(lifetime, ephemeral=ephemeral, one_shot=one_shot, idle=idle, on_idle=on_idle)

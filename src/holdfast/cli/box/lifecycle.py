@@ -17,7 +17,7 @@ from holdfast.cli.terminal.sizes import describe_size
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.api.boxes import BoxRecord, Pruned
+    from holdfast.api.box.records import BoxRecord, Pruned
     from holdfast.client import Client
 
 BoxesArgument = Annotated[

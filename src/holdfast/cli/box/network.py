@@ -20,7 +20,7 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.boxes import BoxRecord
+    from holdfast.api.box.records import BoxRecord
     from holdfast.api.egress import EgressDecision
     from holdfast.client import Client
 

@@ -19,8 +19,8 @@ from holdfast.client.resource import END, STDERR, STDIN, STDOUT, exit_of, read_f
 
 if TYPE_CHECKING:
     from holdfast.cli.options import Where
-    from holdfast.client.blocking import BlockingSocket
     from holdfast.client.client import Client
+    from holdfast.client.transport.blocking import BlockingSocket
 
 _PIECE: Final = 1 << 16
 

@@ -15,7 +15,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.boxes import BoxRecord
+    from holdfast.api.box.records import BoxRecord
     from holdfast.boxes import Snapshot
     from holdfast.client import Client
 
@@ -180,6 +180,6 @@ def _made(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
 
 
 def _own(labels: Any) -> list[tuple[str, str]]:
-    from holdfast.api.boxes import RESERVED
+    from holdfast.api.box.records import RESERVED
 
     return [(name, value) for name, value in labels if not name.startswith(RESERVED)]

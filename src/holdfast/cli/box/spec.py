@@ -10,7 +10,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from holdfast.api.box_spec import HostMount, VolumeMount
+    from holdfast.api.box.spec import HostMount, VolumeMount
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def parse_box_labels(texts: Iterable[str]) -> dict[str, str]:
 
 def parse_volume(text: str) -> VolumeMount:
     """`NAME[/SUB]:/PATH[:ro]`."""
-    from holdfast.api.box_spec import VolumeMount
+    from holdfast.api.box.spec import VolumeMount
 
     source, path, mode = _mount_parts(text, "--volume name:/path, name/folder:/path or name:/path:ro")
     name, _, subpath = source.partition("/")
@@ -77,7 +77,7 @@ def parse_volume(text: str) -> VolumeMount:
 
 def parse_mount(text: str) -> HostMount:
     """`HOSTPATH:/PATH[:rw]`, read-only unless told otherwise. A relative host path begins where the caller is."""
-    from holdfast.api.box_spec import HostMount
+    from holdfast.api.box.spec import HostMount
 
     source, path, mode = _mount_parts(text, "--mount /host/path:/path, with :rw where the box may write")
     return HostMount(str(Path(source).absolute()), path, read_only=mode != "rw")

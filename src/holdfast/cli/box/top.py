@@ -35,7 +35,7 @@ from holdfast.time_limit import time_limit
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from holdfast.api.box_usage import BoxUsage, BoxUsages
+    from holdfast.api.box.usage import BoxUsage, BoxUsages
     from holdfast.client import Client
 
 SortName = Literal["cpu", "memory", "disk", "network", "idle", "name"]

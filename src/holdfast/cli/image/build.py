@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.api.images import Image
+    from holdfast.api.progress import Progress
     from holdfast.client import Client
     from holdfast.images.build_host import Workshop
     from holdfast.images.debian.sources import SourceFiles
-    from holdfast.images.progress import Progress
 
 _RECIPE: Final = "image.toml"
 _LINES: Final = 40

@@ -337,7 +337,7 @@ def smoke(
 async def _smoke(
     where: Where, box: dict[str, Any], repo: str | None, ref: str | None, model: str | None, timeout: float
 ) -> Report:
-    from holdfast.api.box_spec import BoxSpec, Lifetime
+    from holdfast.api.box.spec import BoxSpec, Lifetime
     from holdfast.interpreter import smoke_test as smoking
 
     async def open_host() -> Host:

@@ -17,7 +17,7 @@ from holdfast.cli.parameters import Option
 from holdfast.cli.server.start import ensure_server
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, write_field, write_json
-from holdfast.local_server import RunningServer, find_running, is_alive
+from holdfast.client.local_server import RunningServer, find_running, is_alive
 from holdfast.storage import maintenance
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
-from holdfast.local_server import find_running
+from holdfast.client.local_server import find_running
 
 if TYPE_CHECKING:
     from holdfast.client import Client

@@ -13,7 +13,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
 from holdfast.cli.terminal.console import hint, note
-from holdfast.local_server import RunningServer, ServerNotStarted, find_or_start
+from holdfast.client.local_server import RunningServer, ServerNotStarted, find_or_start
 
 _PATIENCE: Final = 5.0
 

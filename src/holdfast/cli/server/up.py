@@ -16,10 +16,10 @@ from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parameters import Given, Option
 from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOptions, settings_of, warnings
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
-from holdfast.local_server import find_answering
+from holdfast.client.local_server import find_answering
 
 if TYPE_CHECKING:
-    from holdfast.local_server import RunningServer
+    from holdfast.client.local_server import RunningServer
 
 
 class LogLevel(StrEnum):

@@ -11,15 +11,25 @@ from dataclasses import fields
 from inspect import isawaitable
 from typing import Any, Final
 
-from holdfast.api.box_usage import BoxMetrics
-from holdfast.api.boxes import BoxPython, BoxRecord, Freed, Preview, Step, Steps
+from holdfast.api.box.box import Box, Deleted, Metrics, Power
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.process import (
+    MAX_OUTPUT,
+    Channel,
+    Command,
+    Completed,
+    Connection,
+    ExecuteFrames,
+    ProcessInfo,
+    ProcessList,
+    Sink,
+    Spawn,
+)
+from holdfast.api.box.records import BoxPython, BoxRecord, Freed, Preview, Step, Steps
+from holdfast.api.box.snapshots import NewSnapshot, Snapshot
+from holdfast.api.box.usage import BoxMetrics
 from holdfast.api.errors import Unreachable
 from holdfast.api.errors.boxes import ExecTimeout, OutputTooLarge, Unsupported
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.processes import Command, ExecuteFrames, ProcessInfo, ProcessList, Spawn
-from holdfast.api.snapshots import NewSnapshot, Snapshot
-from holdfast.boxes.box import Box, Deleted, Metrics, Power
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Sink
 from holdfast.client.box.files import RemoteFiles
 from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess
 from holdfast.client.box.types import info_of, power_of

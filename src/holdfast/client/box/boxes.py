@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import (
+from holdfast.api.box.records import (
     BoxOwner,
     BoxRecord,
     BoxRecordPage,
@@ -25,17 +23,17 @@ from holdfast.api.boxes import (
     Step,
     Steps,
 )
+from holdfast.api.box.spec import BoxSpec
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 
 if TYPE_CHECKING:
-    from holdfast.api.box_usage import BoxUsages
-    from holdfast.api.network import NetworkPolicy
-    from holdfast.api.snapshots import Snapshot
-    from holdfast.boxes.box import Deleted
+    from holdfast.api.box.box import Deleted
+    from holdfast.api.box.network import NetworkPolicy
+    from holdfast.api.box.snapshots import Snapshot
+    from holdfast.api.box.usage import BoxUsages
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.volumes import Volumes
-    from holdfast.providers.host.inotify import FileWatch
 
 _PAGE: Final = 200
 
@@ -89,16 +87,6 @@ class Boxes:
 
         return RemoteBox(self._boxes, record, env)
 
-    def near(
-        self, record: BoxRecord, home: Path, watch: FileWatch, *, env: Mapping[str, str] | None = None
-    ) -> RemoteBox:
-        """Like `handle`, for a box on this machine when the server's home is known: it contacts the box directly where
-        it can. The caller closes `watch`.
-        """
-        from holdfast.client.box.local_box import NearBox
-
-        return NearBox(self._boxes, record, home, watch, env)
-
     async def page(
         self,
         *,
@@ -126,7 +114,7 @@ class Boxes:
 
     async def delete(self, id: str) -> Deleted:
         """Delete a box and everything it owns. Deleting a box twice is not an error."""
-        from holdfast.boxes.box import Deleted
+        from holdfast.api.box.box import Deleted
 
         answer = await self._boxes.below(id).ask("DELETE", timeout=LONG_SECONDS)
         return Deleted(answer.read(Freed.from_json).freed)
@@ -152,7 +140,7 @@ class Boxes:
 
     async def usage(self) -> BoxUsages:
         """Returns what all boxes use now."""
-        from holdfast.api.box_usage import BoxUsages
+        from holdfast.api.box.usage import BoxUsages
 
         return (await self._boxes.ask("GET", "/metrics", timeout=LONG_SECONDS)).read(BoxUsages.from_json)
 
@@ -169,7 +157,7 @@ class Boxes:
 
     async def snapshot(self, id: str, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         """Save the current files of a box."""
-        from holdfast.api.snapshots import NewSnapshot, Snapshot
+        from holdfast.api.box.snapshots import NewSnapshot, Snapshot
 
         answer = await self._boxes.below(id).ask(
             "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
@@ -178,7 +166,7 @@ class Boxes:
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """Returns all snapshots, or those of a box or a key, oldest first."""
-        from holdfast.api.snapshots import SnapshotList
+        from holdfast.api.box.snapshots import SnapshotList
 
         parameters = [(name, value) for name, value in (("box", box), ("key", key)) if value is not None]
         answer = await self._snapshots.ask("GET", parameters=parameters)
@@ -191,7 +179,7 @@ class Boxes:
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner | None = None) -> BoxRecord:
         """Create a box with a snapshot's files and the spec of its original box, or with another spec."""
-        from holdfast.api.snapshots import Restore
+        from holdfast.api.box.snapshots import Restore
 
         wanted = Restore(spec=spec, owner=_owner(owner)).given()
         answer = await self._snapshots.below(snapshot).ask(
@@ -207,7 +195,7 @@ class Boxes:
 
     async def import_snapshot(self, stream: AsyncIterator[bytes], *, provider: str = "local") -> Snapshot:
         """Import an exported snapshot, from this server or another."""
-        from holdfast.api.snapshots import Snapshot
+        from holdfast.api.box.snapshots import Snapshot
 
         async with self._snapshots.exchange(
             "POST", "/import", parameters=[("provider", provider)], body=stream, silence=LONG_SECONDS

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from holdfast.api.errors.boxes import FileExists, HostileArchive, OutputTooLarge, file_problem
-from holdfast.api.files import (
+from holdfast.api.box.files import (
+    MAX_READ,
     FileInfo,
     FileList,
+    Files,
     Match,
     Matches,
     Mode,
@@ -23,7 +24,7 @@ from holdfast.api.files import (
     Replaced,
     ReplacedList,
 )
-from holdfast.boxes.files import MAX_READ, Files
+from holdfast.api.errors.boxes import FileExists, HostileArchive, OutputTooLarge, file_problem
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 from holdfast.guest import tree
 

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Final, Self
 
+from holdfast.api.box.process import Channel, Chunk, Connection, Process, ProcessInfo, Resize, Signal, Stream, Waited
 from holdfast.api.errors import Unreachable
-from holdfast.api.processes import ProcessInfo, Resize, Signal, Waited
-from holdfast.boxes.process import Channel, Chunk, Connection, Process, Stream
 from holdfast.client.connection import not_understood
 from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from holdfast.api.boxes import BoxRecord, BoxState
+from holdfast.api.box.box import BoxInfo, Power
+from holdfast.api.box.records import TOMBSTONES, BoxRecord, BoxState
 from holdfast.api.errors.boxes import BoxGone
-from holdfast.boxes.box import BoxInfo, Power
-from holdfast.boxes.lifecycle import TOMBSTONES
 
 _STOPPED: Final = frozenset({BoxState.STOPPED, BoxState.STARTING, BoxState.HIBERNATED, BoxState.WAKING})
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.api.boxes import Freed
-from holdfast.api.snapshots import NewVolume, Volume, VolumeList
+from holdfast.api.box.records import Freed
+from holdfast.api.box.snapshots import NewVolume, Volume, VolumeList
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, BoxConnection
 

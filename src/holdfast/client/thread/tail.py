@@ -18,10 +18,10 @@ import httpx
 
 from holdfast.api.entries import Entry
 from holdfast.api.errors import HoldfastError, Unauthorized, Unreachable, error_of
-from holdfast.client.async_transport import LOST, reason_of
 from holdfast.client.connection import ServerConnection, is_temporary, not_understood, retry_after
 from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.sse import Event, decode_events
+from holdfast.client.transport.asynchronous import LOST, reason_of
 
 T = TypeVar("T")
 

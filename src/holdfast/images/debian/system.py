@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.images import Image, ImageConfig
-from holdfast.api.network import NetworkPolicy
+from holdfast.api.progress import Progress
 from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.debian.apt import ESSENTIAL, EVERYWHERE, Apt, Package, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces
 from holdfast.images.debian.sources import SourceFiles, of_distribution, read_os_release, read_sources, read_trusted
 from holdfast.images.errors import NoSources, StepFailed
-from holdfast.images.progress import Progress
 from holdfast.images.tar_stream import END, from_disk
 
 _FORMAT: Final = 2

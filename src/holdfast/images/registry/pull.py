@@ -16,9 +16,9 @@ from typing import Final
 from holdfast.api.errors.boxes import BoxError, HostileArchive, ImageNotFound, Unsupported
 from holdfast.api.errors.images import NotInRegistry, RegistryFailed, RegistryRefused
 from holdfast.api.images import Image
+from holdfast.api.progress import Progress, Silent
 from holdfast.boxes.images import ImageStore, local_name
 from holdfast.egress.models.upstream import Upstream
-from holdfast.images.progress import Progress, Silent
 from holdfast.images.registry.authentication import Credentials
 from holdfast.images.registry.blobs import Blobs
 from holdfast.images.registry.client import Registry

@@ -15,11 +15,11 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, VolumeMount
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec, Lifetime, VolumeMount
 from holdfast.api.errors.boxes import BoxError, Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.api.ids import new_id
-from holdfast.boxes.box import Box
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
 from holdfast.interpreter.host import Host, Record

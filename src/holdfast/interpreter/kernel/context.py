@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.api.box.process import Connection, Stream
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.process import Connection, Stream
 from holdfast.guest.kernel import value_codec
 from holdfast.guest.kernel.descriptors import CUT_OFF
 from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack, pack_head

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.api.box.process import Stream
 from holdfast.api.errors.interpreters import KernelUnreachable
-from holdfast.boxes.process import Stream
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.results import VALUE, Artifact, CodeError, Execution
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import Connection, Process, ProcessState
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
@@ -21,10 +23,7 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
-from holdfast.api.processes import ProcessState
 from holdfast.boxes import guest_archive
-from holdfast.boxes.box import Box
-from holdfast.boxes.process import Connection, Process
 from holdfast.guest.kernel.protocol import Garbage, Unpacker, pack
 from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.kernel.context import CONNECT_SECONDS, Context

@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.api.box.files import Files
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.limits import OUTPUT_LIMIT
-from holdfast.boxes.files import Files
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.display_values import show
 from holdfast.interpreter.record import EXECUTION

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
-from holdfast.boxes.box import Box
 from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernels

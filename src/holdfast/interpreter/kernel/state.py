@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError, FileProblem
 from holdfast.api.errors.interpreters import InterpreterError, InvalidInterpreter, StateFailed
 from holdfast.api.ids import now_ms
-from holdfast.boxes.box import Box
 from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.kernel.context import GRACE_SECONDS, Context, ContextRefused
 from holdfast.interpreter.results import Saved

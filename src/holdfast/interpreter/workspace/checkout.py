@@ -19,12 +19,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.files import FileKind
+from holdfast.api.box.network import Network
+from holdfast.api.box.process import Completed
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, FileMissing, FileProblem, OutputTooLarge
 from holdfast.api.errors.interpreters import WorkspaceConflict, WorkspaceFailed
-from holdfast.api.files import FileKind
-from holdfast.api.network import Network
-from holdfast.boxes.box import Box
-from holdfast.boxes.process import Completed
 from holdfast.interpreter.workspace.repositories import (
     COMMIT,
     HostGit,

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.files import FileKind
 from holdfast.api.errors.boxes import FileMissing, FileProblem
 from holdfast.api.errors.interpreters import InvalidInterpreter
-from holdfast.api.files import FileKind
-from holdfast.boxes.box import Box
 from holdfast.interpreter.workspace.checkout import OURS
 from holdfast.interpreter.workspace.repositories import allowed, printable
 

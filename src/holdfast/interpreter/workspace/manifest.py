@@ -14,9 +14,9 @@ from importlib import resources
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import OutputTooLarge, Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter, ManifestConflict, WorkspaceFailed
-from holdfast.boxes.box import Box
 from holdfast.guest.volume_manifests import MAX_BYTES, MAX_NAMES
 from holdfast.interpreter.workspace.volumes import MEMORY
 

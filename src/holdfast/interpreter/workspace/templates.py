@@ -20,17 +20,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
+from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.api.errors.boxes import ImageNotFound
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.images import Image
-from holdfast.api.network import DEFAULT_LIST, Network, NetworkPolicy
+from holdfast.api.progress import Progress, Silent
 from holdfast.images.base import ENV
 from holdfast.images.build_host import Workshop, build_spec, for_a_while, image_or_none
 from holdfast.images.builder import build
 from holdfast.images.debian.system import build_of_machine
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import make_plan
-from holdfast.images.progress import Progress, Silent
 from holdfast.images.recipe import Group, Recipe, read_recipe
 from holdfast.interpreter.workspace.wheels import HostPip, NoWheels, check_requirement, python_in
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.ids import now_ms
-from holdfast.boxes.box import Box
 from holdfast.interpreter.kernel import state
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.state import Checkpoint

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.box import Box
+from holdfast.api.box.files import FileKind
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import FileProblem, NoSpace
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
-from holdfast.api.files import FileKind
-from holdfast.boxes.box import Box
 
 MEMORY: Final = "/home/box/memory"
 """Where boxes of an interpreter have their volume."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import CannotExecute
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
-from holdfast.boxes.box import Box
-from holdfast.images.progress import Progress
+from holdfast.api.progress import Progress
 from holdfast.time_limit import time_limit
 
 _SECONDS: Final = 1800.0

@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, Power
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxDiffers, BoxError, BoxGone, BoxNotFound, CreateFailed
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceConflict
-from holdfast.boxes.box import Box, Power
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.interpreter.host import Given, Host
 from holdfast.interpreter.workspace import context_files

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.box_spec import WORKSPACE, BoxSpec
+from holdfast.api.box.box import BoxInfo, Power, Wake
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.spec import WORKSPACE, BoxSpec
 from holdfast.api.errors.boxes import BoxUnreachable
-from holdfast.api.network import NetworkPolicy
-from holdfast.boxes.box import BoxInfo, Power, Wake
 from holdfast.providers.docker import containers
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import ResourceUsage

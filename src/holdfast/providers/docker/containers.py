@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.boxes.box import Power
+from holdfast.api.box.box import Power
 from holdfast.providers.docker.engine import Engine, EngineProblem
 from holdfast.providers.docker.objects import MAKER, BoxRecord, Kind, Maker, Names
 from holdfast.providers.docker.runtime import EMPTY_IMAGE, PLACE, Runtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers.docker.objects import BoxRecord
 from holdfast.providers.stream import StreamGuestClient, serve_egress

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.snapshots import Holding, Snapshot
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.api.snapshots import Holding, Snapshot
 
 NAMESPACE: Final = "holdfast.docker.ground"
 """The namespace it belongs to. The label is older than the word, and stays so that objects are found again."""

@@ -16,8 +16,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.api.box_spec import BoxSpec, check_labels
-from holdfast.api.boxes import Step
+from holdfast.api.box.box import Box, BoxInfo, Liveness, Power, Wake
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import Step
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec, check_labels
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
@@ -32,9 +35,6 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.api.snapshots import Snapshot, Volume
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Wake
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors.boxes import BoxUnreachable, NoSpace, SnapshotNotFound, WrongSnapshot
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.snapshots import Holding, Snapshot
 from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, Removal
 from holdfast.providers.docker.objects import (
     MAKER,

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount, check_name
+from holdfast.api.box.snapshots import Volume
+from holdfast.api.box.spec import BoxSpec, VolumeMount, check_name
 from holdfast.api.errors.boxes import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.api.ids import now_ms
-from holdfast.api.snapshots import Volume
 from holdfast.providers.docker.engine import Engine, EngineProblem
 from holdfast.providers.docker.objects import BOX, MAKER, NONCE, RECORD, BoxRecord, Kind, Maker, Names
 from holdfast.providers.docker.runtime import Runtime, ask_help

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from holdfast.boxes.box import BoxInfo, LimitHit, Power, Wake
-from holdfast.boxes.files import Files
-from holdfast.boxes.process import Connection
+from holdfast.api.box.box import BoxInfo, LimitHit, Power, Wake
+from holdfast.api.box.files import Files
+from holdfast.api.box.process import Connection
 from holdfast.providers.guest_box import GuestBox, ResourceUsage
 from holdfast.providers.host.files import GuestFiles
 from holdfast.providers.host.guest_client import GuestClient

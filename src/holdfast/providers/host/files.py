@@ -9,6 +9,7 @@ import stat
 from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Any, Final
 
+from holdfast.api.box.files import MAX_READ, FileInfo
 from holdfast.api.errors.boxes import (
     BoxUnreachable,
     HostileArchive,
@@ -17,8 +18,6 @@ from holdfast.api.errors.boxes import (
     WrongFileKind,
     file_problem,
 )
-from holdfast.api.files import FileInfo
-from holdfast.boxes.files import MAX_READ
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, info
 from holdfast.providers.guest_files import QUICK, AskedFiles, write_all
 from holdfast.providers.host import guest_client

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from holdfast.api.box.box import Wake
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
-from holdfast.boxes.box import Wake
 from holdfast.guest import codec
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, check_refused, read_answer
 from holdfast.providers.pipes import readable

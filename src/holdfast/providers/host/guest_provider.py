@@ -18,8 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
-from holdfast.api.box_spec import BoxSpec, check_labels
-from holdfast.api.boxes import Step
+from holdfast.api.box.box import Box, BoxInfo, Liveness, Power, Wake
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.records import Step
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec, check_labels
 from holdfast.api.errors.boxes import (
     DISK_HINT,
     BoxConflict,
@@ -35,9 +38,6 @@ from holdfast.api.errors.boxes import (
     WrongSnapshot,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.snapshots import Snapshot, Volume
-from holdfast.boxes.box import Box, BoxInfo, Liveness, Power, Wake
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import HIBERNATION, POOL, matches
 from holdfast.boxes.network_policy import Traffic

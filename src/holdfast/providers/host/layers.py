@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors.boxes import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.snapshots import Holding, Snapshot
 from holdfast.guest import tree
 from holdfast.providers.host.data_dir import (
     BoxImage,

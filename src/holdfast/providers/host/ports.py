@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
-from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import check_port
 from holdfast.providers.host.guest_client import GuestClient

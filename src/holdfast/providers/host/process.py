@@ -15,6 +15,17 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Seq
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.box.process import (
+    MAX_OUTPUT,
+    Channel,
+    Chunk,
+    Completed,
+    Process,
+    ProcessInfo,
+    ProcessState,
+    Sink,
+    Stream,
+)
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxGone,
@@ -27,8 +38,6 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.processes import ProcessInfo, ProcessState
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Chunk, Completed, Process, Sink, Stream
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, number_in
 from holdfast.providers.host.data_dir import write_whole

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxConflict, BoxStopped, BoxUnreachable
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import PROXY_PORT, Egress, Traffic
 from holdfast.providers.guest_answers import GuestRefused

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.box_spec import WORKSPACE, BoxSpec
-from holdfast.api.boxes import Step
+from holdfast.api.box.box import BoxInfo, Power
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import Step
+from holdfast.api.box.spec import WORKSPACE, BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, CannotIsolate
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import BoxInfo, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers import portable_python

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from holdfast.api.box.box import BoxInfo
 from holdfast.api.errors.boxes import BoxUnreachable
-from holdfast.boxes.box import BoxInfo
 from holdfast.boxes.capabilities import Capability
 from holdfast.guest import codec
 from holdfast.providers.host.data_dir import BoxRecord, DataDir

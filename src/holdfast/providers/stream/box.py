@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
+from holdfast.api.box.box import BoxInfo, Wake
+from holdfast.api.box.files import Files
+from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
-from holdfast.boxes.box import BoxInfo, Wake
-from holdfast.boxes.files import Files
-from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import GuestBox, Keeper, check_port
 from holdfast.providers.steps import Check

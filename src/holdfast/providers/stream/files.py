@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Any, Final
 
+from holdfast.api.box.files import MAX_READ
 from holdfast.api.errors.boxes import BoxUnreachable, HostileArchive, InvalidSpec, OutputTooLarge, file_problem
-from holdfast.boxes.files import MAX_READ
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
 from holdfast.providers.guest_files import QUICK, AskedFiles
 from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, Asking

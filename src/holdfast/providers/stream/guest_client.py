@@ -15,8 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from holdfast.api.box.box import Wake
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
-from holdfast.boxes.box import Wake
 from holdfast.boxes.shielded import to_the_end
 from holdfast.guest import codec, frames
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, check_refused, read_answer

@@ -9,6 +9,8 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from typing import Any, Final
 
+from holdfast.api.box.process import MAX_OUTPUT, Channel, Chunk, Completed, Process, ProcessInfo, ProcessState, Sink
+from holdfast.api.box.process import Stream as StreamName
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxGone,
@@ -21,9 +23,6 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.processes import ProcessInfo, ProcessState
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Chunk, Completed, Process, Sink
-from holdfast.boxes.process import Stream as StreamName
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
 from holdfast.providers.output import Collected, Tail

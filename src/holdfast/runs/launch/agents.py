@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.installation import Progress, Tools
 from holdfast.harnesses.placement import Placed, ensure

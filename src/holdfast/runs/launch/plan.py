@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from holdfast.api.box_spec import OnIdle
+from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.model_apis import Api, shared
 from holdfast.boxes.capabilities import Capability

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, OnIdle
+from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any, Final
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxState, Owner
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network
+from holdfast.api.box.process import Process
+from holdfast.api.box.records import BoxState, Owner
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.entries import Entry
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
 from holdfast.api.errors.runs import RunOver
-from holdfast.api.network import Network
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.process import Process
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import Final
 
+from holdfast.api.box.box import LimitHit, Liveness, Power
+from holdfast.api.box.process import ProcessState
 from holdfast.api.errors.boxes import BoxError, BoxNotFound, ProcessNotFound
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import LimitHit, Liveness, Power
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.reconcile.rules import Look, RunnerState
 from holdfast.threads.run_events import Run

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run_info import CancelKind, RunStatus, Stage
-from holdfast.boxes.box import LimitHit, Liveness
 from holdfast.threads.run_events import ThreadRuns
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from holdfast.api.files import (
+from holdfast.api.box.files import (
     FileInfo,
     FileList,
     Match,

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from holdfast.api.box.process import Process, ProcessInfo, ProcessList, Resize, Signal, Spawn, Stream, Waited
 from holdfast.api.limits import BoxId, ProcessId
-from holdfast.api.processes import ProcessInfo, ProcessList, Resize, Signal, Spawn, Waited
-from holdfast.boxes.process import Process, Stream
 from holdfast.server.routes.box_requests import (
     BOX_ERRORS,
     OCTETS,

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from fastapi import Request
 
-from holdfast.boxes.box import Box
+from holdfast.api.box.box import Box
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.routes.services import documented
 from holdfast.server.shutdown import close_pieces

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from holdfast.api.boxes import BoxRecord, Freed
+from holdfast.api.box.records import BoxRecord, Freed
+from holdfast.api.box.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.api.limits import BoxId, BoxKey, ProviderName, SnapshotId, VolumeName
-from holdfast.api.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body

@@ -7,13 +7,13 @@ import binascii
 from collections.abc import Iterable
 from dataclasses import fields, replace
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.box_usage import BoxMetrics, BoxUsage
-from holdfast.api.boxes import BoxOwner, BoxRecord, Owner, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.box import box
+from holdfast.api.box.files import FileInfo
+from holdfast.api.box.process import ProcessInfo
+from holdfast.api.box.records import BoxOwner, BoxRecord, Owner, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.box.spec import BoxSpec
+from holdfast.api.box.usage import BoxMetrics, BoxUsage
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.api.files import FileInfo
-from holdfast.api.processes import ProcessInfo
-from holdfast.boxes import box
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service import sweep
 from holdfast.server import box_metrics

@@ -15,11 +15,10 @@ from typing import Any, Final, TypeVar
 from fastapi import APIRouter, WebSocket
 from pydantic import TypeAdapter, ValidationError
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import Command, Connection, ExecuteFrames, Process
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.errors.boxes import BoxError, InvalidSpec
-from holdfast.api.processes import Command, ExecuteFrames
-from holdfast.boxes.box import Box
-from holdfast.boxes.process import Connection, Process
 from holdfast.server.routes.box_views import decode
 from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import Left, problems_of, receive, serve

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from holdfast.api.box_usage import BoxMetrics, BoxUsages
-from holdfast.api.boxes import (
+from holdfast.api.box.network import Network
+from holdfast.api.box.process import Execute, Executed
+from holdfast.api.box.records import (
     BoxPython,
     BoxRecord,
     BoxRecordPage,
@@ -20,9 +21,8 @@ from holdfast.api.boxes import (
     Pruned,
     Steps,
 )
+from holdfast.api.box.usage import BoxMetrics, BoxUsages
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
-from holdfast.api.network import Network
-from holdfast.api.processes import Execute, Executed
 from holdfast.boxes.rows import BoxFilter
 from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
 from holdfast.server.routes.box_views import (

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from holdfast.api.boxes import BoxRecord
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import BoxRecord
 from holdfast.api.egress import (
     DefaultList,
     DefaultRule,
@@ -16,7 +17,6 @@ from holdfast.api.egress import (
     EnvironmentPolicyList,
 )
 from holdfast.api.limits import BoxId, EnvironmentName
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.egress import Decision
 from holdfast.server.routes.box_requests import BOX_ERRORS
 from holdfast.server.routes.box_views import box_record, shown

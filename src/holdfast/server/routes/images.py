@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from holdfast.api.boxes import Freed
+from holdfast.api.box.records import Freed
 from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.images import Image, ImageList, NewImage, NewPull
 from holdfast.api.limits import ImageName, ProviderName

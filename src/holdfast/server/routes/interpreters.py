@@ -16,7 +16,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
-from holdfast.api.box_spec import OnIdle
+from holdfast.api.box.box import Box
+from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InvalidInterpreter
@@ -35,7 +36,6 @@ from holdfast.api.interpreters import (
     WorkspaceTransition,
 )
 from holdfast.api.limits import InterpreterId
-from holdfast.boxes.box import Box
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import Execution

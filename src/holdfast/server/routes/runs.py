@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import Forbidden
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.run_info import RunInfo, RunStatus

@@ -10,10 +10,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import Connection
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
-from holdfast.boxes.box import Box
-from holdfast.boxes.process import Connection
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics

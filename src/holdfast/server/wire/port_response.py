@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import httptools
 
+from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxError
-from holdfast.boxes.process import Connection
 from holdfast.server.wire.ports import BadAnswer, Header
 
 MAX_HEAD_BYTES: Final = 64 * 1024

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from holdfast.api.box.process import Connection
 from holdfast.api.errors import InvalidRequest
-from holdfast.boxes.process import Connection
 from holdfast.server.shutdown import Stopping
 from holdfast.server.wire.box_hosts import PortTarget
 from holdfast.server.wire.port_relay import PortRelay, SlowAnswer, answer_headers, refusal, request_head

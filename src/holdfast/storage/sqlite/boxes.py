@@ -19,10 +19,10 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import TOMBSTONES, BoxState
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import DISK_HINT, BoxConflict, InvalidSpec, NoSpace
-from holdfast.boxes.lifecycle import LIVE, TOMBSTONES
+from holdfast.boxes.lifecycle import LIVE
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow
 from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, make, prepare

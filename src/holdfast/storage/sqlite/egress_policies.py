@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.api.network import NetworkPolicy
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.storage.sqlite.database import Database
 
 

@@ -1,6 +1,10 @@
 """The tables, and how connections to them are opened.
 
-Tables whose names end in `_cache` can be dropped at any time: they are rebuilt from the streams.
+Tables whose names end in `_cache` can be dropped at any time: they are rebuilt from the streams, also when their
+definition here changes.
+
+Where callers choose names or ids, the key of a table includes the tenant. The ids of API keys, boxes and egress
+decisions are generated, and unique for all tenants: a provider stores boxes by id alone.
 """
 
 from __future__ import annotations
@@ -100,8 +104,8 @@ CREATE TABLE IF NOT EXISTS api_keys (
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS threads_cache (
-    id TEXT PRIMARY KEY,
     tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
     stream INTEGER NOT NULL,
     folded INTEGER NOT NULL,
     title TEXT,
@@ -114,19 +118,20 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     last_activity_at INTEGER NOT NULL,
     last_entry TEXT,
     runs TEXT, /* as of fold 1: another number here makes every row anew */
-    unsettled INTEGER NOT NULL DEFAULT 0
+    unsettled INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
 CREATE INDEX IF NOT EXISTS threads_by_parent ON threads_cache (tenant, parent, last_activity_at DESC, id DESC);
 CREATE INDEX IF NOT EXISTS threads_unsettled ON threads_cache (tenant) WHERE unsettled = 1;
 CREATE TABLE IF NOT EXISTS runs_cache (
-    id TEXT NOT NULL,
     tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
     thread TEXT NOT NULL,
     agent TEXT NOT NULL,
     status TEXT NOT NULL,
     run TEXT NOT NULL, /* as of fold 1 */
-    PRIMARY KEY (id, tenant)
+    PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_thread ON runs_cache (tenant, thread, id DESC);
 

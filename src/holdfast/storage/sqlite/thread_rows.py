@@ -65,7 +65,8 @@ class SqliteThreadRows:
 
     def _stale_ids(self, connection: sqlite3.Connection) -> list[str]:
         threads = (
-            "SELECT substr(s.path, ?) FROM streams s LEFT JOIN threads_cache t ON t.id = substr(s.path, ?)"
+            "SELECT substr(s.path, ?) FROM streams s LEFT JOIN threads_cache t"
+            " ON t.tenant = s.tenant AND t.id = substr(s.path, ?)"
             " WHERE s.tenant = ? AND s.deleted = 0 AND s.path >= 'threads/' AND s.path < 'threads0'"
         )
         values = (len(THREADS) + 1, len(THREADS) + 1, self._tenant)
@@ -98,6 +99,7 @@ class SqliteThreadRows:
                 orjson.dumps(run.to_json()).decode(),
                 self._tenant,
                 run.is_ours,
+                self._tenant,
                 run.run,
                 row.id,
             )
@@ -112,7 +114,7 @@ class SqliteThreadRows:
             # An unproven claim must not take over a run id from another thread.
             connection.executemany(
                 "INSERT OR REPLACE INTO runs_cache (id, thread, agent, status, run, tenant) SELECT ?, ?, ?, ?, ?, ?"
-                " WHERE ? OR NOT EXISTS (SELECT 1 FROM runs_cache WHERE id = ? AND thread <> ?)",
+                " WHERE ? OR NOT EXISTS (SELECT 1 FROM runs_cache WHERE tenant = ? AND id = ? AND thread <> ?)",
                 runs,
             )
             ended = [(id, self._tenant) for id in gone]

@@ -17,13 +17,13 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, VolumeMount
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.process import Completed, Connection, Process, Stream
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import SnapshotNotFound, VolumeNotFound
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.process import Completed, Connection, Process, Stream
 from holdfast.boxes.provider import Provider
 from holdfast.time_limit import time_limit
 

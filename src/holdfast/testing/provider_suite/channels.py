@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import Connection, Process
 from holdfast.api.errors.boxes import BoxError, ConnectRefused, InvalidSpec
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.process import Connection, Process
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     Hatchery,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, HostMount, OnIdle, VolumeMount
+from holdfast.api.box.box import Box, Liveness
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec, HostMount, OnIdle, VolumeMount
 from holdfast.api.errors.boxes import Unsupported
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import Hatchery, Suite, fresh

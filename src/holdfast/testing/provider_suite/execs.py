@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import CannotExecute, ExecTimeout, InvalidSpec, OutputTooLarge
-from holdfast.boxes.box import Box
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,

@@ -10,10 +10,9 @@ from time import time
 
 import pytest
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.files import MAX_READ, FileKind
 from holdfast.api.errors.boxes import FileDenied, FileMissing, FileProblem, InvalidSpec, OutputTooLarge, WrongFileKind
-from holdfast.api.files import FileKind
-from holdfast.boxes.box import Box
-from holdfast.boxes.files import MAX_READ
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     Memory,

@@ -11,8 +11,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError, ExecTimeout
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.testing.provider_suite.base import MEGABYTE, PATIENCE, Hatchery, Suite, claims, fresh, sh, text
 

@@ -9,7 +9,9 @@ from time import time
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, Liveness, Power
+from holdfast.api.box.process import ProcessState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import (
     BoxConflict,
     BoxError,
@@ -20,8 +22,6 @@ from holdfast.api.errors.boxes import (
     ProcessNotFound,
     Unsupported,
 )
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.boxes.provider import Provider

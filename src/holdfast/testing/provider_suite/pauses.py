@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
+from holdfast.api.box.box import Box, Liveness, Power
+from holdfast.api.box.process import ProcessState
 from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import Hatchery, Reopen, Suite, claims, eventually, prints, sh, text

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, Lifetime
+from holdfast.api.box.box import Box, BoxInfo, Power
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
-from holdfast.api.network import Network, NetworkPolicy
-from holdfast.boxes.box import Box, BoxInfo, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import POOL
 from holdfast.boxes.provider import Provider

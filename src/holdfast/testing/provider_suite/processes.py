@@ -9,9 +9,9 @@ from time import time
 
 import pytest
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import ProcessState
 from holdfast.api.errors.boxes import BoxError, ProcessNotFound
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Box
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,

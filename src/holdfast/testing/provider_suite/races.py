@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, Liveness, Power
+from holdfast.api.box.process import Completed
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError
-from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.process import Completed
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import (
     PATIENCE,

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Liveness, Power
+from holdfast.api.box.process import ProcessState
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound
-from holdfast.api.processes import ProcessState
-from holdfast.boxes.box import Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import (

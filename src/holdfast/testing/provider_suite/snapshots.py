@@ -8,11 +8,11 @@ from time import time
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec
+from holdfast.api.box.box import Box, Liveness, Power
+from holdfast.api.box.process import ProcessState
+from holdfast.api.box.snapshots import Holding
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import SnapshotInUse, SnapshotNotFound, WrongSnapshot
-from holdfast.api.processes import ProcessState
-from holdfast.api.snapshots import Holding
-from holdfast.boxes.box import Box, Liveness, Power
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import MEGABYTE, Hatchery, Suite, claims, fresh, prints, sh, text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.testing.provider_suite.base import PATIENCE, Suite, all_of, claims, prints
 

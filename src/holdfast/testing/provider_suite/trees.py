@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError, FileMissing, FileProblem, HostileArchive
-from holdfast.boxes.box import Box
 from holdfast.testing.provider_suite.base import MEGABYTE, Memory, Suite, sh, text
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, HostMount
+from holdfast.api.box.box import Liveness
+from holdfast.api.box.spec import BoxSpec, HostMount
 from holdfast.api.errors.boxes import BoxError, InvalidSpec, VolumeExists, VolumeInUse, VolumeNotFound
-from holdfast.boxes.box import Liveness
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import Hatchery, Suite, claims, fresh, sh, text

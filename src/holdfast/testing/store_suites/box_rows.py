@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.api.box_spec import BoxSpec, Lifetime, VolumeMount
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec, Lifetime, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, InvalidSpec
-from holdfast.api.network import Network, NetworkPolicy
 from holdfast.boxes.rows import BoxFilter, BoxRow, BoxRows
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 

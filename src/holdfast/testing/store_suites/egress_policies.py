@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from holdfast.api.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.egress.environment_policies import PolicyStore
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.api.run_info import CancelKind, RunStatus, Stage
 from holdfast.api.threads import ThreadStatus
-from holdfast.testing.store_suites.opener import TENANT, OpenStore
+from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 from holdfast.threads.access.seals import Origin
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow
@@ -208,6 +208,27 @@ class ThreadRowSuite:
         assert sorted(await store.unsettled_ids()) == ["t-live", "t-waiting"]
         await store.save_rows([with_runs(ThreadRow("t-live", 1), ended)], ["t-waiting"])
         assert await store.unsettled_ids() == []
+
+    async def test_tenants_can_have_threads_and_runs_of_the_same_id(self, open_store: OpenStore[Opened]) -> None:
+        async with open_store(TENANT) as (streams, store):
+            await streams.create("threads/t-1", TEXT, b"one")
+            await streams.create("threads/t-2", TEXT, b"one")
+            mine = await row_of(streams, "t-1")
+            await store.save_rows([with_runs(mine, run("r-1")), await row_of(streams, "t-2")], [])
+        claimed = run("r-1", origin=Origin.UNPROVEN)
+        async with open_store(OTHER_TENANT) as (_, store):
+            assert await store.get_row("t-1") is None
+            await store.save_rows([ThreadRow("t-1", 99), with_runs(ThreadRow("t-2", 98), claimed)], [])
+            assert await store.get_run("r-1") == RunRow("t-2", claimed)
+            assert sorted(await listed(store)) == ["t-1", "t-2"]
+        async with open_store(TENANT) as (streams, store):
+            assert await store.stale_ids() == []
+            assert await store.get_run("r-1") == RunRow("t-1", run("r-1"))
+            assert sorted(await listed(store)) == ["t-1", "t-2"]
+        async with open_store(OTHER_TENANT) as (_, store):
+            await store.save_rows([], ["t-1", "t-2"])
+        async with open_store(TENANT) as (_, store):
+            assert (sorted(await listed(store)), await listed_runs(store)) == (["t-1", "t-2"], ["r-1"])
 
     # What is behind its stream
 

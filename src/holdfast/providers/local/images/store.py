@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.box_spec import check_labels
+from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import FileProblem, HostileArchive, ImageNotFound, InvalidSpec, WrongSnapshot
 from holdfast.api.ids import now_ms
 from holdfast.api.images import Image, ImageConfig

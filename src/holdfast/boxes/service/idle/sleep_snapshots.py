@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from holdfast.api.boxes import RESERVED
+from holdfast.api.box.box import Box
+from holdfast.api.box.records import RESERVED
+from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import SnapshotNotFound
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import HIBERNATION
 from holdfast.boxes.provider import Provider

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
 from holdfast.api.document import Document
 
 

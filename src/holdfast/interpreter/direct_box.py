@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.box_spec import WORKSPACE
-from holdfast.api.boxes import BoxRecord
+from holdfast.api.box.process import Chunk, Connection, Process, ProcessInfo, Stream
+from holdfast.api.box.records import BoxRecord
+from holdfast.api.box.spec import WORKSPACE
 from holdfast.api.errors.boxes import BoxUnreachable
-from holdfast.api.processes import ProcessInfo
-from holdfast.boxes.process import Chunk, Connection, Process, Stream
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.process import RemoteProcess
 from holdfast.client.resource import BoxConnection
@@ -33,20 +32,14 @@ def folder_of(record: BoxRecord, home: Path) -> Path | None:
     return folder if record.provider == PROVIDER and (folder / "guest.sock").exists() else None
 
 
-class NearBox(RemoteBox):
-    def __init__(
-        self,
-        boxes: BoxConnection,
-        record: BoxRecord,
-        home: Path,
-        watch: FileWatch,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(boxes, record, env)
+class DirectBox(RemoteBox):
+    def __init__(self, box: RemoteBox, record: BoxRecord, home: Path, watch: FileWatch) -> None:
+        """`box` is the same box as the client returns it. The caller closes `watch`."""
+        super().__init__(box._boxes, record, box.spec.env)
         folder = home.absolute() / PROVIDER / "boxes" / record.id
-        self._guest = GuestClient(record.id, folder, wake=self._woken)
-        self._kept = GuestProcesses(self._guest, watch, folder, other_user=False)
-        self._far_files = self.files
+        self._guest = GuestClient(record.id, folder, wake=self._wake)
+        self._processes = GuestProcesses(self._guest, watch, folder, other_user=False)
+        self._remote_files = self.files
         if record.spec.image is None or record.spec.workdir != WORKSPACE:  # else the image sets the work folder
             self.files = GuestFiles(self._guest, record.spec.workdir)
 
@@ -78,51 +71,51 @@ class NearBox(RemoteBox):
         wanted |= {"columns": columns, "tree": tree}
         answer = await self._box.ask("POST", "/processes", wanted, repeatable=False)
         info = answer.read(ProcessInfo.from_json)
-        return NearProcess(self._box, info, await self._kept.get(info.id))
+        return DirectProcess(self._box, info, await self._processes.get(info.id))
 
     async def process(self, id: str) -> RemoteProcess:
-        kept = await self._kept.get(id)
-        return NearProcess(self._box, await kept.info(), kept)
+        process = await self._processes.get(id)
+        return DirectProcess(self._box, await process.info(), process)
 
     async def processes(self) -> list[ProcessInfo]:
-        return await self._kept.all()
+        return await self._processes.all()
 
-    async def _woken(self) -> bool:
+    async def _wake(self) -> bool:
         """Make the server wake a sleeping box by requesting something in it. A box that was stopped on purpose stays
         stopped.
         """
-        await self._far_files.stat("/")
+        await self._remote_files.stat("/")
         return True
 
 
-class NearProcess(RemoteProcess):
+class DirectProcess(RemoteProcess):
     """A process whose output is in files on this machine."""
 
-    def __init__(self, box: BoxConnection, info: ProcessInfo, kept: Process) -> None:
+    def __init__(self, box: BoxConnection, info: ProcessInfo, direct: Process) -> None:
         super().__init__(box, info)
-        self._kept = kept
+        self._direct = direct
 
     async def info(self) -> ProcessInfo:
-        return await self._kept.info()
+        return await self._direct.info()
 
     async def read(self, stream: Stream = "stdout", offset: int = 0, limit: int = 1 << 20) -> bytes:
-        return await self._kept.read(stream, offset, limit)
+        return await self._direct.read(stream, offset, limit)
 
     async def output(self, stream: Stream = "stdout", offset: int = 0) -> AsyncIterator[Chunk]:
-        async for chunk in self._kept.output(stream, offset):
+        async for chunk in self._direct.output(stream, offset):
             yield chunk
 
     async def wait(self, timeout: float | None = None) -> int:
-        return await self._kept.wait(timeout)
+        return await self._direct.wait(timeout)
 
     async def write(self, data: bytes) -> None:
-        await self._kept.write(data)
+        await self._direct.write(data)
 
     async def close_stdin(self) -> None:
-        await self._kept.close_stdin()
+        await self._direct.close_stdin()
 
     async def signal(self, number: int) -> None:
-        await self._kept.signal(number)
+        await self._direct.signal(number)
 
     async def resize(self, rows: int, columns: int) -> None:
-        await self._kept.resize(rows, columns)
+        await self._direct.resize(rows, columns)

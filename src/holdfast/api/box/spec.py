@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.document import Document, Limits
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.limits import (
@@ -28,7 +29,6 @@ from holdfast.api.limits import (
     Variables,
     VolumeName,
 )
-from holdfast.api.network import NetworkPolicy
 
 WORKSPACE: Final = "/workspace"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -1,4 +1,4 @@
-"""How a build tells what it is doing. One step at a time; whoever shows it decides what that looks like."""
+"""How building and pulling images report their progress, one step at a time. The receiver decides how to show it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol
 
 class Progress(Protocol):
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
-        """A step begins. `total` is how much there is to do, where that is known: bytes, or things."""
+        """A step begins. `total` is the amount of work, in bytes or items, if it is known."""
 
     def advance(self, amount: int) -> None:
-        """So much more of the total is done."""
+        """This much more of the total is done."""
 
     def output(self, data: bytes) -> None:
-        """What a command of the step prints."""
+        """A command of the step printed this."""
 
     def end(self, summary: str = "") -> None:
         """The step is done."""
 
     def skip(self, step: str, detail: str = "") -> None:
-        """A step that need not be done: it was, before."""
+        """A step is not needed, because it was done before."""
 
 
 class Silent:
-    """Tells nobody."""
+    """Shows nothing."""
 
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
         return None

@@ -1,7 +1,7 @@
 """A transport without an event loop: one request at a time on a plain socket, and WebSockets with one reader.
 
 For programs that make one request and exit. Its methods are coroutines because the contract requires it, but they block
-and never suspend; `run` runs them. It supports http only; use `async_transport` for https.
+and never suspend; `run` runs them. It supports http only; use `asynchronous` for https.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 from holdfast.api.errors import error_of
 from holdfast.client.connection import Parameters, ServerConnection
 from holdfast.client.transport import AnswerLost, NotHttp, NotSent, Reply, Transport
-from holdfast.client.websockets import MAX_MESSAGE, OPEN_SECONDS, unreachable, words_of
+from holdfast.client.transport.websockets import MAX_MESSAGE, OPEN_SECONDS, unreachable, words_of
 
 T = TypeVar("T")
 

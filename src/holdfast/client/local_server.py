@@ -1,6 +1,6 @@
-"""The server of a home on this machine: the note it leaves there, whether it answers, and starting one that outlives
-who asked for it. For whoever needs a server and was given none: the command line, and a client or an interpreter in a
-script.
+"""Finds the server of a home on this machine by the file `server.json` in the home, and starts one if none runs.
+
+For callers that need a server but have no URL: the command line, and a client or an interpreter in a script.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     import subprocess
 
 DEFAULT_PORT: Final = 8484
-_PATIENCE: Final = 30.0
+_START_SECONDS: Final = 30.0
 _ENDING_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 2.0
-_PAUSE: Final = 0.05
-_SHOWN: Final = 600
+_POLL_SECONDS: Final = 0.05
+_LOG_SHOWN: Final = 600
+"""Characters at the end of the log that an error message contains."""
 
 
 class ServerNotStarted(Exception):
-    """No server could be started. The message says why; `hint` what to do."""
+    """No server could be started. `hint` is what to do about it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -39,29 +40,29 @@ class ServerNotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """What `server.json` says of the server that has this home."""
+    """The content of `server.json`: the server that uses this home."""
 
     url: str
     pid: int
     version: str
     started_at: int
     api_key: str | None = field(repr=False)
-    """Lives as long as that server; None where no keys are asked for."""
+    """Valid as long as that server runs. None if the server needs no keys."""
 
 
 def default_home(environment: Mapping[str, str], platform: str, user_home: Path) -> Path:
-    """`HOLDFAST_HOME`, or the platform's place for data of programs."""
+    """Returns `HOLDFAST_HOME`, or a folder where the platform keeps data of programs."""
     if chosen := environment.get("HOLDFAST_HOME"):
         return Path(chosen).expanduser()
     if platform == "darwin":
         return user_home / "Library" / "Application Support" / "holdfast"
     data = environment.get("XDG_DATA_HOME", "")
-    # The specification wants relative paths ignored.
+    # The XDG specification says to ignore relative paths.
     return (Path(data) if data.startswith("/") else user_home / ".local" / "share") / "holdfast"
 
 
 def is_alive(pid: int) -> bool:
-    """A dead process that nobody has waited for yet does not count."""
+    """Returns whether a process runs. A zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -74,13 +75,13 @@ def is_alive(pid: int) -> bool:
 
 
 def read_running(home: Path) -> RunningServer | None:
-    """The server that says it has this home. It may have died without taking the note back: connect to find out.
+    """Returns the server named in `server.json`. It may have died without removing the file: connect to find out.
 
-    Raises OSError or ValueError where there is a note that cannot be read.
+    Raises OSError or ValueError if the file cannot be read.
     """
     try:
-        told = json.loads((home / "server.json").read_text())
-        return RunningServer(str(told["url"]), told["pid"], told["version"], told["startedAt"], told["apiKey"])
+        note = json.loads((home / "server.json").read_text())
+        return RunningServer(str(note["url"]), note["pid"], note["version"], note["startedAt"], note["apiKey"])
     except FileNotFoundError:
         return None
     except (LookupError, TypeError) as error:
@@ -88,26 +89,26 @@ def read_running(home: Path) -> RunningServer | None:
 
 
 class NoServer(Exception):
-    """No server is named, and none runs on the home. The message says on which."""
+    """The caller named no server, and none runs on the home."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server to talk to, and the credential it gets."""
+    """A server, and the credential to send to it."""
 
     url: str
     api_key: str | None = field(repr=False)
     home: Path | None
-    """Whose server it is, where that was read in a home."""
+    """The home in which the address was found, if it was found in one."""
 
 
 def choose_server(
     url: str | None, api_key: str | None, home: Path | None, environment: Mapping[str, str], default: Path
 ) -> ServerAddress:
-    """The URL, then the home, then `HOLDFAST_URL`, then the home by default; and likewise for the credential.
+    """Returns the server to use: `url`, else that of `home`, else `HOLDFAST_URL`, else that of the default home.
 
-    The key of a running server is used for that server only: no other URL ever gets it. Raises `NoServer`; OSError or
-    ValueError where there is a note that cannot be read.
+    The credential is chosen in the same order. The key in a `server.json` is only ever sent to that server. Raises
+    `NoServer`, or OSError or ValueError if `server.json` cannot be read.
     """
     api_key = api_key or environment.get("HOLDFAST_API_KEY")
     url = url or (environment.get("HOLDFAST_URL") if home is None else None)
@@ -125,8 +126,9 @@ def choose_server(
 
 @dataclass(frozen=True, slots=True)
 class HomeAddress:
-    """Where the server of a home is now, and with which key. For clients that found both there, as their `find_again`:
-    the next server of the home has another key, and perhaps another port."""
+    """Returns the current URL and key of a home's server. Pass it to a client as `find_again`: after a restart, the
+    server has another key and perhaps another port.
+    """
 
     home: Path
 
@@ -139,8 +141,11 @@ class HomeAddress:
 
 
 def is_taken(home: Path) -> bool:
-    """Whether a server has this home now. One that was killed leaves its note, and its address and process id may be
-    somebody else's since; its lock is gone with it."""
+    """Returns whether a server uses this home now.
+
+    It checks the lock, because a killed server leaves its `server.json` behind, and another process may have its
+    address and process id by now.
+    """
     import fcntl  # not on every system that a client runs on
 
     try:
@@ -148,7 +153,7 @@ def is_taken(home: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # another user's: nobody can tell
+        return True  # it belongs to another user, so we cannot tell
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -159,22 +164,22 @@ def is_taken(home: Path) -> bool:
 
 
 def find_running(home: Path) -> RunningServer | None:
-    """The server of a home, whether it answers or not."""
+    """Returns the server of a home, even if it does not answer."""
     try:
         running = read_running(home)
     except (OSError, ValueError):
-        return None  # who goes on to use it is told what is wrong with it
+        return None  # a caller that goes on to use the file gets the error
     return running if running is not None and is_taken(home) else None
 
 
 def find_answering(home: Path) -> RunningServer | None:
-    """The server of a home, where it takes connections."""
+    """Returns the server of a home if it accepts connections."""
     running = find_running(home)
     return running if running is not None and _answers(running.url) else None
 
 
 def find_or_start(home: Path) -> tuple[RunningServer, bool]:
-    """The server of a home, and whether it was started just now. Raises `ServerNotStarted`. Blocks."""
+    """Returns the server of a home, and whether this call started it. Raises `ServerNotStarted`. Blocks."""
     running = find_answering(home)
     if running is not None:
         return running, False
@@ -184,60 +189,61 @@ def find_or_start(home: Path) -> tuple[RunningServer, bool]:
         except ServerNotStarted:
             if _is_free(DEFAULT_PORT):
                 raise
-            # Another program was quicker.
+            # Another program has taken the port meanwhile.
     return start_server(home, 0)
 
 
 def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
-    """A server that outlives who starts it, with its log in the home; or that of somebody who was quicker, and False.
+    """Start a server that outlives this process, with its log in the home.
 
-    Raises `ServerNotStarted`. Blocks.
+    Returns it and True. If another process started one at the same time, returns that one and False. Raises
+    `ServerNotStarted`. Blocks.
     """
-    import subprocess  # here: most callers find a server that runs
+    import subprocess  # here: most callers find a running server
 
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
     command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", str(port)]
-    command.append("--no-first-key")  # nobody would see it: the next one to start a server by hand gets it
+    command.append("--no-first-key")  # nobody would see it here; the next server that a person starts prints it
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, cwd="/"
         )
     assert process.stdout is not None
-    # Its first line comes when it answers.
-    deadline = time.monotonic() + _PATIENCE
-    with process.stdout as said:
-        line = _first_line(said.fileno(), deadline)
+    # The server prints its first line once it accepts connections.
+    deadline = time.monotonic() + _START_SECONDS
+    with process.stdout as output:
+        line = _first_line(output.fileno(), deadline)
     if not line:
         is_late = time.monotonic() >= deadline
-        code = _end(process, at_once=is_late)
+        if is_late:
+            process.terminate()
+        code = _wait_or_kill(process)
         running = _wait_for_other(home, deadline)
         if running is not None:
             return running, False
-        why = "did not answer in time" if is_late else f"ended at once (exit code {code})"
+        why = "did not answer in time" if is_late else f"exited at once (exit code {code})"
         raise ServerNotStarted(
-            f"the server of {home} {why}: {_end_of(log)}", f"holdfast up --home {home} shows what is wrong"
+            f"the server of {home} {why}: {_end_of(log)}", f"run holdfast up --home {home} to see what is wrong"
         )
-    process.returncode = 0  # it goes on without us: nothing is to wait for it when this object ends
-    told = json.loads(line)
+    process.returncode = 0  # it outlives us, so Popen must not warn that it still runs
+    printed = json.loads(line)
     started = read_running(home)
-    return started or RunningServer(str(told["url"]), int(told["pid"]), str(told["version"]), 0, None), True
+    return started or RunningServer(str(printed["url"]), int(printed["pid"]), str(printed["version"]), 0, None), True
 
 
 def _wait_for_other(home: Path, deadline: float) -> RunningServer | None:
-    """The server of somebody who was quicker: it has the home before it answers."""
+    """Returns the server that another process started. It locks the home before it answers, so wait for that."""
     while True:
         running = find_answering(home)
         if running is not None or not is_taken(home) or time.monotonic() >= deadline:
             return running
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
 
 
-def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
     import subprocess
 
-    if at_once:
-        process.terminate()
     try:
         return process.wait(_ENDING_SECONDS)
     except subprocess.TimeoutExpired:
@@ -248,19 +254,19 @@ def _end(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
 def _first_line(descriptor: int, deadline: float) -> bytes:
     import select
 
-    heard = b""
-    while b"\n" not in heard:
+    received = b""
+    while b"\n" not in received:
         readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
         piece = os.read(descriptor, 4096) if readable else b""
         if not piece:
             return b""
-        heard += piece
-    return heard.partition(b"\n")[0]
+        received += piece
+    return received.partition(b"\n")[0]
 
 
 def _end_of(log: Path) -> str:
     try:
-        return log.read_text(errors="replace").strip()[-_SHOWN:]
+        return log.read_text(errors="replace").strip()[-_LOG_SHOWN:]
     except OSError:
         return "its log cannot be read"
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from holdfast.api.box_spec import WORKSPACE, BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.spec import WORKSPACE, BoxSpec, HostMount, Lifetime, OnIdle, VolumeMount
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import (
     BoxKey,
@@ -22,7 +23,6 @@ from holdfast.api.limits import (
     StrictBool,
     ThreadId,
 )
-from holdfast.api.network import NetworkPolicy
 
 OWNER_THREAD: Final = "holdfast.owner.thread"
 """The label of a box with the thread that it serves."""
@@ -48,6 +48,9 @@ class BoxState(StrEnum):
     """A tombstone: we removed it."""
     GONE = "gone"
     """A tombstone: its provider has it no more, and it was not us."""
+
+
+TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idleness import pause
+from holdfast.boxes.service.idle.idleness import pause
 from holdfast.time_limit import time_limit
 
 

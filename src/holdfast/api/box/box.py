@@ -12,14 +12,13 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Literal, Self
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import Preview, Step
+from holdfast.api.box.files import Files
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.process import MAX_OUTPUT, Channel, Completed, Connection, Process, ProcessInfo, Sink
+from holdfast.api.box.records import Preview, Step
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import Unsupported
-from holdfast.api.network import NetworkPolicy
-from holdfast.api.processes import ProcessInfo
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.files import Files
-from holdfast.boxes.process import MAX_OUTPUT, Channel, Completed, Connection, Process, Sink
 
 Wake = Callable[[], Awaitable[bool]]
 """Wakes a sleeping box when a handle needs it. Returns whether the box was woken."""

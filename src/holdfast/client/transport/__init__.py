@@ -1,6 +1,6 @@
 """How a request reaches a server: the contract of transports, and how they fail.
 
-Clients use `async_transport`: httpx on an event loop. The command line uses `blocking`: one request at a time on a
+Clients use `asynchronous`: httpx on an event loop. The command line uses `blocking`: one request at a time on a
 plain socket, which loads a tenth of the code.
 """
 

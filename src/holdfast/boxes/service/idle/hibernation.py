@@ -10,19 +10,19 @@ import logging
 from functools import partial
 from typing import Final
 
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.box import Box, Liveness
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
-from holdfast.api.snapshots import Snapshot
-from holdfast.boxes.box import Box, Liveness
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.activity import Activity
+from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
-from holdfast.boxes.service.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.states import BoxStates, gone
 from holdfast.boxes.shielded import settled, to_the_end
 from holdfast.time_limit import time_limit

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from holdfast.api.box_spec import Lifetime
-from holdfast.api.boxes import BoxState
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import Lifetime
 from holdfast.boxes.rows import BoxRow, BoxRows
 
 

@@ -1,20 +1,65 @@
-"""The files of a box. Every path is resolved inside the box, as its user, never on the host."""
+"""The files of a box: the contract, and the types of requests. Times are UTC milliseconds."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from holdfast.api.files import FileInfo, Match, Replaced
+from holdfast.api.document import Document, Limits
+from holdfast.api.limits import PathText, StrictBool, without_nul
 
 MAX_READ: Final = 64 * 1024 * 1024
 """The most bytes that `read` returns. Use `stream` for larger files."""
 
 
+class FileKind(StrEnum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo(Document):
+    path: str
+    kind: FileKind
+    size: int
+    mode: int
+    """Permission bits."""
+    modified_at: int
+    target: str | None = None
+    """Where a link points."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Document):
+    """A line that a search found."""
+
+    path: str
+    line: int
+    """From 1."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Document):
+    path: str
+    count: int
+
+
 class Files(ABC):
-    """Relative paths start at the box's workdir. Methods raise subclasses of `FileProblem`."""
+    """The files of a box. Every path is resolved inside the box, as its user, never on the host.
+
+    Relative paths start at the box's workdir. Methods raise subclasses of `FileProblem`.
+    """
 
     @abstractmethod
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
@@ -97,3 +142,46 @@ class Files(ABC):
     @abstractmethod
     def download_tar(self, path: str) -> AsyncIterator[bytes]:
         """Yields a file or folder as a tar archive. The box controls the bytes, so unpack them with care."""
+
+
+# --- requests and responses ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileList(Document):
+    files: tuple[FileInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches(Document):
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFolder(Document):
+    path: PathText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move(Document):
+    source: PathText
+    target: PathText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode(Document):
+    path: PathText
+    mode: Annotated[int, Limits(ge=0, le=0o7777, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace(Document):
+    pattern: Annotated[str, Limits(min_length=1, max_length=65_536, check=without_nul)]
+    replacement: Annotated[str, Limits(max_length=1_048_576, check=without_nul)]
+    paths: Annotated[list[PathText], Limits(max_length=10_000)]
+    regex: StrictBool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedList(Document):
+    replaced: tuple[Replaced, ...]

@@ -10,10 +10,10 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Client
-from holdfast.api.box_spec import OnIdle
+from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors.boxes import BoxStopped, ConnectRefused
 from holdfast.boxes import BoxSpec
-from holdfast.client.box.local_box import NearBox, folder_of
+from holdfast.interpreter.direct_box import DirectBox, folder_of
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.testing.server import ServerProcess
 
@@ -31,36 +31,34 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def near_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def home_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("near") / "home") as server:
         yield server
 
 
 @pytest.fixture
-async def box(near_server: ServerProcess) -> AsyncIterator[NearBox]:
-    async with Client(near_server.url, api_key=near_server.api_key) as client:
+async def box(home_server: ServerProcess) -> AsyncIterator[DirectBox]:
+    async with Client(home_server.url, api_key=home_server.api_key) as client:
         record = (await client.boxes.create(BoxSpec(), key="near")).box
         if record.state != "running":
             record = await client.boxes.start(record.id)
-        assert folder_of(record, near_server.home) is not None
+        assert folder_of(record, home_server.home) is not None
         watch = FileWatch()
-        near = client.boxes.near(record, near_server.home, watch)
-        assert isinstance(near, NearBox)
-        yield near
+        yield DirectBox(client.boxes.handle(record), record, home_server.home, watch)
         watch.close()
 
 
-async def echo_port(box: NearBox) -> int:
+async def echo_port(box: DirectBox) -> int:
     process = await box.spawn([*await box.python(), "-c", ECHO], tree=True)
     async for piece in process.output():
         return int(piece.data)
     raise AssertionError("it said no port")
 
 
-async def test_ports_and_files_go_on_while_the_server_is_away(box: NearBox, near_server: ServerProcess) -> None:
+async def test_ports_and_files_go_on_while_the_server_is_away(box: DirectBox, home_server: ServerProcess) -> None:
     port = await echo_port(box)
     speaker = await box.spawn(["cat"], stdin=True)
-    near_server.kill()
+    home_server.kill()
     try:
         async with await box.connect(port) as connection:
             await connection.write(b"hello")
@@ -75,10 +73,10 @@ async def test_ports_and_files_go_on_while_the_server_is_away(box: NearBox, near
         assert await (await box.process(speaker.id)).read() == b"said\n"
         assert speaker.id in [each.id for each in await box.processes()]
     finally:
-        near_server.start()
+        home_server.start()
 
 
-async def test_what_somebody_stopped_stays_so(box: NearBox, near_server: ServerProcess) -> None:
+async def test_what_somebody_stopped_stays_so(box: DirectBox, home_server: ServerProcess) -> None:
     await box.stop()
     with pytest.raises(BoxStopped):
         await box.connect(80)
@@ -86,20 +84,22 @@ async def test_what_somebody_stopped_stays_so(box: NearBox, near_server: ServerP
         await box.files.read("notes")
 
 
-async def test_a_box_of_another_home_is_not_near(box: NearBox, near_server: ServerProcess, tmp_path: Path) -> None:
-    async with Client(near_server.url, api_key=near_server.api_key) as client:
+async def test_a_box_of_another_home_is_left_to_the_server(
+    box: DirectBox, home_server: ServerProcess, tmp_path: Path
+) -> None:
+    async with Client(home_server.url, api_key=home_server.api_key) as client:
         assert folder_of(await client.boxes.get(box.id), tmp_path) is None
 
 
-async def test_one_that_sleeps_is_woken_by_the_server(near_server: ServerProcess) -> None:
-    async with Client(near_server.url, api_key=near_server.api_key) as client:
+async def test_one_that_sleeps_is_woken_by_the_server(home_server: ServerProcess) -> None:
+    async with Client(home_server.url, api_key=home_server.api_key) as client:
         record = (await client.boxes.create(BoxSpec(idle_seconds=1, on_idle=OnIdle.HIBERNATE))).box
         watch = FileWatch()
-        near = client.boxes.near(record, near_server.home, watch)
-        await near.files.write("kept", b"1")
+        box = DirectBox(client.boxes.handle(record), record, home_server.home, watch)
+        await box.files.write("kept", b"1")
         async with asyncio.timeout(60):
             while (await client.boxes.get(record.id)).state != "hibernated":  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
-        assert await near.files.read("kept") == b"1"
+        assert await box.files.read("kept") == b"1"
         watch.close()
         await client.boxes.delete(record.id)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from holdfast.api.box_spec import Lifetime, OnIdle
-from holdfast.api.boxes import BoxState
-from holdfast.boxes.box import Metrics
+from holdfast.api.box.box import Metrics
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.boxes.rows import BoxRow
 
 IDLE_SECONDS: Final = 900

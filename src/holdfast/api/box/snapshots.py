@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from holdfast.api.box_spec import BoxSpec
-from holdfast.api.boxes import BoxOwner
+from holdfast.api.box.records import BoxOwner
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.document import Document
 from holdfast.api.limits import Labels, ProviderName, VolumeName
 

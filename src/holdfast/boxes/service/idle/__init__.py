@@ -1,0 +1,1 @@
+"""What happens to boxes that nobody uses: how idleness is noticed, and how boxes sleep and wake."""
