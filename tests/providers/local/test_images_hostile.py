@@ -39,7 +39,7 @@ async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lo
 
 @pytest.fixture
 def images(provider: LocalProvider) -> LocalImages:
-    return LocalImages(provider.data_dir, provider._collect, SMALL)
+    return LocalImages(provider.data_dir, provider.snapshot_store.collect, SMALL)
 
 
 def everything(folder: Path) -> dict[str, tuple[int, int]]:
@@ -210,13 +210,13 @@ async def test_a_stream_within_a_stream_is_not_looked_through_twice(
 
 
 async def test_a_decompressor_that_asks_for_much_memory_is_refused(provider: LocalProvider) -> None:
-    small = LocalImages(provider.data_dir, provider._collect, ArchiveLimits(memory=1 << 20))
+    small = LocalImages(provider.data_dir, provider.snapshot_store.collect, ArchiveLimits(memory=1 << 20))
     packed = lzma.compress(Tar().file("x").done(), preset=9)
     await refused(provider, small, packed, (BadArchive, HostileArchive))
 
 
 async def test_the_last_of_the_disk_is_left_alone(provider: LocalProvider) -> None:
-    greedy = LocalImages(provider.data_dir, provider._collect, ArchiveLimits(spare=1 << 60))
+    greedy = LocalImages(provider.data_dir, provider.snapshot_store.collect, ArchiveLimits(spare=1 << 60))
     await refused(provider, greedy, Tar().file("x", b"x").done(), NoSpace)
     await refused(provider, greedy, oci_layout([Tar().file("x", b"x").done()]), NoSpace)
 

@@ -149,6 +149,14 @@ class DiskGuard:
         return measure(box.folder, _EACH) + sum(self._frozen[layer] for layer in box.layers)
 
 
+def read_note(folder: Path) -> str | None:
+    """Returns why the processes of a box were killed, if it holds too much on disk."""
+    try:
+        return (folder / NOTE).read_text()
+    except OSError:
+        return None
+
+
 def default_limit(folder: Path) -> int:
     """Bytes that a box may hold where nobody says how many: a quarter of the disk, and no more than 32 GB."""
     status = os.statvfs(folder)

@@ -551,11 +551,11 @@ class GuestProcesses:
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
-        looks: bool = False,
+        probe: bool = False,
     ) -> Completed:
         return await run_command(
             self._guest,
-            start_request("exec", argv, env, cwd, looks=looks),
+            start_request("exec", argv, env, cwd, looks=probe),
             self._other_user,
             stdin=stdin,
             timeout=timeout,

@@ -1,8 +1,8 @@
 """The common part of providers whose guests are reached over one byte stream. Not a provider itself.
 
-A provider supplies a `Dial`, which starts `bridge_command` in a box and returns a `Transport`. It also implements
-`Keeper`, which controls the lifecycle of boxes. It has one `StreamGuestClient` for each box, which all handles share,
-and closes these when it closes.
+A provider supplies a `Dial`, which starts `bridge_command` in a box and returns a `Transport`, and a `Lifecycle`, which
+starts, stops and deletes boxes. It has one `StreamGuestClient` for each box, which all handles share, and closes these
+when it closes.
 """
 
 from __future__ import annotations

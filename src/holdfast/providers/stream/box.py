@@ -11,7 +11,7 @@ from holdfast.boxes.box import BoxInfo, Wake
 from holdfast.boxes.files import Files
 from holdfast.boxes.process import Connection
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.guest_box import GuestBox, Keeper, check_port
+from holdfast.providers.guest_box import GuestBox, Lifecycle, check_port
 from holdfast.providers.steps import Check
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient
@@ -49,7 +49,7 @@ class StreamBox(GuestBox):
     def __init__(
         self,
         info: BoxInfo,
-        keeper: Keeper,
+        lifecycle: Lifecycle,
         guest: StreamGuestClient,
         wake: Wake | None = None,
         *,
@@ -61,7 +61,7 @@ class StreamBox(GuestBox):
         self.environment = environment
         self.workdir = info.spec.workdir if workdir is None else workdir
         self._waking = WakingGuestClient(guest, wake)
-        super().__init__(info, keeper, guest, StreamProcesses(self._waking), StreamProcesses(guest))
+        super().__init__(info, lifecycle, guest, StreamProcesses(self._waking), StreamProcesses(guest))
 
     @cached_property
     def files(self) -> Files:  # type: ignore[override]  # made when used: most handles are for one command
@@ -86,7 +86,7 @@ class StreamBox(GuestBox):
             raise
         return PortConnection(call)
 
-    def _way_in(self) -> Sequence[tuple[str, Check]]:
+    def _connection_checks(self) -> Sequence[tuple[str, Check]]:
         return ("box", self._ping_box), ("stream", self._ping_stream)
 
     async def _ping_box(self) -> str:

@@ -58,10 +58,10 @@ class StreamProcesses:
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
-        looks: bool = False,
+        probe: bool = False,
     ) -> Completed:
-        """`looks`: only to see that the box works, which is no work."""
-        request = start_request("exec", argv, env, cwd, looks=looks)
+        """`probe`: only to see that the box works, which is no work."""
+        request = start_request("exec", argv, env, cwd, looks=probe)
         output, errors = _Drain(on_stdout, max_output), _Drain(on_stderr, max_output)
         with await self._guest.call(request) as call:
             if not stdin:
