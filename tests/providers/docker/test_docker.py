@@ -370,7 +370,7 @@ async def test_a_box_at_docker_has_no_network_and_no_privileges(provider: Docker
 async def test_a_stream_that_is_lost_is_dialled_again_and_processes_go_on(provider: DockerProvider) -> None:
     box = await provider.create(SPEC, id="b-lost")
     process = await box.spawn(["sh", "-c", "until [ -e go ]; do sleep 0.05; done; echo end; exit 4"])
-    await provider.guest("b-lost").close()
+    await provider.lifecycle.guest("b-lost").close()
     await box.files.write("go", b"")
     assert await process.wait(20) == 4
     assert await process.read() == b"end\n"

@@ -21,7 +21,7 @@ from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.providers import portable_python
 
 PLACE: Final = "/.python"
-"""Where it is in a box: the loader is made for this place."""
+"""The path in a box. The loader is built for this path."""
 _SECONDS: Final = 60.0
 _ALWAYS: Final = (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "json", "linecache", "os", "re",
@@ -31,9 +31,9 @@ _FOR_RUNNERS: Final = (
     "_blake2", "_ctypes", "_socket", "argparse", "base64", "binascii", "errno", "glob", "http.client", "importlib",
     "queue", "secrets", "signal", "stat", "subprocess", "threading", "time", "typing", "urllib.parse",
 )  # fmt: skip
-"""What a runner imports that comes over the standard input of a process, with the reader and the driver of an agent."""
+"""What a runner imports, including the reader and the driver of an agent. It arrives over stdin."""
 MODULES: Final = (*_ALWAYS, *_FOR_RUNNERS)
-"""That it has whatever the guest imports. Of the standard library; a test tries it with every agent."""
+"""Modules that are always included, in addition to the guest's imports. A test tries every agent with them."""
 _LOOK: Final = r"""
 import importlib, json, os, sys, sysconfig
 for name in sys.argv[1:]:
@@ -58,14 +58,14 @@ print(json.dumps({"executable": os.path.realpath("/proc/self/exe"), "files": fil
 
 
 def python_here() -> Path:
-    """The interpreter that runs this, not a virtual environment's link to it."""
+    """Returns the real interpreter, not the link in a virtual environment."""
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 
 def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, ...]]:
-    """The archive, to be unpacked at `PLACE`, and how the interpreter is started there. Blocks.
+    """Returns an archive to unpack at `PLACE`, and the command that starts its interpreter. Blocks.
 
-    `sources` are the guest's modules by name, which go into `folder` there.
+    `sources` are the guest's modules by name, which go into `folder`.
     """
     told = _look(sources)
     buffer = io.BytesIO()
@@ -74,7 +74,7 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
         _add(tar, f"bin/{told['name']}", Path(told["executable"]).read_bytes(), 0o755)
         for name, path in told["files"].items():
             _add_module(tar, f"{library}/{name}", Path(path).read_bytes())
-        # By this it is known as the place of the standard library.
+        # Python recognizes the standard library by this file.
         _add(tar, f"{library}/lib-dynload/.here", b"", 0o644)
         loader = None
         for path in map(Path, told["libraries"]):
@@ -106,7 +106,7 @@ def _look(sources: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def imports_of(source: bytes) -> set[str]:
-    """Every module that a program imports, wherever in it."""
+    """Returns every module that a program imports, anywhere in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -125,7 +125,7 @@ def _add_module(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _bytecode(code: Any, source: bytes) -> bytes:
-    """As the interpreter reads it, without a look at the source: that never changes."""
+    """Returns a .pyc that the interpreter loads without checking the source."""
     from importlib._bootstrap_external import _code_to_hash_pyc  # type: ignore[attr-defined]
 
     made: bytes = bytes(_code_to_hash_pyc(code, importlib.util.source_hash(source), False))

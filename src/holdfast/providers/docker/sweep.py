@@ -16,7 +16,7 @@ _LEAVING: Final = frozenset({"removing", "dead"})
 def why_remove(
     id: str, state: str, labels: Mapping[str, str], keep: Collection[str] | None, me: Maker, now: float
 ) -> str | None:
-    """Why a container of a box has to go, if it has to."""
+    """Returns why the container of a box has to be removed, or None."""
     if state in _LEAVING:
         return "its deletion was cut short"
     if state in _UNFINISHED:
@@ -27,14 +27,14 @@ def why_remove(
 
 
 async def sweep_objects(engine: Engine, names: Names, me: Maker) -> tuple[list[str], int]:
-    """Containers, volumes and images that stood by something that is gone."""
+    """Remove containers, volumes and images of objects that no longer exist."""
     now = time.time()
     removed: list[str] = []
     for each in await engine.containers(names.labels(Kind.HELPER)):
         if is_forsaken((each.get("Labels") or {}).get(MAKER), me, now):
             await engine.remove_container(str(each["Id"]))
             removed.append(f"container {each['Id'][:12]}: what it was for was cut short")
-    # Boxes are listed after what stands by them: what is new between the two is not taken for left behind.
+    # Boxes are listed last, so that a box created meanwhile keeps its volumes.
     beside = [await engine.volumes(names.labels(kind)) for kind in (Kind.PART, Kind.CHANGE)]
     boxes = {(each.get("Labels") or {}).get(BOX) for each in await engine.containers(names.labels(Kind.BOX))}
     for each in beside[0] + beside[1]:
@@ -45,7 +45,7 @@ async def sweep_objects(engine: Engine, names: Names, me: Maker) -> tuple[list[s
             await engine.remove_volume(str(each["Name"]))
             removed.append(f"volume {each['Name']}: its box is gone")
         except EngineProblem:
-            continue  # in use after all
+            continue  # still in use
     freed = 0
     for each in await engine.images():
         labels = each.get("Labels") or {}

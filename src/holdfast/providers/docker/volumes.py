@@ -68,9 +68,9 @@ sys.stdin.read()
 @dataclass(frozen=True, slots=True)
 class Mounts:
     whole: tuple[dict[str, Any], ...]
-    """As Docker wants them."""
+    """In the form that Docker expects."""
     folders: tuple[tuple[VolumeMount, str], ...]
-    """Of which only a folder is wanted, and where the volume is on the daemon's machine."""
+    """Mounts of a folder of a volume, each with the path of the volume on the daemon's machine."""
 
 
 async def create(engine: Engine, names: Names, name: str) -> Volume:
@@ -112,7 +112,7 @@ async def delete(engine: Engine, names: Names, runtime: Runtime, name: str) -> i
 
 
 async def _refuse_used(engine: Engine, names: Names, name: str) -> None:
-    """The daemon knows who mounts a volume, and not who mounts a folder of one."""
+    """The daemon knows which containers mount a volume, but not which mount a folder of one."""
     for each in await engine.containers(names.labels(Kind.BOX)):
         record = BoxRecord.from_text((each.get("Labels") or {}).get(RECORD, ""))
         if record is not None and any(mount.volume == name for mount in record.spec.volumes):
@@ -126,7 +126,7 @@ def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
 
 
 async def mounts(engine: Engine, names: Names, spec: BoxSpec) -> Mounts:
-    """What a box is to mount. Raises `VolumeNotFound`: the daemon would make one that is missing."""
+    """Returns what a box mounts. Raises `VolumeNotFound`: the daemon would create a missing volume."""
     whole, folders = [], []
     for each in spec.volumes:
         try:
@@ -145,7 +145,7 @@ async def mounts(engine: Engine, names: Names, spec: BoxSpec) -> Mounts:
 
 
 async def make_parts(engine: Engine, names: Names, id: str, wanted: Mounts, me: Maker) -> list[dict[str, Any]]:
-    """The volumes that are folders of others. Nothing is mounted yet: the folders may be missing still."""
+    """Create the volumes that bind folders of others. Nothing is mounted yet: the folders may still be missing."""
     made = []
     for number, (mount, place) in enumerate(wanted.folders):
         name = names.part(id, number)
@@ -159,7 +159,7 @@ async def make_parts(engine: Engine, names: Names, id: str, wanted: Mounts, me: 
 async def verified_parts(
     engine: Engine, names: Names, runtime: Callable[[], Awaitable[Runtime]], record: BoxRecord
 ) -> AsyncIterator[None]:
-    """While a box starts: its folders of volumes are what they are meant to be, and stay it."""
+    """While a box starts, ensures that its folders of volumes are the right ones and stay so."""
     folders = [each for each in record.spec.volumes if each.subpath]
     if not folders:
         yield
@@ -169,7 +169,7 @@ async def verified_parts(
     whole = [
         _mount(names.volume(each.volume), f"{_WHOLE}/{number}", read_only=False) for number, each in enumerate(folders)
     ]
-    # Once to make what is missing, as the daemon mounts only what is there; and once to see what it mounted.
+    # First create missing folders, since the daemon mounts only existing ones. Then check what it mounted.
     await (await _checked(engine, names, made, first, whole, record)).let_go()
     second = [{**each, "part": each["whole"]} for each in first]
     parts = [

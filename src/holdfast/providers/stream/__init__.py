@@ -8,6 +8,7 @@ when it closes.
 from __future__ import annotations
 
 from holdfast.providers.stream.box import StreamBox
+from holdfast.providers.stream.connections import BoxConnection, BoxConnections
 from holdfast.providers.stream.egress import serve_egress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
@@ -18,6 +19,8 @@ from holdfast.providers.stream.transport import Dial, PipeTransport, Transport
 __all__ = [
     "MODULES",
     "RUN",
+    "BoxConnection",
+    "BoxConnections",
     "Dial",
     "PipeTransport",
     "StreamBox",

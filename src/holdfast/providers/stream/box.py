@@ -43,8 +43,10 @@ class PortConnection(Connection):
 
 
 class StreamBox(GuestBox):
-    """A provider's boxes are subclasses: they fill in `power`, and where they can `usage` and `disk`. The guest client
-    belongs to the provider; a handle never closes it."""
+    """Subclasses implement `power`, and `usage` and `disk` if possible.
+
+    The guest client belongs to the provider; a handle never closes it.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class StreamBox(GuestBox):
         environment: Mapping[str, str],
         workdir: str | None = None,
     ) -> None:
-        """`environment` is what every command of the box gets, before that of its spec."""
+        """`environment` is that of every command in the box. The variables of the spec override it."""
         self.guest = guest
         self.environment = environment
         self.workdir = info.spec.workdir if workdir is None else workdir

@@ -69,7 +69,7 @@ class StreamFiles(AskedFiles):
         with await self._guest.call(self._request("write", path, mode=mode)) as call:
             stream = call.streams[0]
             try:
-                # Where it was refused meanwhile, the answer says why.
+                # If it was refused meanwhile, the answer has the reason.
                 with contextlib.suppress(BrokenPipeError):
                     if isinstance(data, (bytes, bytearray, memoryview)):
                         await stream.write(bytes(data))
@@ -91,7 +91,7 @@ class StreamFiles(AskedFiles):
         with await self._guest.call(self._request("unpack", path)) as call:
             stream = call.streams[0]
             try:
-                with contextlib.suppress(BrokenPipeError):  # it stopped reading: its answer says why
+                with contextlib.suppress(BrokenPipeError):  # it stopped reading: its answer has the reason
                     async for piece in archive:
                         await stream.write(piece)
                 stream.finish()

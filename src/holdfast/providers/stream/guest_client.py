@@ -31,26 +31,26 @@ _GREET_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _VERDICT_SECONDS: Final = 5.0
 _ROOM: Final = 1 << 20
-"""Bytes on their way to the box from which on whoever has more waits."""
+"""Bytes in flight to the box above which writers wait."""
 _FLOOD: Final = 16 << 20
-"""Bytes on their way to the box, those that nobody waits with included, from which on it is not worth serving."""
+"""Bytes in flight to the box, including those without a waiting writer, above which the stream is closed."""
 _MAX_UNREAD: Final = 8
-"""Messages of one call that nobody has read yet."""
+"""Unread messages of one call."""
 _MAX_PARTS: Final = 2 * codec.LIMIT
-"""Bytes of all messages together that have not come to their end."""
+"""Bytes of all incomplete messages together."""
 _MAX_CREDIT: Final = 16 << 20
 _MAX_OPENED: Final = 512
-"""Calls that the box began, at once."""
+"""Calls at a time that the box started."""
 _LATE: Final = 4096
-"""Bytes that may still be on their way for a call that was closed here, beside its answer and what it was granted."""
+"""Bytes that may still arrive for a call that was closed here, in addition to its answer and its grants."""
 _MOST_LATE: Final = 256 << 20
 _REDIAL_FIRST: Final = 0.1
 _REDIAL_MOST: Final = 10.0
 
 Verdict = Callable[[], Awaitable[BoxError | None]]
-"""Whether a box whose stream was lost is gone or stopped; None where it runs."""
+"""Returns the error if a box whose stream was lost is gone or stopped, or None if it runs."""
 Opened = Callable[["Call"], Coroutine[Any, Any, None]]
-"""Takes a call that the box began, and is done with it when it returns."""
+"""Serves a call that the box started, until it returns."""
 
 
 class Stream:
@@ -62,9 +62,9 @@ class Stream:
         self._pieces: collections.deque[bytes] = collections.deque()
         self._window = frames.Window()
         self._ended = False
-        """Nothing more comes."""
+        """The box sends no more."""
         self._stopped = False
-        """Nobody there takes what we send."""
+        """The box accepts no more."""
         self._finished = False
         """We send no more."""
         self._credit = frames.FIRST_CREDIT
@@ -76,7 +76,8 @@ class Stream:
         return 0 if self._ended else self._window.outstanding
 
     async def read(self, limit: int = 1 << 16) -> bytes:
-        """Some bytes; empty at the end. Raises `BoxUnreachable` where it was cut short. Cancelled, it loses nothing."""
+        """Returns some bytes; none at the end. Raises `BoxUnreachable` if the stream was cut. Cancelling loses
+        nothing."""
         while not self._pieces:
             if self._ended:
                 return b""
@@ -93,7 +94,7 @@ class Stream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """All of it, as fast as the other side takes it. Raises `BrokenPipeError` where it does not any more."""
+        """Write everything, as fast as the box accepts it. Raises `BrokenPipeError` if it accepts no more."""
         view = memoryview(data)
         while view:
             if self._stopped or self._finished:
@@ -111,7 +112,7 @@ class Stream:
                 view = view[size:]
 
     def finish(self) -> None:
-        """Nothing more comes from us."""
+        """Send no more."""
         if not self._finished:
             self._finished = True
             self._call.post(frames.frame(frames.END, self._number))
@@ -157,12 +158,12 @@ class Call:
         self._parts = bytearray()
         self._waiting: asyncio.Future[None] | None = None
         self._over: BoxError | None = None
-        """Why nothing more comes."""
+        """Why no more messages come."""
         self._closed = False
         self._answered = False
 
     async def answer(self, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
-        """The next message. Raises `GuestRefused`, `ArchiveRefused`; `BoxUnreachable` where none comes."""
+        """Returns the next message. Raises `GuestRefused`, `ArchiveRefused`, or `BoxUnreachable` if none comes."""
         try:
             async with time_limit(seconds):
                 while not self._messages:
@@ -182,7 +183,7 @@ class Call:
 
     @property
     def has_answer(self) -> bool:
-        """Whether a message waits to be read, also where the call is over."""
+        """Whether there is an unread message, even if the call is over."""
         return bool(self._messages)
 
     def check_open(self) -> None:
@@ -215,14 +216,14 @@ class Call:
     # --- what the box sends ---
 
     def on_part(self, payload: bytes) -> int:
-        """A piece of a message; says how much is kept of it."""
+        """Store a piece of a message. Returns how many bytes are stored."""
         self._parts += payload
         if len(self._parts) > codec.LIMIT:
             raise _Nonsense("a message without an end")
         return len(payload)
 
     def on_message(self, payload: bytes) -> int:
-        """The last piece of a message; says how much was kept of it before."""
+        """Store the last piece of a message. Returns how many bytes of it were stored before."""
         self._answered = True
         kept = len(self._parts)
         if len(self._messages) >= _MAX_UNREAD:
@@ -237,7 +238,7 @@ class Call:
         return len(self._parts)
 
     def end(self, why: BoxError) -> None:
-        """Nothing more comes."""
+        """No more messages come."""
         if self._over is None:
             self._over = why
             _wake(self._waiting)
@@ -250,7 +251,7 @@ class _Nonsense(Exception):
 
 
 class _Wire:
-    """One transport and the calls on it, from its first byte to its loss."""
+    """One transport and its calls, from its first byte until it is lost."""
 
     def __init__(
         self,
@@ -263,7 +264,7 @@ class _Wire:
         self.box = box
         self._transport = transport
         self._opened = opened
-        """Who takes calls that the box begins, now."""
+        """Serves calls that the box starts."""
         self._held = held
         self._verdict = verdict
         self._calls: dict[int, Call] = {}
@@ -278,7 +279,7 @@ class _Wire:
         self._room_ready.set()
         self._heard = 0.0
         self._pinged = 0
-        """Pings that were not answered yet."""
+        """Pings without an answer."""
         self._serving: set[asyncio.Task[None]] = set()
         self.lost: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -311,7 +312,7 @@ class _Wire:
         await self._end()
 
     def _lose(self, why: str) -> None:
-        """Tell everybody who waits. Whoever owns this closes it."""
+        """Fail all pending calls. The owner closes this object."""
         if self.lost is not None:
             return
         self.lost = why
@@ -323,7 +324,7 @@ class _Wire:
         self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
-        """Whoever waits is told what has become of the box, where its provider knows; a lost stream says nothing."""
+        """Pending calls fail with what has become of the box, if its provider knows. The loss itself does not tell."""
         found: BoxError | None = None
         if self._calls:
             with contextlib.suppress(OSError, BoxError, TimeoutError):
@@ -347,7 +348,7 @@ class _Wire:
             self._lose(f"box {self.box} sends what makes no sense: {error}")
         except (OSError, BoxError) as error:
             self._lose(f"the stream to box {self.box} was lost ({error})")
-        except Exception as error:  # a transport's own errors: a loss like any other
+        except Exception as error:  # a transport's own errors count as a loss
             log.warning("the stream to box %s failed: %r", self.box, error)
             self._lose(f"the stream to box {self.box} was lost ({error!r})")
 
@@ -365,7 +366,7 @@ class _Wire:
         return call
 
     def post(self, data: bytes) -> None:
-        """Send, without waiting: what may be much asks for room first."""
+        """Send without waiting. Callers with much data wait for room first."""
         if self.lost is not None:
             return
         self._queue.append(data)
@@ -489,20 +490,20 @@ class _Wire:
 
 
 class Asking(ABC):
-    """Where a box is asked for something."""
+    """Sends requests to a box."""
 
     box: str
 
     @abstractmethod
     async def call(self, message: dict[str, Any]) -> Call:
-        """Begin a request; the caller closes it."""
+        """Start a request. The caller closes it."""
 
     async def ask(self, message: dict[str, Any], *, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
         with await self.call(message) as call:
             return await call.answer(seconds)
 
     async def ask_path(self, message: dict[str, Any], path: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """A request about a path: refusals are its file problems."""
+        """Send a request about a path. A refusal raises the matching file error."""
         try:
             return await self.ask(message, seconds=seconds)
         except ArchiveRefused:
@@ -512,10 +513,10 @@ class Asking(ABC):
 
 
 class StreamGuestClient(Asking):
-    """Asks the guest of one box. Dials when it is needed, and again when the last stream was lost.
+    """Sends requests to the guest of one box. Dials when needed, and again after a stream was lost.
 
-    Owned by a provider, shared by all handles on the box. What was pending on a stream that is lost fails with what the
-    provider's `verdict` says of the box, and with `BoxUnreachable` where it lives, or nobody can say.
+    A provider owns it, and all handles on the box share it. Calls pending on a lost stream fail with the error that the
+    provider's `verdict` returns, or with `BoxUnreachable` if the box lives or its state is unknown.
     """
 
     def __init__(self, box: str, dial: Dial, verdict: Verdict | None = None) -> None:
@@ -530,19 +531,19 @@ class StreamGuestClient(Asking):
 
     @property
     def alive(self) -> bool:
-        """Whether there is a stream now. There may be a box without one."""
+        """Whether there is a stream now. A box may run without one."""
         return self._wire is not None and self._wire.lost is None
 
     def set_paused(self, paused: bool) -> None:
-        """While the box is paused, whoever asks is told so, and its silence says nothing. Its provider knows."""
+        """While the box is paused, requests fail at once, and its silence does not count as a loss."""
         self._paused = paused
 
     async def open(self) -> None:
-        """Dial, unless there is a stream. Raises what the dialling raises, or `BoxUnreachable`."""
+        """Dial, unless there is a stream. Raises the error of dialling, or `BoxUnreachable`."""
         await self._connected()
 
     async def close(self) -> None:
-        """Hang up: commands that run over it end; spawned processes go on. It may be opened again."""
+        """Close the stream. Commands that use it end; spawned processes continue. It can be opened again."""
         await self.stop_serving()
         if self._attempt is not None:
             self._attempt.cancel()
@@ -563,7 +564,7 @@ class StreamGuestClient(Asking):
             self._attempt.add_done_callback(_looked_at)
         attempt = self._attempt
         try:
-            return await asyncio.shield(attempt)  # others may wait for the same
+            return await asyncio.shield(attempt)  # other callers may wait for the same attempt
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if attempt.cancelled() and (task is None or not task.cancelling()):
@@ -610,9 +611,9 @@ class StreamGuestClient(Asking):
     # --- the egress ---
 
     async def serve(self, port: int, opened: Opened) -> int:
-        """Have every connection that the box makes to its own `port` served from now on; says the port.
+        """Serve every connection that the box makes to its own `port`. Returns the port.
 
-        Also over the streams that come after this one: a lost one is dialled again, until the box does not run.
+        Continues over later streams: a lost one is dialled again until the box does not run.
         """
         await self.stop_serving()
         self._opened = opened
@@ -639,7 +640,7 @@ class StreamGuestClient(Asking):
                     if not ready.done():
                         ready.set_result(told if isinstance(told, int) else port)
                     pause = _REDIAL_FIRST
-                    await call.answer(None)  # none comes: until the stream is lost
+                    await call.answer(None)  # no answer comes until the stream is lost
             except (BoxStopped, BoxGone) as error:
                 if not ready.done():
                     ready.set_exception(error)
@@ -658,7 +659,7 @@ class StreamGuestClient(Asking):
 
 
 class WakingGuestClient(Asking):
-    """A handle's own client: wakes a box that sleeps for what is asked, where the caller can do that."""
+    """The client of one handle. Wakes a sleeping box for a request, if the caller can do that."""
 
     def __init__(self, guest: StreamGuestClient, wake: Wake | None) -> None:
         self.box = guest.box
@@ -679,7 +680,7 @@ async def _no_verdict() -> BoxError | None:
 
 
 def _looked_at(attempt: asyncio.Task[_Wire]) -> None:
-    """Whoever waited for it may have gone: its failure is nobody's then."""
+    """Retrieve the failure of an attempt, in case no caller waits for it any more."""
     if not attempt.cancelled():
         attempt.exception()
 
