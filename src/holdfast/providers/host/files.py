@@ -44,7 +44,7 @@ class GuestFiles(AskedFiles):
     # --- one file ---
 
     async def _open(self, path: str) -> tuple[int, FileInfo]:
-        """A descriptor of a plain file; anything else (a pipe, a device) is refused before a byte is read."""
+        """Open a plain file. Anything else, such as a pipe or a device, is refused before a byte is read."""
         try:
             answer, given = await self._guest.ask_descriptors(self._request("open", path))
         except GuestRefused as refused:
@@ -134,7 +134,7 @@ class GuestFiles(AskedFiles):
                     async for piece in archive:
                         await pipe.write(piece)
                 except BrokenPipeError:
-                    pass  # it stopped reading: its answer says why
+                    pass  # it stopped reading: its answer has the reason
                 pipe.close()
                 try:
                     await call.done()

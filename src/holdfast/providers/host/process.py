@@ -39,12 +39,13 @@ from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.time_limit import time_limit
 
 _FOR_ANYBODY: Final = 0o666
-"""Of pipes and kept output. Nobody gets there but by a descriptor, or through a folder that is shut to others."""
+"""The mode of pipes and output files. They are reachable only by descriptor, or through a folder closed to other
+users."""
 _PIECE: Final = 1 << 18
 _TURNS: Final = 8
-"""Pieces of a stream between two turns of the event loop."""
+"""Pieces of a stream that are read before other tasks run."""
 _LOOK_SECONDS: Final = 1.0
-"""How often a follower makes sure that the box still lives. Output itself is announced."""
+"""How often a follower checks that the box is alive. New output is announced by inotify."""
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 
 
@@ -77,7 +78,7 @@ class Drain:
         left: int | None = None
         try:
             while left is None or left > 0:
-                if self._ended and left is None:  # what is there now; somebody may go on printing for ever
+                if self._ended and left is None:  # only what is available now: another process may keep printing
                     left = _waiting_bytes(self._descriptor)
                     continue
                 try:
@@ -98,13 +99,13 @@ class Drain:
                 if self._sink is None:
                     self.kept.add(data)
                 elif (taking := self._sink(data)) is not None:
-                    if watching:  # nobody shall be told again and again while the sink takes its time
+                    if watching:  # otherwise the loop would report the stream again and again while the sink is slow
                         loop.remove_reader(self._descriptor)
                         watching = False
                     await taking
                 turns += 1
                 if turns % _TURNS == 0:
-                    await asyncio.sleep(0)  # others have work, too
+                    await asyncio.sleep(0)  # let other tasks run
         finally:
             if watching:
                 loop.remove_reader(self._descriptor)
@@ -115,7 +116,7 @@ class Drain:
         return self._descriptor
 
     def gather(self) -> bool:
-        """Keep what is there. False: the stream is at its end."""
+        """Store what is available. Returns False at the end of the stream."""
         for _ in range(_TURNS):
             try:
                 data = os.read(self._descriptor, _PIECE)
@@ -127,7 +128,7 @@ class Drain:
         return True
 
     def gather_rest(self) -> None:
-        """Keep what is there now; somebody may go on printing for ever."""
+        """Store what is available now. Another process may keep printing for ever."""
         left = _waiting_bytes(self._descriptor)
         while left > 0 and (data := os.read(self._descriptor, min(left, _PIECE))):
             self.kept.add(data)
@@ -144,7 +145,7 @@ def _waiting_bytes(descriptor: int) -> int:
 
 
 def _pipe(other_user: bool) -> tuple[int, int]:
-    """A pipe that processes of a box may open again by name (/dev/stdout), whoever they run as."""
+    """Create a pipe that processes of a box can reopen by name (/dev/stdout), whatever user they run as."""
     read, write = os.pipe2(os.O_CLOEXEC)
     if other_user:
         os.fchmod(write, _FOR_ANYBODY)
@@ -162,7 +163,7 @@ async def run_command(
     on_stderr: Sink | None,
     max_output: int,
 ) -> Completed:
-    """An exec, from the first pipe to the exit code."""
+    """Run a command, from creating the pipes to its exit code."""
     input_read, input_write = _pipe(other_user)
     output_read, output_write = _pipe(other_user)
     errors_read, errors_write = _pipe(other_user)
@@ -202,10 +203,8 @@ async def run_command(
 
 
 async def _watch_over(call: Call, output: Drain, errors: Drain) -> int:
-    """Keep what a command prints, and wait for its end: as `_attend`, where nobody else has to wait, or be waited for.
-
-    Most commands are such, so that nothing is made for them but what they need.
-    """
+    """Store the output of a command and wait for its end, with fewer objects than `_attend`: for commands without input
+    and sinks."""
     loop = asyncio.get_running_loop()
     watched = {call.fileno(), output.fileno(), errors.fileno()}
     ringing: asyncio.Future[None] = loop.create_future()
@@ -233,7 +232,7 @@ async def _watch_over(call: Call, output: Drain, errors: Drain) -> int:
 
 
 async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin: bytes | AsyncIterable[bytes]) -> int:
-    """Feed, read and wait, all at once; the first failure ends it all."""
+    """Feed, read and wait concurrently. The first failure ends all."""
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(output.run()), asyncio.create_task(errors.run())]
     feeding = asyncio.create_task(_feed(feeder, stdin)) if stdin else None
     ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
@@ -260,7 +259,7 @@ async def _exit_code(call: Call) -> int:
 
 
 async def _feed(pipe: Pipe, data: bytes | AsyncIterable[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the command does not care for all of it
+    with contextlib.suppress(BrokenPipeError):  # the command need not read all of it
         if isinstance(data, (bytes, bytearray, memoryview)):
             await pipe.write(bytes(data))
         else:
@@ -374,7 +373,7 @@ class KeptProcess(Process):
         return int(text) if text.endswith(b"\n") and text.strip().lstrip(b"-").isdigit() else None
 
     async def _lost(self) -> bool:
-        """Whether nobody can say any more how it ends."""
+        """Whether the box is gone or stopped, so that the end of the process will never be known."""
         try:
             await self._guest.ask({"op": "signal", "id": self.id, "number": 0})
         except GuestRefused:
@@ -382,7 +381,7 @@ class KeptProcess(Process):
         except BoxStopped:
             return self._exit_code() is None
         except BoxUnreachable:
-            # A guest that is killed while it is asked hangs up.
+            # A guest that is killed during the request closes the connection.
             return not self._guest.alive() and self._exit_code() is None
         return False
 
@@ -395,7 +394,7 @@ class KeptProcess(Process):
             if code is not None:
                 state = ProcessState.EXITED
         if state is ProcessState.EXITED:
-            # The clock of files is coarse: it may lag behind the one that told the start.
+            # File times are coarse: they may be earlier than the clock that recorded the start.
             ended_at = max(self._started_at, (self._folder / "exit").stat().st_mtime_ns // 1_000_000)
         return ProcessInfo(self.id, self.argv, self.pty, state, code, self._started_at, ended_at)
 
@@ -452,7 +451,7 @@ class KeptProcess(Process):
                     if self._gone():
                         raise BoxGone(f"process {self.id} is gone with its box")
                     if self._exit_code() is None and not self._guest.alive():
-                        ended = True  # lost: what it printed is all there will be
+                        ended = True  # lost: no more output will come
 
     # --- what it is told ---
 
@@ -463,7 +462,7 @@ class KeptProcess(Process):
             raise cannot_tell(refused, self.id) from None
 
     async def _tell(self, operation: str, **more: object) -> None:
-        """Ask for what brings no descriptor."""
+        """Send a request whose answer has no descriptors."""
         _, given = await self._ask(operation, **more)
         for each in given:
             os.close(each)
@@ -485,7 +484,7 @@ class KeptProcess(Process):
             self._drop_stdin()
             raise BoxConflict(f"process {self.id} no longer reads its stdin") from None
         finally:
-            # Held no longer than needed: an end that we keep open would keep it from seeing the end of its input.
+            # Closed as soon as possible: while our end is open, the process does not see the end of its input.
             self._drop_stdin()
 
     def _drop_stdin(self) -> None:
@@ -512,14 +511,15 @@ class KeptProcess(Process):
 
 
 def _own_stdin(descriptor: int) -> Pipe | Terminal:
-    """What the guest gave out, and may still have: in a way that it cannot make us wait by. Takes the descriptor."""
+    """Returns the stdin that the guest passed, opened so that the guest cannot make us block. Takes over the
+    descriptor."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISCHR(kind) and os.isatty(descriptor):
         return Terminal(descriptor)
     try:
         if not stat.S_ISFIFO(kind):
             raise BoxUnreachable("the guest handed out something that is no stdin")
-        # Opened again, its flags are ours alone. Nobody reads it any more where that cannot be.
+        # Reopening gives it separate flags. If that fails, no process reads it any more.
         return Pipe(os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
         raise BoxConflict("the process no longer reads its stdin") from None

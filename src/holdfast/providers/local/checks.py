@@ -37,7 +37,7 @@ def examine(home: Path) -> Iterator[Finding]:
 
 
 def _examine_sandbox(home: Path) -> Iterator[Finding]:
-    """Whether there is what local boxes are made of, and whether a sandbox like theirs really starts."""
+    """Check that everything that local boxes need exists, and that a sandbox like theirs starts."""
     found = find_bubblewrap()
     yield judge_bubblewrap(found)
     yield judge_filter(os.uname().machine)
@@ -110,7 +110,7 @@ def judge_overlay_place(home: Path, why: str) -> Finding:
 
 
 def judge_users(trial: Trial | None) -> Finding:
-    """`trial` is None where the server is not root: then there is but one user."""
+    """`trial` is None if the server is not root: then there is only one user."""
     purpose = "keep local boxes apart, beside their namespaces"
     if trial is None:
         return Finding("users", Word.OK, "all local boxes are your own user; a server that is root has more", purpose)

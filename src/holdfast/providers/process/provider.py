@@ -109,7 +109,8 @@ class ProcessSandbox(Sandbox):
         return await self._launcher.launch(request, [])
 
     async def end(self, guest: GuestClient) -> None:
-        """Also kills the processes that outlive the guest, since no namespace ends them. Their environment tells."""
+        """Also kills processes that outlive the guest, since there is no namespace. They are found by their
+        environment."""
         await super().end(guest)
         found: list[int] = []
         for _ in range(_ROUNDS):

@@ -1,7 +1,7 @@
-"""What an archive of an image holds: a root filesystem as it is, an OCI layout, or what `docker save` writes.
+"""Reads an archive of an image: a root filesystem, an OCI layout, or the output of `docker save`.
 
-Blocks, and reads a stream once. A root filesystem is unpacked as it comes. The parts of the other two come in any
-order: they are put aside on disk, and nothing in them is believed that does not agree with its digest.
+Blocks, and reads a stream once. A root filesystem is unpacked as it arrives. The parts of the other two come in any
+order: they are stored on disk, and each must match its digest.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Layer:
     digest: str
     """Of its tar stream, uncompressed."""
     made: Path | None
-    """Where it was unpacked. None where it was not: there is such a layer already, or it is one of this image."""
+    """Where it was unpacked. None if the same layer exists already, or occurs twice in this image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
     layers: tuple[Layer, ...]
-    """The lowest first."""
+    """Lowest first."""
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
     user: str | None = None
@@ -58,12 +58,12 @@ class Contents:
 
 
 def layer_name(digest: str) -> str:
-    """What the folder of a layer is called."""
+    """Returns the name of a layer's folder."""
     return digest.replace(":", "-")
 
 
 class Importing:
-    """One import. Layers that it unpacked are removed when `stack` is left, unless they were renamed."""
+    """One import. Layers that it unpacked are removed when `stack` exits, unless they were renamed."""
 
     def __init__(self, data_dir: DataDir, source: Source, stack: ExitStack, limits: ArchiveLimits) -> None:
         self._data_dir = data_dir
@@ -99,7 +99,7 @@ class Importing:
 
     @property
     def _longest(self) -> int:
-        """Of a tar stream: its files, and a few blocks for each entry."""
+        """Returns the most bytes of a tar stream: its files, and a few blocks for each entry."""
         return self._limits.unpacked + self._limits.entries * 4096
 
     # --- layouts ---
@@ -135,7 +135,7 @@ class Importing:
             if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
                 raise HostileArchive("a layer of the image has no digest")
             layer = self._layer(blob, digest, known=digest in made)
-            # One that comes twice covers all that it was below.
+            # A layer that occurs twice covers everything between.
             made[digest] = made.pop(digest, layer)
         inner = config.get("config")
         return _configured(tuple(made.values()), inner if isinstance(inner, dict) else {})
@@ -143,7 +143,7 @@ class Importing:
     def _layer(self, blob: Path, digest: str, *, known: bool) -> Layer:
         with blob.open("rb") as file:
             stream = Measured(decompressed(file, self._limits), self._longest)
-            # One that is here is read all the same: who names a digest must show that they have what it is of.
+            # An existing layer is read all the same: an importer must have the content, not only know its digest.
             if known or (self._data_dir.layers / layer_name(digest) / "files").is_dir():
                 while stream.read(_PIECE):
                     pass
@@ -158,7 +158,7 @@ class Importing:
 
 
 class _Parts:
-    """The files of a layout, by name, put aside under numbers."""
+    """The files of a layout by name, stored on disk under numbers."""
 
     def __init__(self, folder: Path, limits: ArchiveLimits, budget: tar.Budget) -> None:
         self._folder = folder
@@ -206,7 +206,8 @@ class _Parts:
         return found
 
     def _resolved(self, name: str) -> Path | None:
-        """By names alone: `docker save` once wrote links between layers. They are never followed on disk."""
+        """Resolves links by name only: old versions of `docker save` wrote links between layers. They are never
+        followed on disk."""
         try:
             encoded = name.encode()
         except UnicodeEncodeError:
@@ -232,7 +233,7 @@ class _Parts:
             raise HostileArchive(f"{tar.show(name.encode())} is no JSON") from None
 
     def blob(self, descriptor: Any) -> Path:
-        """What a descriptor describes, which has the size and the digest that it says."""
+        """Returns the file for a descriptor. Its size and digest match."""
         digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise HostileArchive("the archive describes a part without a digest of sha256")
@@ -255,7 +256,7 @@ def _digest_of(path: Path) -> str:
 
 
 def _choose(parts: _Parts, index: Any, depth: int) -> dict[str, Any]:
-    """The manifest of the image for this machine."""
+    """Returns the manifest of the image for this machine."""
     if depth > _DEEPEST_INDEX:
         raise HostileArchive("indexes in indexes without end")
     found = [each for each in _list(index.get("manifests") if isinstance(index, dict) else None, "manifests")
@@ -313,7 +314,7 @@ def _list(value: Any, what: str) -> list[Any]:
 
 
 def _configured(layers: tuple[Layer, ...], told: dict[str, Any]) -> Contents:
-    """What of an image's configuration makes sense; the rest is let go, since a box can do without."""
+    """Keeps the valid parts of an image's configuration and ignores the rest, which a box does not need."""
     env: dict[str, str] = {}
     for each in told.get("Env") or () if isinstance(told.get("Env"), list | None) else ():
         name, equals, value = each.partition("=") if isinstance(each, str) else ("", "", "")
