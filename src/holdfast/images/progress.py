@@ -1,4 +1,4 @@
-"""How a build tells what it is doing. One step at a time; whoever shows it decides what that looks like."""
+"""How a build reports its progress, one step at a time. Implementations decide how to show it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol
 
 class Progress(Protocol):
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
-        """A step begins. `total` is how much there is to do, where that is known: bytes, or things."""
+        """A step begins. `total` is the amount of work if known: bytes, or items."""
 
     def advance(self, amount: int) -> None:
-        """So much more of the total is done."""
+        """This much more of the total is done."""
 
     def output(self, data: bytes) -> None:
-        """What a command of the step prints."""
+        """Output of a command of the step."""
 
     def end(self, summary: str = "") -> None:
         """The step is done."""
 
     def skip(self, step: str, detail: str = "") -> None:
-        """A step that need not be done: it was, before."""
+        """A step that need not be run, because its result is cached."""
 
 
 class Silent:
-    """Tells nobody."""
+    """Reports nothing."""
 
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
         return None

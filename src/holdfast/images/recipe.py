@@ -44,7 +44,7 @@ Command = tuple[str, ...]
 class Group:
     packages: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    """Paths in the image, and where each comes from: below the recipe's folder."""
+    """Paths in the image, and their sources below the recipe's folder."""
     commands: tuple[Command, ...] = ()
 
 
@@ -105,7 +105,7 @@ def parse_recipe(text: str) -> Recipe:
 def _group(document: Mapping[str, Any]) -> Group:
     packages = _texts(document.get("packages", []), "packages", '["git", "curl"]')
     for package in packages:
-        # They become arguments of a package manager: one that begins with a dash would be an option.
+        # They become arguments of a package manager, where a leading dash would make an option.
         if not _PACKAGE.fullmatch(package):
             raise InvalidRecipe(f"{package!r} names no package")
     files = document.get("files", {})

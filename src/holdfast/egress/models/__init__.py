@@ -1,4 +1,4 @@
-"""Models: which there are, their keys at rest, and the gateway by which agents in boxes reach them without a key."""
+"""Models: their list, their encrypted keys, and the gateway through which agents in boxes use them without a key."""
 
 from holdfast.api.errors.models import InvalidModel, ModelError, ModelFailed, ModelKeyMissing, ModelNotFound
 from holdfast.egress.models.catalog import PROVIDERS

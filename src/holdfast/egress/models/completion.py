@@ -1,6 +1,6 @@
-"""Asks a model by the way that agents go: messages in, text and usage out, whichever of the APIs it speaks.
+"""Asks a model in the same way as agents do: messages in, text and usage out, whatever API it has.
 
-One answer, whole: nothing is streamed and nothing is tried again.
+Returns one complete answer. Nothing is streamed or retried.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a model said, and what it took."""
+    """The answer of a model, and its usage."""
 
     text: str
     input_tokens: int = 0
-    """All that it read, from a cache or not."""
+    """All input, cached or not."""
     output_tokens: int = 0
     cost: float | None = None
-    """In dollars, where the provider says."""
+    """In dollars, if the provider reports it."""
     is_cut: bool = False
-    """It reached the most that it may say."""
+    """Whether it reached its maximum length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of a question."""
+    """The result of a question."""
 
     model: str
     """`NAME/MODEL`."""
     api: Api
     said: Said | None
-    """None: it failed."""
+    """None if it failed."""
     status: int
-    """Of the answer; 0 where none came in time."""
+    """HTTP status of the answer; 0 if none came in time."""
     milliseconds: int
     problem: str = ""
     hint: str | None = None
@@ -73,9 +73,9 @@ async def ask(
     api: Api | None = None,
     timeout: float = SECONDS,
 ) -> Said:
-    """What the model says. `api`: the best that it speaks, unless said; `run`: who asks, for the gateway's count.
+    """Returns the answer of the model. `api` defaults to its best; `run` is counted by the gateway.
 
-    Raises `ModelFailed`, which says what to do.
+    Raises `ModelFailed`, with a hint on what to do.
     """
     asked = await try_to_ask(gateway, choice, messages, run=run, api=api, timeout=timeout)
     if asked.said is None:
@@ -93,9 +93,9 @@ async def try_to_ask(
     timeout: float = SECONDS,
     max_tokens: int | None = None,
 ) -> Asked:
-    """Goes through the gateway, so what it finds is what an agent would find. A failure is a result here.
+    """Ask through the gateway, so the result is what an agent would get. A failure is a result too.
 
-    `max_tokens` is for the one API that wants such a number: the model's own, unless said.
+    `max_tokens` is for the one API that requires it; defaults to the model's own.
     """
     spoken = api or choice.apis[0]
     path, question = question_of(spoken, choice.model, messages, max_tokens or choice.max_tokens)
@@ -133,7 +133,7 @@ async def try_to_ask(
 
 
 def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
-    """What to do next, by the class of failure. `reason` is the gateway's own, or empty."""
+    """Returns what to do next for this kind of failure. `reason` is the gateway's own, or empty."""
     name = choice.name
     if reason == "unreachable":
         return (
@@ -164,13 +164,13 @@ def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
 
 
 def question_of(api: Api, model: str, messages: Sequence[Message], max_tokens: int) -> tuple[str, dict[str, Any]]:
-    """The path at the gateway and the body of a request."""
+    """Returns the path at the gateway and the body of a request."""
     said = [_checked(message) for message in messages]
     if not any(message["role"] == "user" for message in said):
         raise InvalidModel("there is nothing to ask: no message is of the user", hint="give a message of role user")
     match api:
         case Api.OPENAI_CHAT:
-            # Without a limit: its name differs from model to model.
+            # Without a limit, whose name differs between models.
             return "/model/v1/chat/completions", {"model": model, "messages": said}
         case Api.OPENAI_RESPONSES:
             return "/model/v1/responses", {"model": model, "input": said, "store": False}
@@ -192,7 +192,7 @@ def _checked(message: Message) -> dict[str, str]:
 
 
 def read_answer(api: Api, body: bytes) -> Said | None:
-    """None where it is none of this API. Everything in it is a stranger's."""
+    """Returns None if this is not an answer of this API. Everything in it is untrusted."""
     try:
         answer = orjson.loads(body)
         said = _said(api, answer, answer.get("usage") or {})
@@ -231,7 +231,7 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 
 class _TooLarge(Exception):
-    """Nobody reads on."""
+    """The answer is too large to read on."""
 
 
 class _Caller:
@@ -246,7 +246,7 @@ class _Caller:
 
     async def receive(self) -> dict[str, Any]:
         if self._question is None:
-            await asyncio.Event().wait()  # it does not hang up
+            await asyncio.Event().wait()  # the caller does not disconnect
         body, self._question = self._question, None
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -257,7 +257,7 @@ class _Caller:
             return
         self.body += message.get("body", b"")
         if len(self.body) > _MAX_ANSWER:
-            raise _TooLarge  # which ends the request: the provider is not kept at work
+            raise _TooLarge  # ends the request, so that the provider stops
         self.is_whole = not message.get("more_body")
 
 

@@ -36,11 +36,11 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 TellTrouble = Callable[[str], Awaitable[None]]
 _TROUBLES: Final = ("unreachable", "silent", "broken", "redirect")
-"""Reasons by which a provider is to blame, or the way to it, and not the agent."""
+"""Reasons for which the provider or the connection to it is to blame, not the agent."""
 
 
 class Grant(Protocol):
-    """What the token of a run allows: `threads.access.credentials.RunGrant` is one."""
+    """What the token of a run allows. `threads.access.credentials.RunGrant` implements it."""
 
     @property
     def run(self) -> str: ...
@@ -61,20 +61,20 @@ class GatewayLimits:
     """Between two pieces of a request's body."""
     connect: float = 15.0
     idle: float = 900.0
-    """In which nothing comes from a provider: one that thinks and does not stream says nothing for minutes."""
+    """How long a provider may send nothing. One that thinks without streaming is silent for minutes."""
     at_once: int = 64
-    """Requests of one run."""
+    """Concurrent requests of one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a request, for those who count."""
+    """The result of a request, for accounting."""
 
     run: str
     model: str
-    """`NAME/MODEL`, as the run was granted it."""
+    """`NAME/MODEL`, as granted to the run."""
     status: int
-    """499: the agent went away first. 502: of the provider's, or ours where the provider could not be reached."""
+    """499 if the agent disconnected first. 502 from the provider, or from us if the provider could not be reached."""
     sent: int
     """Bytes of the request's body."""
     received: int
@@ -86,7 +86,7 @@ OnAnswer = Callable[[Answered], None]
 
 
 class _Refused(Exception):
-    """The gateway answers itself."""
+    """The gateway answers by itself."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -96,15 +96,15 @@ class _Refused(Exception):
 
 
 class _Left(Exception):
-    """The agent is gone."""
+    """The agent has disconnected."""
 
 
 class _Cut(Exception):
-    """The provider's answer ended in the middle."""
+    """The provider's answer was cut off."""
 
 
 class ModelGateway:
-    """Plain ASGI under `/model`, for who has a grant. Closed by who made it."""
+    """Plain ASGI under `/model`, for callers with a grant. The creator closes it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ModelGateway:
         limits: GatewayLimits | None = None,
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """`make_upstream` is called when the first request comes. `on_answer` is told of each that has ended."""
+        """`make_upstream` is called on the first request. `on_answer` is called after each request."""
         self._models = models
         self._make_upstream = make_upstream
         self._upstream: Upstream | None = None
@@ -123,7 +123,7 @@ class ModelGateway:
         self._busy: Counter[str] = Counter()
 
     async def close(self) -> None:
-        """Closing twice does nothing."""
+        """Closing twice has no effect."""
         if self._upstream is not None:
             upstream, self._upstream = self._upstream, None
             await upstream.close()
@@ -131,11 +131,11 @@ class ModelGateway:
     async def handle(
         self, scope: Any, receive: Receive, send: Send, grant: Grant, *, tell: TellTrouble | None = None
     ) -> None:
-        """Answer a request of the run that has this grant. `tell` hears why the provider gave no answer, before the
-        agent does: not every agent passes that on.
+        """Answer a request of the run that has this grant.
 
-        Where the provider breaks off in the middle, it returns without having completed the answer: the server ends
-        the connection then, and the agent sees a broken one as it would have without us.
+        Before the agent gets an error, `tell` is called with the reason why the provider gave no answer, since not
+        every agent reports it. If the provider breaks off in the middle, this returns without completing the answer.
+        Then the server closes the connection, and the agent sees a broken one as it would have without the gateway.
         """
         exchange = _Exchange(scope, receive, send, self._limits)
         began = time.monotonic()
@@ -159,7 +159,7 @@ class ModelGateway:
             self._on_answer(answered)
 
     async def refuse(self, scope: Any, send: Send, status: int, message: str) -> None:
-        """An error as agents understand it, whichever API they speak."""
+        """Send an error in a form that agents understand, whatever API they use."""
         await _refuse(scope, send, status, "refused", message)
 
     # --- one request ---
@@ -199,7 +199,8 @@ class ModelGateway:
                 del self._busy[grant.run]
 
     async def _carry(self, exchange: _Exchange, route: Asked, endpoint: Endpoint, query: str) -> int:
-        """Until the answer has gone through, or the agent is gone: then the provider is not kept at work."""
+        """Returns when the answer is complete or the agent has disconnected. Then the provider's work is cancelled
+        too."""
         exchange.check_length()
         carrying = asyncio.create_task(self._relay(exchange, route, endpoint, query))
         watching = asyncio.create_task(exchange.until_gone())
@@ -238,7 +239,7 @@ class ModelGateway:
             await response.aclose()
 
     async def _send(self, request: httpx.Request, host: str, endpoint: Endpoint) -> httpx.Response:
-        """The head of the provider's answer."""
+        """Returns the provider's answer without its body."""
         if self._upstream is None:
             self._upstream = self._make_upstream()
         try:
@@ -261,7 +262,7 @@ class ModelGateway:
 
 
 class _Exchange:
-    """One request of an agent and its answer, as ASGI has them."""
+    """One request of an agent and its answer, in terms of ASGI."""
 
     def __init__(self, scope: Any, receive: Receive, send: Send, limits: GatewayLimits) -> None:
         self.scope = scope
@@ -272,10 +273,10 @@ class _Exchange:
         self._limits = limits
         self._begun = False
         self._read = asyncio.Event()
-        """The whole body has come."""
+        """Set when the whole body has arrived."""
 
     def check_length(self) -> None:
-        """Refuse what says to be too large before it is sent."""
+        """Refuse a body whose declared length is too large before it is sent."""
         for name, value in self.scope["headers"]:
             if name.lower() == b"content-length" and (len(value) > _MAX_DIGITS or int(value) > self._limits.body):
                 raise self._too_large()
@@ -300,11 +301,11 @@ class _Exchange:
                 return
 
     def has_read(self) -> None:
-        """Nobody needs more of the body."""
+        """The rest of the body is not needed."""
         self._read.set()
 
     async def until_gone(self) -> None:
-        """Returns when the agent has hung up. Nothing else comes once the body is there."""
+        """Returns when the agent has disconnected. After the body, ASGI delivers nothing else."""
         await self._read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -327,7 +328,7 @@ class _Exchange:
         return response.status_code
 
     async def say(self, status: int, content: Any) -> int:
-        """An answer of our own."""
+        """Send our own answer."""
         body = orjson.dumps(content)
         length = b"%d" % len(body)
         await self._start(status, [(b"content-type", b"application/json"), (b"content-length", length)])
@@ -358,7 +359,7 @@ _TYPES: Final = {
 
 
 async def _refuse(scope: Any, send: Send, status: int, reason: str, message: str) -> None:
-    """In the shape of all APIs at once: each finds its own fields in it."""
+    """In the format of all APIs at once: each finds its own fields in it."""
     kind = _TYPES.get(status, "api_error")
     error = {"type": kind, "message": f"Holdfast: {message}", "code": reason, "param": None}
     body = orjson.dumps({"type": "error", "error": error})
@@ -374,7 +375,7 @@ async def _refuse(scope: Any, send: Send, status: int, reason: str, message: str
 
 
 def _catalog(model: str) -> dict[str, Any]:
-    """The one model that there is for a run, in the shape of all APIs at once."""
+    """Returns the only model of a run, in the format of all APIs at once."""
     both = {"id": model, "object": "model", "created": 0, "owned_by": "holdfast"}
     data = {**both, "type": "model", "display_name": model, "created_at": "1970-01-01T00:00:00Z"}
     return {"object": "list", "data": [data], "has_more": False, "first_id": model, "last_id": model}

@@ -1,4 +1,4 @@
-"""How the gateway gets to providers: pooled connections, by the machine's own proxy where it has one."""
+"""Connects the gateway to providers: pooled connections, through the machine's own proxy if it has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONNECTIONS: Final = httpx.Limits(max_connections=1000, max_keepalive_connectio
 
 
 class Upstream(Protocol):
-    """Sends a request as it is and gives the answer as it comes. Follows no redirect, adds nothing."""
+    """Sends a request unchanged and returns the answer as it arrives. Follows no redirect, adds nothing."""
 
     async def send(self, request: httpx.Request) -> httpx.Response: ...
 
@@ -22,11 +22,11 @@ class Upstream(Protocol):
 
 
 class CannotReach(httpx.ConnectError):
-    """There is no way to that place."""
+    """The host cannot be reached."""
 
 
 class NetworkUpstream:
-    """The network of this machine. `environment` tells of its proxies, as curl understands it."""
+    """The network of this machine. `environment` names its proxies, as curl understands it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

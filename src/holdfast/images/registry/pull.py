@@ -1,7 +1,7 @@
-"""A pull from its name to the image: the manifest, its blobs, and the import of both as an OCI layout.
+"""Pulls an image: the manifest, its blobs, and the import of both as an OCI layout.
 
-Blobs are fetched several at once, and are given to the store in the order of the layers. The store unpacks them, with
-the checks that it has for every archive.
+Several blobs are fetched at once, and passed to the store in the order of the layers. The store unpacks them, with the
+same checks as for every archive.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DEEPEST_INDEX: Final = 3
 
 
 class Puller:
-    """Pulls images into the stores of providers. Owns its folder of blobs, and nothing else between two pulls."""
+    """Pulls images into the stores of providers. Owns its folder of blobs, and nothing else between pulls."""
 
     def __init__(self, folder: Path, make_upstream: Callable[[], Upstream], mirrors: Sequence[str] = ()) -> None:
-        """`mirrors` are URLs that are asked before Docker Hub for what is there."""
+        """`mirrors` are URLs that are asked before Docker Hub for its images."""
         self._folder = folder
         self._make_upstream = make_upstream
         self._mirrors = tuple(mirrors)
@@ -50,8 +50,9 @@ class Puller:
         insecure: bool = False,
         progress: Progress | None = None,
     ) -> Image:
-        """Pull an image under its own name, or under `save_as`. Where the registry has no other one, that is one
-        request, and none where a digest is asked for that is here.
+        """Pull an image under its own name, or under `save_as`.
+
+        If the image is up to date this takes one request, or none if a digest is asked for.
 
         Raises `InvalidSpec`, `Unsupported`, `NotInRegistry`, `RegistryRefused`, `RegistryFailed`, `NoSpace`, and what
         the import raises for hostile images.
@@ -88,7 +89,7 @@ class Puller:
         credentials: Credentials | None,
         insecure: bool,
     ) -> tuple[Registry, _Found | None]:
-        """Ask mirrors first. Credentials are the registry's own, and not for them."""
+        """Asks mirrors first. Credentials are sent only to the registry itself."""
         for mirror in self._mirrors if reference.registry == DOCKER_HUB else ():
             registry = Registry(upstream, reference, address=mirror)
             with contextlib.suppress(NotInRegistry, RegistryRefused, RegistryFailed):
@@ -115,7 +116,7 @@ class Puller:
 
 
 class _Found:
-    """An image in a registry, and the digest of what its tag names: the manifest, or a list that has it."""
+    """An image in a registry, and the digest that its tag names: of the manifest, or of a list that contains it."""
 
     def __init__(self, manifest: Manifest, digest: str) -> None:
         self.manifest = manifest
@@ -123,7 +124,7 @@ class _Found:
 
 
 async def _resolve(registry: Registry, reference: Reference, known: Image | None) -> _Found | None:
-    """The image there. None where it is the one that is known here."""
+    """Returns the image in the registry, or None if it is the known one."""
     if known is not None and known.pulled is not None and await registry.digest() == known.pulled:
         return None
     data = await registry.manifest(reference.version)
@@ -151,14 +152,14 @@ def _up_to_date(image: Image, told: Progress) -> Image:
 
 
 def _cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first: the import fails too where a blob does not come."""
+    """Returns the first failure: the import also fails if a blob does not arrive."""
     flat = [each for each in failures.exceptions if not isinstance(each, asyncio.CancelledError)]
     ours = [each for each in flat if isinstance(each, BoxError)]
     return (ours or flat or list(failures.exceptions))[0]
 
 
 async def _layout(manifest: Manifest, coming: Mapping[str, asyncio.Task[Path]], told: Progress) -> AsyncIterator[bytes]:
-    """The image as an OCI layout, in a tar stream: documents first, then each blob once it is here."""
+    """Yields the image as an OCI layout in a tar stream: documents first, then each blob when it has arrived."""
     descriptor = {
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "digest": manifest.digest,

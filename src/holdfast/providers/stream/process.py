@@ -35,7 +35,7 @@ _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 _MAX_READ: Final = 16 << 20
 _MAX_MOMENT: Final = 1 << 50
 _AGAIN: Final = (0.1, 0.5, 2.0)
-"""Seconds before a wait or a follower whose stream was lost asks again: the process goes on without it."""
+"""Seconds before a wait or a follower whose stream was lost tries again. The process continues meanwhile."""
 _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 
 
@@ -60,7 +60,7 @@ class StreamProcesses:
         max_output: int = MAX_OUTPUT,
         probe: bool = False,
     ) -> Completed:
-        """`probe`: only to see that the box works, which is no work."""
+        """With `probe`, the command only tests the box and does not count as work."""
         request = start_request("exec", argv, env, cwd, looks=probe)
         output, errors = _Drain(on_stdout, max_output), _Drain(on_stderr, max_output)
         with await self._guest.call(request) as call:
@@ -120,13 +120,13 @@ class StreamProcesses:
         return KeptProcess(self._guest, await _read_kept(self._guest, id))
 
     async def all(self) -> list[ProcessInfo]:
-        """All that were spawned, the oldest first."""
+        """Returns all spawned processes, oldest first."""
         found = await _read_all_kept(self._guest)
         return list(await asyncio.gather(*(KeptProcess(self._guest, each).info_of(each) for each in found)))
 
 
 class _Drain:
-    """Takes one stream of a command into a sink, or keeps it."""
+    """Reads one stream of a command into a sink or into memory."""
 
     def __init__(self, sink: Sink | None, limit: int) -> None:
         self._sink = sink
@@ -141,7 +141,7 @@ class _Drain:
 
 
 async def _attend(call: Call, output: _Drain, errors: _Drain, stdin: bytes | AsyncIterable[bytes]) -> int:
-    """Feed, read and wait, all at once; the first failure ends it all. Its end comes after all that it printed."""
+    """Feed, read and wait concurrently. The first failure ends all. The exit code comes after all output."""
     ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
     tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(output.run(call.streams[_OUTPUT])),
@@ -154,7 +154,7 @@ async def _attend(call: Call, output: _Drain, errors: _Drain, stdin: bytes | Asy
         while not all(task.done() for task in tasks):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if ending in done:
-                ending.result()  # says why, where the streams only know that they were cut short
+                ending.result()  # raises the reason, while the streams only know that they were cut
             for task in done:
                 task.result()
         return ending.result()
@@ -179,7 +179,7 @@ async def _feed(stream: Stream, data: bytes | AsyncIterable[bytes]) -> None:
 
 
 async def _taken(stream: Stream, data: bytes) -> bool:
-    """Whether a command took its input. It need not care for all of it, and where it has ended, its end tells more."""
+    """Whether a command accepted its input. It need not read all of it, and if it has ended, its exit tells more."""
     try:
         await stream.write(data)
     except (BrokenPipeError, BoxUnreachable, BoxStopped, BoxGone):
@@ -203,7 +203,7 @@ class StreamChannel(Channel):
     async def _wait(self) -> int:
         code = await _exit_code(self._call)
         with contextlib.suppress(BoxUnreachable):
-            await asyncio.shield(self._listening)  # what it printed there came before its end
+            await asyncio.shield(self._listening)  # so that all of stderr is there before the exit
         return code
 
     @property
@@ -263,7 +263,7 @@ class _Kept:
 
 
 def _kept(told: Any) -> _Kept:
-    """Raises `TypeError` or `KeyError` where it makes no sense."""
+    """Raises `TypeError` or `KeyError` if the report is invalid."""
     code, ended_at = told["code"], told["endedAt"]
     id, started_at = text_of(told["id"]), number_of(told["startedAt"])
     argv = tuple(text_of(each) for each in told["argv"])
@@ -314,14 +314,14 @@ class KeptProcess(Process):
         return await self.info_of(await _read_kept(self._guest, self.id))
 
     async def info_of(self, kept: _Kept) -> ProcessInfo:
-        """Of what is known already, completed by asking whether it runs."""
+        """Returns what is known already, completed by asking whether the process runs."""
         state = ProcessState.EXITED
         if kept.code is None and not await self._runs():
-            kept = await _read_kept(self._guest, self.id)  # it may have ended in between
+            kept = await _read_kept(self._guest, self.id)  # it may have ended meanwhile
             state = ProcessState.LOST if kept.code is None else ProcessState.EXITED
         elif kept.code is None:
             state = ProcessState.RUNNING
-        # The clock of files is coarse, and the box's own.
+        # File times are coarse, and are those of the box's clock.
         ended_at = None if kept.ended_at is None else max(kept.started_at, kept.ended_at)
         return ProcessInfo(kept.id, kept.argv, kept.pty, state, kept.code, kept.started_at, ended_at)
 
@@ -410,7 +410,7 @@ class KeptProcess(Process):
     async def write(self, data: bytes) -> None:
         self._check_stdin()
         with await self._guest.call({"op": "stdin", "id": self.id}) as call:
-            with contextlib.suppress(BrokenPipeError, BoxUnreachable):  # its answer says why
+            with contextlib.suppress(BrokenPipeError, BoxUnreachable):  # the answer has the reason
                 await call.streams[0].write(data)
             call.streams[0].finish()
             try:
