@@ -31,7 +31,7 @@ class NetworkUpstream:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
-        """By proxy, or by scheme where there is none."""
+        """By proxy, or by scheme without a proxy."""
         self._tls: ssl.SSLContext | None = None
         self._loading = asyncio.Lock()
 
@@ -60,7 +60,7 @@ class NetworkUpstream:
             return self._transports[name]
 
     async def _trust(self, name: str) -> ssl.SSLContext:
-        if name == "http":  # never used; and reading all certificates takes a while
+        if name == "http":  # never used, and reading all certificates takes time
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._tls is None:
             self._tls = await asyncio.to_thread(_trusted)
@@ -68,7 +68,7 @@ class NetworkUpstream:
 
 
 class LoopbackUpstream:
-    """Nothing but this machine, for servers under test: no mistake of theirs leaves it."""
+    """Only this machine, for servers under test: no mistake in a test reaches the network."""
 
     def __init__(self) -> None:
         self._network = NetworkUpstream({})
@@ -83,8 +83,7 @@ class LoopbackUpstream:
 
 
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> str | None:
-    """Which proxy leads to a host. `HTTP_PROXY` in capitals is not asked: programs behind web servers get it from
-    their visitors."""
+    """Returns the proxy for a host. Ignores `HTTP_PROXY` in capitals, which web servers set from a request header."""
     names = ("https_proxy", "HTTPS_PROXY") if scheme == "https" else ("http_proxy",)
     proxy = next((environment[name] for name in (*names, "all_proxy", "ALL_PROXY") if environment.get(name)), None)
     if proxy is None or _is_loopback(host):
@@ -104,7 +103,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _trusted() -> ssl.SSLContext:
-    """What this machine trusts, which may include a company's own authority; and the usual ones."""
+    """Returns what this machine trusts, which may include a company's own authority, and the usual ones."""
     import certifi
 
     context = ssl.create_default_context()
