@@ -16,7 +16,7 @@ else:
     import process_tree
 
 
-def tend(begin: "Callable[[], int]", tell: int) -> None:
+def supervise(begin: "Callable[[], int]", tell: int) -> None:
     """Runs in a new child of the guest. Starts a process, reports its pid, ends all its descendants, and exits as it
     did."""
     _signal.set_wakeup_fd(-1)
