@@ -139,11 +139,11 @@ def serve() -> None:
 
     watch(wake_read, select.EPOLLIN, on_wake)
     watch(LISTENER, select.EPOLLIN, on_connect)
-    looked = monotonic()
+    checked = monotonic()
     while True:
         ready = _epoll.poll(_FOLDER_CHECK_SECONDS)
-        if monotonic() - looked >= _FOLDER_CHECK_SECONDS:
-            looked = monotonic()
+        if monotonic() - checked >= _FOLDER_CHECK_SECONDS:
+            checked = monotonic()
             if data_dir_is_gone():
                 send_all(_signal.SIGKILL)
                 return
@@ -441,7 +441,7 @@ def start_supervised(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple
     it.
     """
     global _score
-    told, tell = posix.pipe2(posix.O_CLOEXEC)
+    reader, writer = posix.pipe2(posix.O_CLOEXEC)
     expose()
     child = -1
     try:
@@ -454,18 +454,18 @@ def start_supervised(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple
         try:
             import supervision  # type: ignore[import-not-found]
 
-            supervision.supervise(lambda: start(request, actions), tell)
+            supervision.supervise(lambda: start(request, actions), writer)
         except Problem as problem:
-            posix.write(tell, b"!%d %s" % (problem.number, problem.about.encode("utf-8", "surrogateescape")))
+            posix.write(writer, b"!%d %s" % (problem.number, problem.about.encode("utf-8", "surrogateescape")))
         except BaseException as error:
             complain(error)
         finally:
             posix._exit(0)
-    posix.close(tell)
+    posix.close(writer)
     try:
-        answer = posix.read(told, 4096)
+        answer = posix.read(reader, 4096)
     finally:
-        posix.close(told)
+        posix.close(reader)
     if not answer.isdigit():
         number, _, about = answer[1:].partition(b" ")
         raise Problem(int(number or errno.EIO), about.decode("utf-8", "surrogateescape"))

@@ -202,11 +202,11 @@ def search(root: str, pattern: str, glob: str, regex: bool, limit: int) -> list[
 
     Files with a zero byte near their start are not text. Skips what cannot be read.
     """
-    look = _looker(pattern, regex)
+    matcher = _line_matcher(pattern, regex)
     found: list[Found] = []
     room = MAX_BYTES
     for path in _files(root, glob):
-        for line, text in _lines_with(path, look):
+        for line, text in _lines_with(path, matcher):
             if len(found) >= limit or room <= 0:
                 return found
             found.append((path, line, text))
@@ -225,7 +225,7 @@ def _files(root: str, glob: str) -> Iterator[str]:
             yield entry[0]
 
 
-class _Looker:
+class _LineMatcher:
     """Finds the position of a match in a line. `may` tells quickly whether a larger piece can contain one."""
 
     def __init__(self, may: Callable[[bytes], bool], at: Callable[[str], int]) -> None:
@@ -233,7 +233,7 @@ class _Looker:
         self.at = at
 
 
-def _looker(pattern: str, regex: bool) -> _Looker:
+def _line_matcher(pattern: str, regex: bool) -> _LineMatcher:
     if regex:
         expression = _compiled(pattern)
 
@@ -241,11 +241,11 @@ def _looker(pattern: str, regex: bool) -> _Looker:
             match = expression.search(line)
             return -1 if match is None else match.start()
 
-        return _Looker(lambda data: True, at)
+        return _LineMatcher(lambda data: True, at)
     if not pattern:
         raise ValueError("an empty text is in every line: say what to look for")
     wanted = pattern.encode("utf-8", "surrogateescape")
-    return _Looker(lambda data: wanted in data, lambda line: line.find(pattern))
+    return _LineMatcher(lambda data: wanted in data, lambda line: line.find(pattern))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -257,7 +257,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"the regular expression {pattern!r} makes no sense: {error}") from None
 
 
-def _lines_with(path: str, look: _Looker) -> Iterator[tuple[int, str]]:
+def _lines_with(path: str, matcher: _LineMatcher) -> Iterator[tuple[int, str]]:
     try:
         handle = os.open(path, _OPEN_FILE)
     except OSError:
@@ -275,9 +275,9 @@ def _lines_with(path: str, look: _Looker) -> Iterator[tuple[int, str]]:
                 if not line:
                     return
                 number += 1
-                if look.may(line):
+                if matcher.may(line):
                     text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
-                    place = look.at(text)
+                    place = matcher.at(text)
                     if place >= 0:
                         yield number, _cut(text, place)
                 while line and not line.endswith(b"\n"):  # the rest of a line that is too long

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.guest import codec, frames, output_log
-    from holdfast.guest.pumps import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+    from holdfast.guest.pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
     import frames
     import output_log
-    from pumps import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+    from pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
 
 _LISTENER = 3
 """Where the guest expects its listener."""
@@ -71,7 +71,7 @@ class StreamServer:
         self.choked = False
         self.full = False
         self.received = b""
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         self.idle_since = time.monotonic()
         self.changes = Changes(self)
         os.set_blocking(incoming, False)
@@ -109,7 +109,9 @@ class StreamServer:
     def run(self) -> None:
         """Returns when the host has disconnected."""
         self.put(frames.GREETING)
-        register = Asking(self, {"op": "bridge", "looks": True}, (), lambda message, given: None, self.without_guest)
+        register = GuestRequest(
+            self, {"op": "bridge", "looks": True}, (), lambda message, descriptors: None, self.without_guest
+        )
         next_tick = time.monotonic() + _TICK
         try:
             while True:
@@ -138,7 +140,7 @@ class StreamServer:
         raise Lost("the guest has gone")
 
     def on_tick(self, now: float) -> None:
-        if now - self.heard > frames.SILENCE_SECONDS:
+        if now - self.received_at > frames.SILENCE_SECONDS:
             raise Lost("silence")
         for call in list(self.calls.values()):
             if call.deadline and now > call.deadline:
@@ -208,7 +210,7 @@ class StreamServer:
             data = b""
         if not data:
             raise Lost("the host has hung up")
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         data = self.received + data if self.received else data
         head, size = frames.HEAD, frames.HEAD.size
         start = 0
@@ -296,8 +298,8 @@ class StreamServer:
                 theirs.append((ends := self.pipe(0))[1])
                 call.source(stream, ends[0])
 
-            def on_message(message: bytes, given: "list[int]") -> None:
-                close_all(given)
+            def on_message(message: bytes, descriptors: "list[int]") -> None:
+                close_all(descriptors)
                 if talk and b"3:pids" in message[:16]:
                     self.send_message(call.number, message)
                     return
@@ -329,8 +331,8 @@ class StreamServer:
     def pack(self, call: Call, request: "Any") -> None:
         ours, theirs = self.pipe(0)
 
-        def on_message(message: bytes, given: "list[int]") -> None:
-            close_all(given)
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
+            close_all(descriptors)
             call.asked()
             self.after(call, (0,), lambda: call.answer_raw(message, []))
 
@@ -386,9 +388,9 @@ class StreamServer:
         def on_end(number: int) -> None:
             if number:
                 call.refuse(number, request["path"])
-            elif call.asking is not None:
-                call.asking.on_message = call.answer_raw
-                call.asking.send({"op": "commit"})
+            elif call.guest_request is not None:
+                call.guest_request.on_message = call.answer_raw
+                call.guest_request.send({"op": "commit"})
 
         sink = call.sink(0, on_end)
         self.ask_for_one(call, request, lambda descriptor, message: sink.attach(descriptor))
@@ -414,15 +416,15 @@ class StreamServer:
     def ask_for_one(self, call: Call, request: "Any", then: "Callable[[int, bytes], None]") -> None:
         """Request a descriptor from the guest."""
 
-        def on_message(message: bytes, given: "list[int]") -> None:
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
             answer = codec.decode(message)
             if "error" in answer or "unreachable" in answer:
-                call.answer_raw(message, given)
-            elif len(given) != 1:  # too many descriptors are in flight in this kernel: the guest cannot pass it
-                close_all(given)
+                call.answer_raw(message, descriptors)
+            elif len(descriptors) != 1:  # too many descriptors are in flight in this kernel: the guest cannot pass it
+                close_all(descriptors)
                 call.refuse(errno.ETOOMANYREFS, "")
             else:
-                then(given[0], message)
+                then(descriptors[0], message)
 
         call.ask(request, (), on_message)
 
@@ -441,7 +443,7 @@ class StreamServer:
             self.unwatch(connection.fileno())
             number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number == 0:
-                call.say({})
+                call.send({})
                 self.relay(call, connection)
             elif request["ipv6"]:
                 call.refuse(number, "")
@@ -477,7 +479,7 @@ class StreamServer:
             listener = socket.socket(fileno=descriptor)
             listener.setblocking(False)
             call.on_close = lambda: self.close_socket(listener)
-            call.say({"port": listener.getsockname()[1]})
+            call.send({"port": listener.getsockname()[1]})
             self.watch(listener.fileno(), select.EPOLLIN, lambda events: self.accept(listener))
 
         self.ask_for_one(call, request, on_listener)
@@ -507,17 +509,17 @@ class StreamServer:
     # --- processes that go on by themselves ---
 
     def spawn(self, call: Call, request: "Any") -> None:
-        descriptors = output_log.make(request)
+        files = output_log.make(request)
 
-        def on_message(message: bytes, given: "list[int]") -> None:
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
             if "error" in codec.decode(message):
                 output_log.forget(request["id"])
-            call.answer_raw(message, given)
+            call.answer_raw(message, descriptors)
 
         try:
-            call.ask(request, descriptors, on_message)
+            call.ask(request, files, on_message)
         finally:
-            close_all(descriptors)
+            close_all(files)
 
     def kept(self, call: Call, request: "Any") -> None:
         """Report one spawned process, or all."""
@@ -531,11 +533,11 @@ class StreamServer:
         if isinstance(source, Follow) and not source.ended:
             # The guest answers when the process has ended, or at once if it does not know it. Either way, that was all.
             completed = source.completed
-            call.asking = Asking(
+            call.guest_request = GuestRequest(
                 self,
                 {"op": "wait", "id": request["id"], "looks": True},
                 (),
-                lambda message, given: completed(),
+                lambda message, descriptors: completed(),
                 completed,
             )
 
@@ -544,8 +546,8 @@ class StreamServer:
     def activity(self, call: Call, request: "Any") -> None:
         """Report the activity in the box, including what this bridge has open for the host."""
 
-        def on_message(message: bytes, given: "list[int]") -> None:
-            close_all(given)
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
+            close_all(descriptors)
             answer = codec.decode(message)
             held = sum([each.counts for each in self.calls.values()])
             if "idle" in answer:
@@ -637,13 +639,13 @@ def start(box: str, options: "list[str]") -> None:
 
 def main(arguments: "list[str]") -> None:
     mode, *rest = arguments
-    told = dict([each.partition("=")[::2] for each in rest])
-    run = told.pop("run")
+    options = dict([each.partition("=")[::2] for each in rest])
+    run = options.pop("run")
     if mode == "start":
         os.makedirs(run, mode=0o700, exist_ok=True)
         os.chdir(run)
-        box = told.pop("box")
-        start(box, [name + "=" + value if value else name for name, value in told.items()])
+        box = options.pop("box")
+        start(box, [name + "=" + value if value else name for name, value in options.items()])
     else:
         join(run)
 

@@ -16,7 +16,7 @@ else:
     import process_tree
 
 
-def supervise(begin: "Callable[[], int]", tell: int) -> None:
+def supervise(begin: "Callable[[], int]", writer: int) -> None:
     """Runs in a new child of the guest. Starts a process, reports its pid, ends all its descendants, and exits as it
     did."""
     _signal.set_wakeup_fd(-1)
@@ -29,7 +29,7 @@ def supervise(begin: "Callable[[], int]", tell: int) -> None:
     pid = begin()
     # Without a namespace, ending a box signals the guest's children: pass it on.
     _signal.signal(_signal.SIGTERM, lambda number, frame: pass_on(pid, number))
-    posix.write(tell, b"%d" % pid)
+    posix.write(writer, b"%d" % pid)
     for name in posix.listdir("/proc/self/fd"):
         try:
             posix.close(int(name))

@@ -180,7 +180,7 @@ class Reader:
             return b""
         piece = self._read(min(self._left, PIECE))
         if not piece:
-            raise BadArchive("the archive is cut short")
+            raise BadArchive("the archive is truncated")
         self._left -= len(piece)
         return piece
 
@@ -202,7 +202,7 @@ class Reader:
         while length:
             piece = self._read(length)
             if not piece:
-                raise BadArchive("the archive is cut short")
+                raise BadArchive("the archive is truncated")
             pieces.append(piece)
             length -= len(piece)
         return b"".join(pieces)
@@ -233,12 +233,12 @@ def _field(data: bytes) -> bytes:
 
 
 def _check_sum(block: bytes) -> None:
-    given = _parse(block[148:156], "checksum")
+    stored = _parse(block[148:156], "checksum")
     expected = sum(block[:148]) + sum(block[156:]) + 8 * 32
-    if given != expected:
+    if stored != expected:
         # Some old tars summed signed bytes.
         signed = expected - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
-        if given != signed:
+        if stored != signed:
             raise BadArchive("this is no tar archive, or a damaged one")
 
 

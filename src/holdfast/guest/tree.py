@@ -209,7 +209,7 @@ def _write(out: BinaryIO, data: bytes) -> None:
         while written < len(data):
             more = out.write(view[written:])
             if not more:
-                raise BlockingIOError("the stream that the archive goes to does not wait; give one that blocks")
+                raise BlockingIOError("the output stream of the archive does not block; use one that does")
             written += more
 
 
@@ -469,7 +469,7 @@ def open_folder(folder: int, parts: Sequence[bytes]) -> int:
         return os.open(parts[-1], OPEN_FOLDER, dir_fd=folder)
     except OSError as error:
         if _is_link(folder, parts[-1]):
-            raise HostileArchive(f"{show(parts[-1])}: a way through a link") from None
+            raise HostileArchive(f"{show(parts[-1])}: a path through a link") from None
         raise error
 
 

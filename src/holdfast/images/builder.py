@@ -49,8 +49,8 @@ async def build(
     snapshot = known[plan.steps[done - 1].hash].id if done else None
     if snapshot is None or done < len(plan.steps):
         snapshot = await _work(workshop, plan, done, snapshot, name, network, progress)
-    told = {**(labels or {}), BUILD: plan.hash, BUILD_OF: name}
-    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=told)
+    image_labels = {**(labels or {}), BUILD: plan.hash, BUILD_OF: name}
+    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=image_labels)
     await forget(workshop, name, keep={step.hash for step in plan.steps}, latest=snapshot)
     return image
 

@@ -167,9 +167,11 @@ def _inside(folder: Path, source: str) -> Path:
     try:
         path = (root / source).resolve(strict=True)
     except (OSError, RuntimeError):
-        raise InvalidRecipe(f"there is no {source} in {folder}", hint="paths begin at the recipe's folder") from None
+        raise InvalidRecipe(
+            f"there is no {source} in {folder}", hint="paths are relative to the recipe's folder"
+        ) from None
     if not path.is_relative_to(root):
-        raise InvalidRecipe(f"{source} leads out of {folder}", hint="copy it there: a recipe takes no other files")
+        raise InvalidRecipe(f"{source} leads out of {folder}", hint="copy it there: a recipe cannot use other files")
     return path
 
 

@@ -84,7 +84,7 @@ def parse_recipe(text: str) -> Recipe:
         raise InvalidRecipe(f"this is not TOML: {error}") from None
     _only(document, _KEYS, "a recipe")
     if "base" not in document:
-        raise InvalidRecipe("a recipe says which image it begins with", hint='base = "holdfast/base"')
+        raise InvalidRecipe("a recipe names the image that it starts from", hint='base = "holdfast/base"')
     steps = document.get("steps", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps) or len(steps) > _MOST:
         raise InvalidRecipe("steps are tables", hint="[[steps]], then packages, files or commands below it")
@@ -183,7 +183,7 @@ def _source(value: Any, target: str) -> str:
     plain = isinstance(value, str) and value and "\0" not in value and not value.startswith(("/", "~"))
     if not plain or ".." in PurePosixPath(value).parts:
         raise InvalidRecipe(
-            f"{target} = {value!r}: files come from the recipe's folder", hint="a path from there, without .."
+            f"{target} = {value!r}: files must be in the recipe's folder", hint="a path from there, without .."
         )
     return str(value)
 

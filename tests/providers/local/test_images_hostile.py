@@ -256,7 +256,7 @@ async def test_documents_that_lie_are_refused(provider: LocalProvider, images: L
     await refused(provider, images, oci_layout([layer], lies={"descriptor": {"size": 1}}), match="bytes long")
     await refused(provider, images, oci_layout([layer], lies={"blob": sha256(other)[7:]}))
     diff = {"config": {"rootfs": {"diff_ids": [sha256(other)]}}}
-    await refused(provider, images, oci_layout([layer], lies=diff), match="the image says")
+    await refused(provider, images, oci_layout([layer], lies=diff), match="the image declares")
     none: dict[str, Any] = {"config": {"rootfs": {"diff_ids": []}}}
     await refused(provider, images, oci_layout([layer], lies=none), match="layers")
     wrong: tuple[Any, ...] = (None, [], "x", {"diff_ids": {}}, {"diff_ids": [1]}, {"diff_ids": ["sha256:../../../x"]})
@@ -273,7 +273,7 @@ async def test_a_digest_of_somebody_elses_layer_is_no_way_to_its_files(
     secret = Tar().file("secret", b"of another").done()
     await images.import_archive("private", pieces(secret))
     claimed = {"config": {"rootfs": {"diff_ids": [sha256(secret)]}}}
-    await refused(provider, images, oci_layout([busybox_free()], lies=claimed), match="the image says")
+    await refused(provider, images, oci_layout([busybox_free()], lies=claimed), match="the image declares")
     await images.remove("private")
 
 

@@ -67,7 +67,6 @@ class PipesProvider(ProcessProvider):
 
     def __init__(self, folder: Path, python: str = sys.executable) -> None:
         super().__init__(folder)
-        self.sandbox.provider = self.name
         self.python = python
         self.transports: dict[str, ProcessTransport] = {}
         """The latest of each box."""

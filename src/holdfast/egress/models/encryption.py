@@ -29,7 +29,7 @@ class Seal:
     def open(self, sealed: bytes, purpose: str) -> str:
         """Raises `CannotUnseal`."""
         if sealed[:1] != _VERSION:
-            raise CannotUnseal("sealed in a way that this Holdfast does not know")
+            raise CannotUnseal("encrypted in a format that this version does not support")
         nonce, content = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
         try:
             return self._cipher.decrypt(nonce, content, purpose.encode()).decode()

@@ -19,7 +19,13 @@ import httpx
 import orjson
 
 from holdfast.api.errors.models import ModelError
-from holdfast.egress.models.headers import Asked, find_route, headers_to_give, headers_to_send, query_that_goes_on
+from holdfast.egress.models.headers import (
+    ModelRequest,
+    find_route,
+    forwarded_query,
+    headers_for_agent,
+    headers_for_provider,
+)
 from holdfast.egress.models.redaction import Scrubber
 from holdfast.egress.models.registry import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
@@ -168,19 +174,21 @@ class ModelGateway:
         scope = exchange.scope
         route = find_route(scope["method"], scope["raw_path"])
         if route is None:
-            raise _Refused(404, "path", "the model gateway has nothing there: it carries requests for answers, no more")
+            raise _Refused(
+                404, "path", "the model gateway does not serve this path: it only forwards requests for answers"
+            )
         try:
             choice = self._models.resolve(grant.model)
         except ModelError as error:
             raise _Refused(403, "model", _with_hint(error)) from None
         if route == "alive":
-            return await exchange.say(200, {})
+            return await exchange.answer(200, {})
         if route == "models":
-            return await exchange.say(200, _catalog(choice.model))
-        assert isinstance(route, Asked)
-        query = query_that_goes_on(scope["query_string"])
+            return await exchange.answer(200, _catalog(choice.model))
+        assert isinstance(route, ModelRequest)
+        query = forwarded_query(scope["query_string"])
         if query is None:
-            raise _Refused(400, "query", "the query of this request is not one that a model takes")
+            raise _Refused(400, "query", "the query of this request is not supported by models")
         try:
             endpoint = self._models.endpoint(choice.name, route.api)
         except ModelError as error:
@@ -192,18 +200,18 @@ class ModelGateway:
             raise _Refused(429, "busy", f"this run asks its model {self._limits.at_once} things at once already")
         self._busy[grant.run] += 1
         try:
-            return await self._carry(exchange, route, endpoint, query)
+            return await self._forward(exchange, route, endpoint, query)
         finally:
             self._busy[grant.run] -= 1
             if not self._busy[grant.run]:
                 del self._busy[grant.run]
 
-    async def _carry(self, exchange: _Exchange, route: Asked, endpoint: Endpoint, query: str) -> int:
+    async def _forward(self, exchange: _Exchange, route: ModelRequest, endpoint: Endpoint, query: str) -> int:
         """Returns when the answer is complete or the agent has disconnected. Then the provider's work is cancelled
         too."""
         exchange.check_length()
         carrying = asyncio.create_task(self._relay(exchange, route, endpoint, query))
-        watching = asyncio.create_task(exchange.until_gone())
+        watching = asyncio.create_task(exchange.until_disconnected())
         try:
             await asyncio.wait((carrying, watching), return_when=asyncio.FIRST_COMPLETED)
             if carrying.done():
@@ -214,12 +222,12 @@ class ModelGateway:
                 task.cancel()
             await asyncio.gather(carrying, watching, return_exceptions=True)
 
-    async def _relay(self, exchange: _Exchange, route: Asked, endpoint: Endpoint, query: str) -> int:
+    async def _relay(self, exchange: _Exchange, route: ModelRequest, endpoint: Endpoint, query: str) -> int:
         body = exchange.body()
         request = httpx.Request(
             "POST",
             f"{endpoint.url}{route.path}{f'?{query}' if query else ''}",
-            headers=headers_to_send(exchange.scope["headers"], route.api, endpoint.key),
+            headers=headers_for_provider(exchange.scope["headers"], route.api, endpoint.key),
             content=body,
             extensions={"timeout": self._timeouts()},
         )
@@ -245,13 +253,13 @@ class ModelGateway:
         try:
             return await self._upstream.send(request)
         except httpx.PoolTimeout:
-            raise _Refused(503, "busy", "too many requests are under way: try again") from None
+            raise _Refused(503, "busy", "too many requests are in progress: try again") from None
         except httpx.ConnectTimeout:
             raise _Refused(504, "unreachable", f"{host} did not answer within {self._limits.connect:g} s") from None
         except httpx.ConnectError as error:
             raise _Refused(502, "unreachable", f"{host} cannot be reached: {str(error) or 'no connection'}") from None
         except httpx.TimeoutException:
-            raise _Refused(504, "silent", f"{host} said nothing for {self._limits.idle:g} s") from None
+            raise _Refused(504, "silent", f"{host} sent nothing for {self._limits.idle:g} s") from None
         except httpx.TransportError as error:
             message = f"{host} broke off: {str(error) or type(error).__name__}"
             raise _Refused(502, "broken", Scrubber(endpoint.key).text(message)) from None
@@ -304,15 +312,15 @@ class _Exchange:
         """The rest of the body is not needed."""
         self._read.set()
 
-    async def until_gone(self) -> None:
+    async def until_disconnected(self) -> None:
         """Returns when the agent has disconnected. After the body, ASGI delivers nothing else."""
         await self._read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def pass_on(self, response: httpx.Response, scrubber: Scrubber) -> int:
-        given = headers_to_give(response.headers.raw)
-        headers = [(name, scrubber.text(value.decode("latin-1")).encode("latin-1")) for name, value in given]
+        forwarded = headers_for_agent(response.headers.raw)
+        headers = [(name, scrubber.text(value.decode("latin-1")).encode("latin-1")) for name, value in forwarded]
         await self._start(response.status_code, headers)
         try:
             async for piece in response.aiter_raw():
@@ -327,7 +335,7 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": scrubber.rest()})
         return response.status_code
 
-    async def say(self, status: int, content: Any) -> int:
+    async def answer(self, status: int, content: Any) -> int:
         """Send our own answer."""
         body = orjson.dumps(content)
         length = b"%d" % len(body)

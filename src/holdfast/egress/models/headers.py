@@ -22,7 +22,7 @@ Header = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """A request for an answer of the model."""
 
     api: Api
@@ -33,16 +33,16 @@ class Asked:
 Local = Literal["models", "alive"]
 """Requests that are answered here: the list of models, and a health check."""
 
-_POSTS: Final[Mapping[bytes, Asked]] = {
-    b"/v1/chat/completions": Asked(Api.OPENAI_CHAT, "/chat/completions"),
-    b"/v1/responses": Asked(Api.OPENAI_RESPONSES, "/responses"),
-    b"/v1/responses/compact": Asked(Api.OPENAI_RESPONSES, "/responses/compact"),
-    b"/v1/messages": Asked(Api.ANTHROPIC, "/v1/messages"),
-    b"/v1/messages/count_tokens": Asked(Api.ANTHROPIC, "/v1/messages/count_tokens"),
+_POSTS: Final[Mapping[bytes, ModelRequest]] = {
+    b"/v1/chat/completions": ModelRequest(Api.OPENAI_CHAT, "/chat/completions"),
+    b"/v1/responses": ModelRequest(Api.OPENAI_RESPONSES, "/responses"),
+    b"/v1/responses/compact": ModelRequest(Api.OPENAI_RESPONSES, "/responses/compact"),
+    b"/v1/messages": ModelRequest(Api.ANTHROPIC, "/v1/messages"),
+    b"/v1/messages/count_tokens": ModelRequest(Api.ANTHROPIC, "/v1/messages/count_tokens"),
 }
 
 
-def find_route(method: str, raw_path: bytes) -> Asked | Local | None:
+def find_route(method: str, raw_path: bytes) -> ModelRequest | Local | None:
     """Compares the bytes of the path as received. Any other spelling is not found."""
     if not raw_path.startswith(PREFIX):
         return None
@@ -56,7 +56,7 @@ def find_route(method: str, raw_path: bytes) -> Asked | Local | None:
     return None
 
 
-def query_that_goes_on(query: bytes) -> str | None:
+def forwarded_query(query: bytes) -> str | None:
     """Returns None if the query is not one that agents send."""
     return query.decode() if len(query) <= _MAX_QUERY and _QUERY.fullmatch(query) else None
 
@@ -94,9 +94,9 @@ _NEVER_SENT: Final = frozenset((b"openai-organization", b"openai-project", b"ant
 """The key determines who pays."""
 
 
-def headers_to_send(given: Iterable[Header], api: Api, key: str | None) -> list[Header]:
+def headers_for_provider(headers: Iterable[Header], api: Api, key: str | None) -> list[Header]:
     """Returns the headers for the provider: those of the agent that are forwarded, and the key."""
-    pairs = [(name.lower(), value) for name, value in given]
+    pairs = [(name.lower(), value) for name, value in headers]
     named = {token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")}
     sent = [
         (name, value)
@@ -141,7 +141,7 @@ _KEPT_BACK: Final = frozenset(
 )
 
 
-def headers_to_give(answered: Iterable[Header]) -> list[Header]:
+def headers_for_agent(answered: Iterable[Header]) -> list[Header]:
     """Returns the headers for the agent: those of the provider that are forwarded."""
     pairs = [(name.lower(), value) for name, value in answered]
     named = {token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")}

@@ -34,7 +34,7 @@ class Probe:
 
 async def probe(gateway: ModelGateway, choice: ModelChoice, api: Api, *, timeout: float = SECONDS) -> Probe:
     """Goes through the gateway, so the result is what an agent would get."""
-    asked = await try_to_ask(gateway, choice, _QUESTION, run=_RUN, api=api, timeout=timeout, max_tokens=_MAX_TOKENS)
-    text = asked.problem if asked.said is None else asked.said.text
-    ok = asked.said is not None
-    return Probe(asked.model, api, ok, asked.status, asked.milliseconds, text[:_MAX_SHOWN], asked.hint)
+    result = await try_to_ask(gateway, choice, _QUESTION, run=_RUN, api=api, timeout=timeout, max_tokens=_MAX_TOKENS)
+    text = result.problem if result.completion is None else result.completion.text
+    ok = result.completion is not None
+    return Probe(result.model, api, ok, result.status, result.milliseconds, text[:_MAX_SHOWN], result.hint)

@@ -81,8 +81,8 @@ class Models:
                 )
             return provider
         if row.endpoints is not None:
-            given: Mapping[str, str] = json.loads(row.endpoints)
-            model = Model(name, {Api(api): url for api, url in given.items()})
+            endpoints: Mapping[str, str] = json.loads(row.endpoints)
+            model = Model(name, {Api(api): url for api, url in endpoints.items()})
         elif provider is not None:
             model = provider
         else:

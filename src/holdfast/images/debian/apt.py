@@ -163,7 +163,7 @@ class Apt:
 
     async def _explained(self, output: str) -> Exception:
         errors = [line[3:] for line in output.splitlines() if line.startswith(("E: ", "W: "))] or [output[-300:]]
-        said = "; ".join(dict.fromkeys(errors))[:600]
+        reason = "; ".join(dict.fromkeys(errors))[:600]
         if unknown := _UNKNOWN.search(output):
             name = unknown[1] or unknown[2]
             similar = difflib.get_close_matches(name, await self.names(), n=3, cutoff=0.8)
@@ -174,12 +174,12 @@ class Apt:
             return Unresolvable(f"apt cannot have these packages together{detail}", hint="leave one of them out")
         if _UNSIGNED.search(output):
             return NotVerified(
-                f"apt does not trust the release file: {said}",
+                f"apt does not trust the release file: {reason}",
                 hint="give the keyring with --keyring; package debian-archive-keyring or ubuntu-keyring has them. "
-                "--insecure goes on all the same, where you trust the way to the mirror",
+                "--insecure continues anyway, if you trust the connection to the mirror",
             )
         return MirrorFailed(
-            f"apt failed: {said}", hint="run the command again: what came stays; or name another mirror"
+            f"apt failed: {reason}", hint="run the command again: what came stays; or name another mirror"
         )
 
     async def _configure(self, sources: SourceFiles) -> None:
@@ -255,11 +255,11 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], moved: Mo
         os.close(write)
     loop = asyncio.get_running_loop()
 
-    def tell(part: float) -> None:
+    def report(part: float) -> None:
         if moved is not None:
             loop.call_soon_threadsafe(moved, part)
 
-    following = asyncio.ensure_future(asyncio.to_thread(_follow, read, tell))
+    following = asyncio.ensure_future(asyncio.to_thread(_follow, read, report))
     assert process.stdout is not None
     output = bytearray()
     try:
@@ -286,8 +286,8 @@ def _follow(descriptor: int, moved: Moved) -> None:
     """Read apt's progress to the end. Blocks."""
     with os.fdopen(descriptor, "rb") as file:
         for line in file:
-            if told := _PROGRESS.match(line):
-                moved(float(told[1]) / 100)
+            if progress := _PROGRESS.match(line):
+                moved(float(progress[1]) / 100)
 
 
 def _network_settings(dump: str) -> list[str]:

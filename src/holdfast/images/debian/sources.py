@@ -176,7 +176,7 @@ def read_os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
     return found
 
 
-def given(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence[Path]) -> Source:
+def named_source(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence[Path]) -> Source:
     """Returns a source that the caller names instead of the machine's."""
     if urlsplit(mirror).scheme not in SCHEMES:
         raise NoSources(f"{mirror!r} is no mirror", hint=f"a URL that begins with one of {', '.join(SCHEMES)}")

@@ -116,7 +116,7 @@ def machine_sources() -> SourceFiles:
     own = of_distribution(read_sources(), read_os_release())
     if not own:
         raise NoSources(
-            "this machine's apt does not say where its distribution comes from",
+            "apt on this machine has no source of its distribution",
             hint="name a mirror: holdfast image build base --mirror URL --suite NAME --keyring FILE",
         )
     return SourceFiles(tuple(own), read_trusted())

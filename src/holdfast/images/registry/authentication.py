@@ -56,12 +56,12 @@ def parse_challenges(headers: Iterable[str]) -> Challenge | None:
             if start[1].lower() == "basic":
                 basic = Challenge()
                 continue
-            told = {
+            parameters = {
                 name.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
                 for name, quoted, plain in _PARAMETER.findall(text[start.end() : end])
             }
-            if told.get("realm"):
-                return Challenge(told["realm"], told.get("service"))
+            if parameters.get("realm"):
+                return Challenge(parameters["realm"], parameters.get("service"))
     return basic
 
 

@@ -139,7 +139,7 @@ def _failure(registry: Registry, blob: Blob, error: Exception) -> BoxError:
     if isinstance(error, _Mismatch):
         return HostileArchive(
             f"what the registry {registry.host} sends for {blob.digest} has another digest or size",
-            hint="it, or something on the way to it, changes what it sends",
+            hint="the registry, or a proxy before it, changes what it sends",
         )
     return registry.failure(error)
 

@@ -73,8 +73,8 @@ class Registry:
         async def ask() -> str | None:
             async with self._answer("HEAD", self._manifest_path(self._reference.version), _ACCEPT) as response:
                 await self._check(response)
-                told: str | None = response.headers.get("docker-content-digest")
-                return told
+                digest: str | None = response.headers.get("docker-content-digest")
+                return digest
 
         return await self._persistently(ask)
 
@@ -201,13 +201,13 @@ class Registry:
             if self._authorization != used:
                 return  # another task got a new token meanwhile
             if challenge is None:
-                raise self._refused("it does not say how to log in")
+                raise self._refused("it does not declare how to log in")
             if challenge.realm is not None:
                 self._authorization = f"Bearer {await self._token(challenge)}"
             elif self._credentials is not None and used is None:
                 self._authorization = self._credentials.basic
             else:
-                raise self._refused("it wants a user and a password" if used is None else "it does not accept them")
+                raise self._refused("it requires a user and a password" if used is None else "it does not accept them")
 
     async def _token(self, challenge: Challenge) -> str:
         home = httpx.URL(self._bases[0])
@@ -222,14 +222,14 @@ class Registry:
         response = await self._exchange("GET", realm.copy_merge_params(asked), headers)
         try:
             if response.status_code in (400, 401, 403, 404):
-                raise self._refused("it gives no token for this image to this user")
+                raise self._refused("it issues no token for this image to this user")
             if response.status_code != 200:
                 raise Busy(response.status_code)
             token = parse_token(await self._read(response, LARGEST_ANSWER, "a token"))
         finally:
             await response.aclose()
         if token is None:
-            raise RegistryFailed(f"the registry {self.host} gives a token that cannot be read")
+            raise RegistryFailed(f"the registry {self.host} issued an invalid token")
         return token
 
     def _refused(self, why: str) -> RegistryRefused:
@@ -248,12 +248,12 @@ class Registry:
             raise self._refused("there is no such image, or it is not for this user")
         if status == 404:
             raise NotInRegistry(f"the registry {self.host} has no {self._reference}", hint="check its name and its tag")
-        said = ""
+        text = ""
         with contextlib.suppress(RegistryFailed):
-            said = (await self._read(response, _LARGEST_REFUSAL, "an error")).decode("utf-8", "replace")
+            text = (await self._read(response, _LARGEST_REFUSAL, "an error")).decode("utf-8", "replace")
         if status in (408, 429) or status >= 500:
-            raise Busy(status, printable(said))
-        raise RegistryFailed(f"the registry {self.host} answers {status}: {printable(said)}")
+            raise Busy(status, printable(text))
+        raise RegistryFailed(f"the registry {self.host} answers {status}: {printable(text)}")
 
     async def _read(self, response: httpx.Response, most: int, what: str) -> bytes:
         kept = bytearray()
@@ -270,9 +270,9 @@ class Registry:
 class Busy(Exception):
     """A temporary failure."""
 
-    def __init__(self, status: int, said: str = "") -> None:
+    def __init__(self, status: int, text: str = "") -> None:
         limited = "it has had too many requests from here, for now" if status == 429 else f"it answers {status}"
-        super().__init__(f"{limited}: {said}" if said else limited)
+        super().__init__(f"{limited}: {text}" if text else limited)
 
 
 _ACCEPT: Final = {"Accept": ACCEPTED}

@@ -115,7 +115,7 @@ def read_manifest(data: bytes) -> Manifest | Blob:
     sizes: dict[str, int] = {}
     for blob in (found.config, *found.layers):
         if sizes.setdefault(blob.digest, blob.size) != blob.size:
-            raise HostileArchive(f"the manifest gives {blob.digest} two sizes")
+            raise HostileArchive(f"the manifest declares two sizes for {blob.digest}")
     if found.size > _LARGEST_IMAGE:
         raise HostileArchive(f"the image is {found.size >> 30} GB: at most {_LARGEST_IMAGE >> 30} GB")
     return found
@@ -154,12 +154,12 @@ def _platforms(manifests: list[Any]) -> str:
 
 
 def _blob(descriptor: Any, largest: int) -> Blob:
-    told = descriptor if isinstance(descriptor, dict) else {}
-    digest, size = told.get("digest"), told.get("size")
+    document = descriptor if isinstance(descriptor, dict) else {}
+    digest, size = document.get("digest"), document.get("size")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise HostileArchive("the manifest describes a part without a sha256 digest")
     if type(size) is not int or not 0 <= size <= largest:
-        raise HostileArchive(f"the manifest says that {digest} has {str(size)[:40]} bytes: at most {largest}")
+        raise HostileArchive(f"the manifest declares {str(size)[:40]} bytes for {digest}: the limit is {largest}")
     return Blob(digest, size)
 
 

@@ -57,7 +57,7 @@ class Puller:
         Raises `InvalidSpec`, `Unsupported`, `NotInRegistry`, `RegistryRefused`, `RegistryFailed`, `NoSpace`, and what
         the import raises for hostile images.
         """
-        told = progress or Silent()
+        progress = progress or Silent()
         reference = parse_reference(name)
         called = local_name(save_as) if save_as else reference.local_name
         if not store.takes_pulled:
@@ -67,17 +67,17 @@ class Puller:
             )
         known = await _known(store, called)
         if known is not None and known.pulled is not None and known.pulled == reference.digest:
-            return _up_to_date(known, told)
+            return _up_to_date(known, progress)
         upstream = self._make_upstream()
         try:
             async with time_limit(_PULL_SECONDS):
                 registry, found = await self._find(upstream, reference, known, credentials, insecure)
                 if found is None:
                     assert known is not None
-                    return _up_to_date(known, told)
-                return await self._take(store, registry, found, called, told)
+                    return _up_to_date(known, progress)
+                return await self._take(store, registry, found, called, progress)
         except TimeoutError:
-            raise RegistryFailed(f"{reference} did not come within {_PULL_SECONDS / 3600:.0f} hours") from None
+            raise RegistryFailed(f"{reference} was not pulled within {_PULL_SECONDS / 3600:.0f} hours") from None
         finally:
             await upstream.close()
 
@@ -97,20 +97,23 @@ class Puller:
         registry = Registry(upstream, reference, credentials=credentials, insecure=insecure)
         return registry, await _resolve(registry, reference, known)
 
-    async def _take(self, store: ImageStore, registry: Registry, found: _Found, called: str, told: Progress) -> Image:
+    async def _take(
+        self, store: ImageStore, registry: Registry, found: _Found, called: str, progress: Progress
+    ) -> Image:
         manifest = found.manifest
         blobs = Blobs(self._folder)
         await asyncio.to_thread(blobs.make_room, manifest.size)
-        told.begin("download", f"{called}, {_layers(manifest)}", total=manifest.size)
+        progress.begin("download", f"{called}, {_layers(manifest)}", total=manifest.size)
         try:
             async with asyncio.TaskGroup() as group:
-                coming = {
-                    blob.digest: group.create_task(blobs.fetch(registry, blob, told.advance)) for blob in manifest.blobs
+                downloads = {
+                    blob.digest: group.create_task(blobs.fetch(registry, blob, progress.advance))
+                    for blob in manifest.blobs
                 }
-                image = await store.import_pulled(called, _layout(manifest, coming, told), found.digest)
+                image = await store.import_pulled(called, _layout(manifest, downloads, progress), found.digest)
         except BaseExceptionGroup as failures:
             raise _cause(failures) from None
-        told.end()
+        progress.end()
         await asyncio.to_thread(blobs.forget_old)
         return image
 
@@ -146,8 +149,8 @@ async def _known(store: ImageStore, name: str) -> Image | None:
     return None
 
 
-def _up_to_date(image: Image, told: Progress) -> Image:
-    told.skip("image", f"{image.name} is up to date")
+def _up_to_date(image: Image, progress: Progress) -> Image:
+    progress.skip("image", f"{image.name} is up to date")
     return image
 
 
@@ -158,7 +161,9 @@ def _cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     return (ours or flat or list(failures.exceptions))[0]
 
 
-async def _layout(manifest: Manifest, coming: Mapping[str, asyncio.Task[Path]], told: Progress) -> AsyncIterator[bytes]:
+async def _layout(
+    manifest: Manifest, downloads: Mapping[str, asyncio.Task[Path]], progress: Progress
+) -> AsyncIterator[bytes]:
     """Yields the image as an OCI layout in a tar stream: documents first, then each blob when it has arrived."""
     descriptor = {
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -173,11 +178,11 @@ async def _layout(manifest: Manifest, coming: Mapping[str, asyncio.Task[Path]], 
     for name, data in documents.items():
         yield whole(name, data)
     for blob in manifest.blobs:
-        path = await asyncio.shield(coming[blob.digest])
+        path = await asyncio.shield(downloads[blob.digest])
         async for piece in from_disk(_place(blob.digest), path, blob.size):
             yield piece
-    told.end()
-    told.begin("unpack", _layers(manifest))
+    progress.end()
+    progress.begin("unpack", _layers(manifest))
     yield END
 
 

@@ -134,13 +134,13 @@ def _named(found: Mapping[str, bytes], paths: Sequence[str], name: str) -> int |
 
 async def usage_of(engine: Engine, name: str) -> ContainerUsage:
     try:
-        told = await engine.ask("GET", f"containers/{name}/stats", params={"stream": 0, "one-shot": 1})
+        stats = await engine.ask("GET", f"containers/{name}/stats", params={"stream": 0, "one-shot": 1})
     except EngineProblem:
         return ContainerUsage()
-    memory = told.get("memory_stats") or {}
+    memory = stats.get("memory_stats") or {}
     used, details = memory.get("usage"), memory.get("stats") or {}
     cache = details.get("total_inactive_file", details.get("inactive_file", 0))
-    nanoseconds = ((told.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
+    nanoseconds = ((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
     return ContainerUsage(
         None if used is None else max(0, int(used) - int(cache)),
         None if nanoseconds is None else int(nanoseconds) / 1_000_000_000,

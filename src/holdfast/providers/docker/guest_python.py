@@ -34,7 +34,7 @@ _FOR_RUNNERS: Final = (
 """What a runner imports, including the reader and the driver of an agent. It arrives over stdin."""
 MODULES: Final = (*_ALWAYS, *_FOR_RUNNERS)
 """Modules that are always included, in addition to the guest's imports. A test tries every agent with them."""
-_LOOK: Final = r"""
+_INSPECT: Final = r"""
 import importlib, json, os, sys, sysconfig
 for name in sys.argv[1:]:
     try:
@@ -67,17 +67,17 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
 
     `sources` are the guest's modules by name, which go into `folder`.
     """
-    told = _look(sources)
+    found = _inspect(sources)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        library = f"lib/{told['name']}"
-        _add(tar, f"bin/{told['name']}", Path(told["executable"]).read_bytes(), 0o755)
-        for name, path in told["files"].items():
+        library = f"lib/{found['name']}"
+        _add(tar, f"bin/{found['name']}", Path(found["executable"]).read_bytes(), 0o755)
+        for name, path in found["files"].items():
             _add_module(tar, f"{library}/{name}", Path(path).read_bytes())
         # Python recognizes the standard library by this file.
         _add(tar, f"{library}/lib-dynload/.here", b"", 0o644)
         loader = None
-        for path in map(Path, told["libraries"]):
+        for path in map(Path, found["libraries"]):
             if path.name.startswith("ld-"):
                 loader = portable_python.deafened(path.read_bytes(), path)
                 _add(tar, "lib/ld.so", loader, 0o755)
@@ -89,20 +89,24 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
             raise CannotIsolate("this machine's Python has no loader: a Python that is linked to glibc is needed")
         for name, source in sources.items():
             _add_module(tar, f"{folder}/{name}.py", source)
-    program = f"{PLACE}/bin/{told['name']}"
+    program = f"{PLACE}/bin/{found['name']}"
     start = (f"{PLACE}/lib/ld.so", "--inhibit-cache", "--library-path", f"{PLACE}/lib", "--argv0", program, program)
     return buffer.getvalue(), start
 
 
-def _look(sources: Mapping[str, bytes]) -> dict[str, Any]:
+def _inspect(sources: Mapping[str, bytes]) -> dict[str, Any]:
     wanted = sorted({*MODULES, *(name for source in sources.values() for name in imports_of(source))} - set(sources))
     done = subprocess.run(
-        [python_here(), "-I", "-S", "-c", _LOOK, *wanted], capture_output=True, timeout=_SECONDS, check=False, text=True
+        [python_here(), "-I", "-S", "-c", _INSPECT, *wanted],
+        capture_output=True,
+        timeout=_SECONDS,
+        check=False,
+        text=True,
     )
     if done.returncode != 0:
         raise CannotIsolate(f"cannot list the files of {python_here()}: {done.stderr.strip()[-300:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def imports_of(source: bytes) -> set[str]:

@@ -107,7 +107,7 @@ class DockerImages(ImageStore):
             return sorted(found, key=lambda image: image.name)
 
     async def get(self, name: str) -> Image:
-        with refusals_named(f"image {name} cannot be looked at"):
+        with refusals_named(f"image {name} cannot be inspected"):
             return _image(name, await self._found(name))
 
     async def _found(self, name: str) -> dict[str, Any]:
@@ -167,10 +167,10 @@ class DockerImages(ImageStore):
     async def _load(self, name: str, archive: _Loadable) -> None:
         with archive.file as file:
             answers = await self._engine.send("images/load", _pieces(file), params={"quiet": 1})
-        said = " ".join(str(each.get("stream", "")) for each in answers)
-        loaded = _DIGEST.search(said)
+        output = " ".join(str(each.get("stream", "")) for each in answers)
+        loaded = _DIGEST.search(output)
         if loaded is None:
-            raise BadArchive(f"the archive has no image: Docker says: {said[:200]}")
+            raise BadArchive(f"the archive has no image: Docker says: {output[:200]}")
         await self._engine.tag_image(loaded.group(), _tagged(name))
 
 

@@ -331,7 +331,7 @@ class ContainerLifecycle:
         return sorted(infos, key=lambda info: (info.created_at, info.id))
 
     async def attach(self, id: str, wake: Wake | None = None) -> DockerBox:
-        with refusals_named(f"box {id} cannot be looked at"):
+        with refusals_named(f"box {id} cannot be inspected"):
             record, power, found = await self._find(id)
             record = await self._changes.latest(record)
         guest = self.guest(id)
@@ -345,7 +345,7 @@ class ContainerLifecycle:
         await self._find(id)
 
     async def power(self, id: str) -> Power:
-        with refusals_named(f"box {id} cannot be looked at"):
+        with refusals_named(f"box {id} cannot be inspected"):
             try:
                 return (await self._find(id))[1]
             except BoxNotFound:
@@ -355,7 +355,7 @@ class ContainerLifecycle:
         return await containers.size_of(self._engine, self._names.box(id))
 
     async def usage(self, id: str) -> containers.ContainerUsage:
-        with refusals_named(f"what box {id} uses cannot be told"):
+        with refusals_named(f"the usage of box {id} cannot be read"):
             return await containers.usage_of(self._engine, self._names.box(id))
 
     # --- changing ---

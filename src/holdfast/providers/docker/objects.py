@@ -29,7 +29,7 @@ MAKER: Final = "holdfast.docker.maker"
 """The process that creates the object. While it lives, other processes do not remove the object."""
 NONCE: Final = "holdfast.docker.nonce"
 """Docker returns an existing volume to a request to create one. This tells which request created it."""
-FORSAKEN_SECONDS: Final = 900.0
+ABANDONED_SECONDS: Final = 900.0
 """After this time, an unfinished object of a process on another machine counts as abandoned."""
 SNAPSHOT_KIND: Final = "docker-image"
 
@@ -91,14 +91,14 @@ def _began(pid: int) -> int | None:
         return None
 
 
-def is_forsaken(label: str | None, me: Maker, now: float) -> bool:
+def is_abandoned(label: str | None, me: Maker, now: float) -> bool:
     """Whether the process that was creating something will not finish it."""
     maker = Maker.parse(label or "")
     if maker is None:
         return True
     if maker.machine == me.machine:
         return _began(maker.pid) != maker.began
-    return now - maker.at > FORSAKEN_SECONDS
+    return now - maker.at > ABANDONED_SECONDS
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ class BoxRecord:
     @classmethod
     def from_text(cls, text: str) -> Self | None:
         try:
-            told = json.loads(text)
+            document = json.loads(text)
             return cls(
-                str(told["id"]),
-                BoxSpec.from_json(told["spec"]),
-                {str(name): str(value) for name, value in told["labels"].items()},
-                int(told["createdAt"]),
-                None if told["snapshot"] is None else str(told["snapshot"]),
+                str(document["id"]),
+                BoxSpec.from_json(document["spec"]),
+                {str(name): str(value) for name, value in document["labels"].items()},
+                int(document["createdAt"]),
+                None if document["snapshot"] is None else str(document["snapshot"]),
             )
         except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
             return None
@@ -186,37 +186,37 @@ def latest(record: BoxRecord, changes: Iterable[Mapping[str, Any]]) -> BoxRecord
         number = str(change.get("Name", "")).rpartition(".")[2]
         if labels.get(BOX) != record.id or not number.isdigit() or int(number) <= record.change:
             continue
-        told = BoxRecord.from_text(labels.get(RECORD, ""))
-        if told is not None and told.id == record.id:
-            record = replace(told, change=int(number))
+        document = BoxRecord.from_text(labels.get(RECORD, ""))
+        if document is not None and document.id == record.id:
+            record = replace(document, change=int(number))
     return record
 
 
 def snapshot_to_text(snapshot: Snapshot) -> str:
     """Without quotes or spaces, which Docker does not accept in a list of changes to an image."""
-    told = {
+    document = {
         "id": snapshot.id,
         "box": snapshot.box,
         "size": snapshot.size,
         "createdAt": snapshot.created_at,
         "labels": dict(snapshot.labels),
     }
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
 
 
 def snapshot_from_text(provider: str, text: str) -> Snapshot | None:
     try:
-        told = json.loads(base64.urlsafe_b64decode(text.encode()))
+        document = json.loads(base64.urlsafe_b64decode(text.encode()))
         return Snapshot(
-            str(told["id"]),
+            str(document["id"]),
             provider,
             SNAPSHOT_KIND,
             Holding.VALUE,
-            str(told["box"]),
+            str(document["box"]),
             None,
-            int(told["size"]),
-            int(told["createdAt"]),
-            {str(name): str(value) for name, value in told["labels"].items()},
+            int(document["size"]),
+            int(document["createdAt"]),
+            {str(name): str(value) for name, value in document["labels"].items()},
         )
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         return None

@@ -173,7 +173,7 @@ class DockerProvider(Provider):
             return [each for each in await self._snapshots.all() if matches(each.labels, labels or {})]
 
     async def snapshot(self, id: str) -> Snapshot:
-        with refusals_named(f"snapshot {id} cannot be looked at"):
+        with refusals_named(f"snapshot {id} cannot be inspected"):
             return await self._snapshots.get(id)
 
     async def delete_snapshot(self, id: str) -> int:
@@ -232,7 +232,7 @@ class DockerProvider(Provider):
         return steps
 
     async def _check_info(self) -> str:
-        with refusals_named("the daemon cannot say what it is"):
+        with refusals_named("the daemon cannot be queried"):
             info = await self.engine.ask("GET", "info")
         chosen = self._oci_runtime or info.get("DefaultRuntime")
         return f"{info.get('ServerVersion')} at {self.engine.host.address}, {info.get('Driver')}, runtime {chosen}"

@@ -25,7 +25,7 @@ from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CannotIsolate
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.docker import guest_python
 from holdfast.providers.docker.engine import Engine, EngineProblem, refusals_named
-from holdfast.providers.docker.objects import KIND, MAKER, NAMESPACE, NONCE, RECORD, Kind, Maker, Names, is_forsaken
+from holdfast.providers.docker.objects import KIND, MAKER, NAMESPACE, NONCE, RECORD, Kind, Maker, Names, is_abandoned
 from holdfast.time_limit import time_limit
 
 PLACE: Final = guest_python.PLACE
@@ -33,8 +33,8 @@ PLACE: Final = guest_python.PLACE
 _GUEST: Final = f"{PLACE}/guest"
 EMPTY_IMAGE: Final = "holdfast/empty:1"
 """For containers that have only volumes."""
-_HELP_SECONDS: Final = 120.0
-_LARGEST_TOLD: Final = 1 << 20
+_HELPER_SECONDS: Final = 120.0
+_MAX_ANSWER: Final = 1 << 20
 _VERSION: Final = 1
 _OLD_SECONDS: Final = 30 * 24 * 3600.0
 _COMMON: Final = "common"
@@ -125,17 +125,17 @@ async def sweep(engine: Engine, me: Maker) -> list[str]:
     now = time.time()
     common = Names(_COMMON)
     for each in await engine.containers(common.labels(Kind.HELPER)):
-        if is_forsaken((each.get("Labels") or {}).get(MAKER), me, now):
+        if is_abandoned((each.get("Labels") or {}).get(MAKER), me, now):
             await engine.remove_container(str(each["Id"]))
-            removed.append(f"container {str(each['Id'])[:12]}: what it was for was cut short")
+            removed.append(f"container {str(each['Id'])[:12]}: the operation that needed it was interrupted")
     found = {str(each["Name"]): each.get("Labels") or {} for each in await engine.volumes(common.labels(Kind.GUEST))}
     for name, labels in found.items():
         maker = Maker.parse(labels.get(MAKER, ""))
         marker = name.rpartition(".")[0] if RECORD not in labels else name
         if maker is not None and now - maker.at > _OLD_SECONDS:
-            why = "no box used it for long"
-        elif marker not in found and is_forsaken(labels.get(MAKER), me, now):
-            why = "its filling was cut short"
+            why = "no box has used it for a long time"
+        elif marker not in found and is_abandoned(labels.get(MAKER), me, now):
+            why = "its filling was interrupted"
         else:
             continue
         with contextlib.suppress(EngineProblem):  # it is in use
@@ -213,7 +213,7 @@ def _identity() -> str:
 # --- containers that do something for a moment ------------------------------------------------------------------------
 
 
-class Help:
+class Helper:
     """A helper container that mounts volumes and runs a short program, which reports what it sees as JSON.
 
     The volumes stay mounted until the container is released.
@@ -224,18 +224,18 @@ class Help:
         self._container = container
         self.answer = answer
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         await self._engine.remove_container(self._container)
 
 
-async def ask_help(
+async def run_helper(
     engine: Engine,
     names: Names,
     runtime: Runtime,
     program: str,
     arguments: Sequence[str],
     mounts: Sequence[Mapping[str, Any]],
-) -> Help:
+) -> Helper:
     """Run a program in a container of ours, without any code of the user. The last line of its output is the answer."""
     nonce = secrets.token_hex(8)
     config = {
@@ -254,24 +254,24 @@ async def ask_help(
     try:
         stream = await engine.attach(container)
         try:
-            async with time_limit(_HELP_SECONDS):
+            async with time_limit(_HELPER_SECONDS):
                 await engine.ask("POST", f"containers/{container}/start")
-                heard = b""
-                while not heard.endswith(b"\n"):
+                output = b""
+                while not output.endswith(b"\n"):
                     message = await stream.read_out()
                     if message is None:
-                        raise BoxUnreachable(f"a helper container did not answer: {heard[-500:]!r}")
-                    heard += message.data
-                    if len(heard) > _LARGEST_TOLD:
+                        raise BoxUnreachable(f"a helper container did not answer: {output[-500:]!r}")
+                    output += message.data
+                    if len(output) > _MAX_ANSWER:
                         raise BoxUnreachable("a helper container printed too much")
         except TimeoutError:
-            raise BoxUnreachable(f"a helper container did not answer within {_HELP_SECONDS:g} s") from None
+            raise BoxUnreachable(f"a helper container did not answer within {_HELPER_SECONDS:g} s") from None
         finally:
             await stream.close()
         try:
-            return Help(engine, container, json.loads(heard.splitlines()[-1]))
+            return Helper(engine, container, json.loads(output.splitlines()[-1]))
         except ValueError:
-            raise BoxUnreachable(f"a helper container sent an invalid answer: {heard[-500:]!r}") from None
+            raise BoxUnreachable(f"a helper container sent an invalid answer: {output[-500:]!r}") from None
     except BaseException as error:
         await asyncio.shield(engine.remove_container(container))
         if isinstance(error, EngineProblem) and not isinstance(error, BoxError):

@@ -145,12 +145,12 @@ class Snapshots:
 
     async def unname(self, name: str, size: int) -> int:
         """Remove a name of an image. Returns the bytes freed. Boxes created from it keep it."""
-        came = await self._engine.remove_image(name)
-        if came is Removal.USED:
+        removal = await self._engine.remove_image(name)
+        if removal is Removal.USED:
             # The daemon removes no image that a container uses, unless it has another name.
             await self._engine.tag_image(name, self._names.kept(secrets.token_hex(8)))
-            came = await self._engine.remove_image(name)
-        return size if came is Removal.DELETED else 0
+            removal = await self._engine.remove_image(name)
+        return size if removal is Removal.DELETED else 0
 
     async def clear_fork(self, image: str) -> None:
         """Remove an image that only one box used, after that box is deleted."""
@@ -199,14 +199,14 @@ class Snapshots:
             raise WrongSnapshot("this is not a snapshot of the docker provider: its head is too large")
         head = await reader.exactly(size)
         try:
-            told = json.loads(head)
-            carried = snapshot_from_text(self._provider, str(told["snapshot"]))
-            environment = [str(each) for each in told["environment"]]
+            header = json.loads(head)
+            exported = snapshot_from_text(self._provider, str(header["snapshot"]))
+            environment = [str(each) for each in header["environment"]]
         except (KeyError, TypeError, ValueError):
-            carried, environment = None, []
-        if carried is None:
+            exported, environment = None, []
+        if exported is None:
             raise WrongSnapshot("this is not a snapshot of the docker provider: its head is invalid")
-        snapshot = replace(carried, id=new_id("s"), created_at=now_ms())
+        snapshot = replace(exported, id=new_id("s"), created_at=now_ms())
         name = self._names.snapshot(snapshot.id)
         labels = self._names.labels(Kind.SNAPSHOT, **{RECORD: snapshot_to_text(snapshot), MAKER: self._me})
         counted = _Counted(reader, hashlib.sha256(head))

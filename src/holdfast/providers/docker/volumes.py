@@ -20,7 +20,7 @@ from holdfast.api.ids import now_ms
 from holdfast.api.snapshots import Volume
 from holdfast.providers.docker.engine import Engine, EngineProblem
 from holdfast.providers.docker.objects import BOX, MAKER, NONCE, RECORD, BoxRecord, Kind, Maker, Names
-from holdfast.providers.docker.runtime import Runtime, ask_help
+from holdfast.providers.docker.runtime import Runtime, run_helper
 
 _NAME: Final = "holdfast.docker.volume"
 _CREATED: Final = "holdfast.docker.created"
@@ -99,8 +99,10 @@ async def delete(engine: Engine, names: Names, runtime: Runtime, name: str) -> i
     except (EngineProblem, InvalidSpec):
         raise VolumeNotFound(f"there is no volume {name}") from None
     await _refuse_used(engine, names, name)
-    help = await ask_help(engine, names, runtime, _MEASURE, [], [_mount(names.volume(name), _WHOLE, read_only=True)])
-    await help.let_go()
+    helper = await run_helper(
+        engine, names, runtime, _MEASURE, [], [_mount(names.volume(name), _WHOLE, read_only=True)]
+    )
+    await helper.release()
     try:
         if not await engine.remove_volume(names.volume(name)):
             raise VolumeNotFound(f"there is no volume {name}")
@@ -108,7 +110,7 @@ async def delete(engine: Engine, names: Names, runtime: Runtime, name: str) -> i
         if problem.conflict:
             raise VolumeInUse(f"a box mounts volume {name}") from None
         raise
-    return int(help.answer)
+    return int(helper.answer)
 
 
 async def _refuse_used(engine: Engine, names: Names, name: str) -> None:
@@ -170,35 +172,35 @@ async def verified_parts(
         _mount(names.volume(each.volume), f"{_WHOLE}/{number}", read_only=False) for number, each in enumerate(folders)
     ]
     # First create missing folders, since the daemon mounts only existing ones. Then check what it mounted.
-    await (await _checked(engine, names, made, first, whole, record)).let_go()
+    await (await _checked(engine, names, made, first, whole, record)).release()
     second = [{**each, "part": each["whole"]} for each in first]
     parts = [
         _mount(names.part(record.id, number), f"{_PARTS}/{number}", read_only=True) for number in range(len(folders))
     ]
-    help = await _checked(engine, names, made, second, [*whole, *parts], record)
+    helper = await _checked(engine, names, made, second, [*whole, *parts], record)
     try:
         yield
     finally:
-        await help.let_go()
+        await helper.release()
 
 
 async def _checked(
     engine: Engine,
     names: Names,
     runtime: Runtime,
-    asked: list[dict[str, Any]],
+    folders_asked: list[dict[str, Any]],
     mounted: list[dict[str, Any]],
     record: BoxRecord,
 ) -> Any:
     try:
-        help = await ask_help(engine, names, runtime, _OPEN, [json.dumps(asked)], mounted)
+        helper = await run_helper(engine, names, runtime, _OPEN, [json.dumps(folders_asked)], mounted)
     except EngineProblem as problem:
         raise ProviderRefused(f"the volumes of box {record.id} cannot be mounted: {problem.message}") from None
-    for each, answer in zip(asked, help.answer, strict=True):
+    for each, answer in zip(folders_asked, helper.answer, strict=True):
         if answer is not None:
-            await help.let_go()
+            await helper.release()
             raise ProviderRefused(f"folder {each['subpath']} of a volume cannot be mounted: {answer}")
-    return help
+    return helper
 
 
 async def remove_parts(engine: Engine, names: Names, id: str) -> None:

@@ -239,8 +239,8 @@ def _names(folder: int) -> list[bytes]:
 
 def _mark(name: bytes, about: os.stat_result) -> bytes:
     """Returns bytes that change whenever a file does: only the kernel sets its change time."""
-    told = (about.st_dev, about.st_ino, about.st_mode, about.st_nlink, about.st_size, about.st_ctime_ns)
-    return b"%d:%s:%d:%d:%d:%d:%d:%d;" % (len(name), name, *told)
+    fields = (about.st_dev, about.st_ino, about.st_mode, about.st_nlink, about.st_size, about.st_ctime_ns)
+    return b"%d:%s:%d:%d:%d:%d:%d:%d;" % (len(name), name, *fields)
 
 
 def _survey(root: int) -> bytes:

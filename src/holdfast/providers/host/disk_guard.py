@@ -89,7 +89,7 @@ class DiskGuard:
         self._running = running
         self._stop_writers = stop_writers
         self._frozen: dict[Path, int] = {}
-        self._looked_at_all = -math.inf
+        self._measured_all = -math.inf
         self._free_then = 0
         self._stopped: dict[str, int] = {}
         """By box: bytes on disk when its processes were last killed. Removed when it is below its limit again."""
@@ -103,12 +103,12 @@ class DiskGuard:
         while True:
             begin = time.monotonic()
             try:
-                await self.look()
+                await self.check()
             except OSError as error:
                 log.warning("cannot measure the disk use of boxes: %s", error)
             await asyncio.sleep(max(_SECONDS, (time.monotonic() - begin) / _SHARE))
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         boxes = {each.id: each for each in self._running()}
         free, reserve = _room(self._folder)
         all_of_them = free < reserve or self._is_time_for_all(free, list(boxes.values()))
@@ -136,10 +136,10 @@ class DiskGuard:
         space."""
         now = time.monotonic()
         growth = min((_GROWTH, *(int(each.limit * _GROWTH_SHARE) for each in boxes if each.by_default)))
-        if self._free_then - free < growth and now - self._looked_at_all < _ALL_SECONDS:
+        if self._free_then - free < growth and now - self._measured_all < _ALL_SECONDS:
             self._free_then = max(self._free_then, free)
             return False
-        self._looked_at_all, self._free_then = now, free
+        self._measured_all, self._free_then = now, free
         return True
 
     def _measure(self, box: Watched) -> int:

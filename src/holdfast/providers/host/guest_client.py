@@ -58,7 +58,7 @@ class Call:
 
     async def answer(self) -> tuple[dict[str, Any], list[int]]:
         """Returns the next message, and the descriptors that came with it. The caller closes these."""
-        while (message := self._come()) is None:
+        while (message := self._next_message()) is None:
             await readable(self._socket.fileno())
         descriptors, self._descriptors = self._descriptors, []
         return message, descriptors
@@ -71,13 +71,13 @@ class Call:
 
     def done_now(self) -> dict[str, Any] | None:
         """Like `done` without waiting: returns None if no message has arrived."""
-        message = self._come()
+        message = self._next_message()
         if message is not None:
             self._drop_descriptors()
         return message
 
-    def _come(self) -> dict[str, Any] | None:
-        while (message := self._take()) is None:
+    def _next_message(self) -> dict[str, Any] | None:
+        while (message := self._parse()) is None:
             if not self._receive():
                 return None
         return message
@@ -96,9 +96,9 @@ class Call:
             raise BoxUnreachable(f"box {self.box} closed the connection ({error.strerror})") from None
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                given = array.array("i")
-                given.frombytes(payload[: len(payload) - len(payload) % given.itemsize])
-                self._descriptors += given
+                received = array.array("i")
+                received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+                self._descriptors += received
         if len(self._descriptors) > _MAX_DESCRIPTORS:
             raise BoxUnreachable(f"box {self.box} sent data without a request")
         if not data:
@@ -106,7 +106,7 @@ class Call:
         self._received += data
         return True
 
-    def _take(self) -> dict[str, Any] | None:
+    def _parse(self) -> dict[str, Any] | None:
         if len(self._received) < 4:
             return None
         length = int.from_bytes(self._received[:4], "big")
@@ -118,11 +118,11 @@ class Call:
         del self._received[: 4 + length]
         message = read_answer(data, self.box)
         if "take" in message:
-            self._descriptors += self._take_out(message["take"])
+            self._descriptors += self._copy_descriptors(message["take"])
         check_refused(message)
         return message
 
-    def _take_out(self, numbers: object) -> list[int]:
+    def _copy_descriptors(self, numbers: object) -> list[int]:
         """Returns descriptors that the guest could not send: they are copied out of its process, which the kernel
         identifies."""
         if not isinstance(numbers, list) or len(numbers) > _MAX_DESCRIPTORS:
@@ -255,8 +255,8 @@ class GuestClient:
         self, message: dict[str, Any], descriptors: Sequence[int] = (), *, seconds: float | None = DEFAULT_SECONDS
     ) -> dict[str, Any]:
         """Send a request whose answer has no descriptors, and return the answer."""
-        answer, given = await self.ask_descriptors(message, descriptors, seconds=seconds)
-        for each in given:
+        answer, received = await self.ask_descriptors(message, descriptors, seconds=seconds)
+        for each in received:
             os.close(each)
         return answer
 
@@ -302,7 +302,7 @@ class GuestClient:
             return True
         return True
 
-    def is_held(self) -> bool:
+    def is_socket_open(self) -> bool:
         """Whether any process has the guest's socket: the guest, even if it was killed, or the process that starts
         it."""
         try:
@@ -321,7 +321,7 @@ class GuestClient:
             try:
                 pid = self._pid_until_ended()
             except BoxUnreachable:
-                pid = await asyncio.to_thread(self._pid_in_haste)
+                pid = await asyncio.to_thread(self._pid_waiting)
             if pid is None:
                 return
             try:
@@ -348,7 +348,7 @@ class GuestClient:
         with connection:
             return None if _peer_has_ended(connection) else peer_of(connection)
 
-    def _pid_in_haste(self) -> int | None:
+    def _pid_waiting(self) -> int | None:
         """Like `pid` for a guest whose queue is full: waits for a free place in the queue of its socket."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with connection:

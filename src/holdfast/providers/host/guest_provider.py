@@ -151,11 +151,11 @@ class GuestProvider(Provider):
     def _why_remove(self, id: str, keep: Collection[str] | None) -> str | None:
         folder = self.data_dir.box(id)
         if (folder / DELETING).exists():
-            return "its deletion was cut short"
+            return "its deletion was interrupted"
         if (folder / CREATING).exists() or not (folder / "box.json").exists():
-            return "its creation was cut short"
+            return "its creation was interrupted"
         if keep is not None and id not in keep:
-            return "nobody knows it"
+            return "it is unknown to the server"
         return None
 
     async def diagnose(self, id: str | None = None) -> list[Step]:

@@ -99,10 +99,10 @@ class Launcher:
                 os.close(write)
             if "error" in begun:
                 return {"error": errno.EIO, "about": begun["error"]}
-            told = b""
+            output = b""
             while data := await result.read():
-                told += data
-            return dict(json.loads(told)) if told else {"error": errno.ECHILD, "about": "it was ended"}
+                output += data
+            return dict(json.loads(output)) if output else {"error": errno.ECHILD, "about": "it was ended"}
         finally:
             result.close()
 

@@ -166,10 +166,10 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
     """Start one box. Returns the process id of its monitor. From then on the box can be found and ended."""
     stage, owner, user = settings["stage"], settings["uid"], request.get("user", settings["uid"])
     users = _exchanging(owner, user) if stage and user != owner else -1
-    ready, tell = os.pipe()
+    ready, ready_writer = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(tell)
+        os.close(ready_writer)
         os.read(ready, 1)
         os.close(ready)
         if users >= 0:
@@ -182,7 +182,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         log = os.open(os.path.join(folder, "start.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         nothing = os.open("/dev/null", os.O_RDWR)
         listener = _listen(folder)
-        os.write(tell, b".")
+        os.write(ready_writer, b".")
         if stage:
             _stage(stage, users, request["mounts"])
         else:
@@ -319,18 +319,18 @@ def _new_namespace() -> "tuple[int, int, int]":
 
     Returns its pid, its process descriptor, and a descriptor that becomes readable when it is ready.
     """
-    ready, tell = os.pipe()
+    ready, ready_writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.closerange(3, tell)  # including the server's connection, which has to close when the launcher ends
-            os.closerange(tell + 1, _FIRST_HIGH)
-            os.write(tell, b"." if _libc.unshare(_CLONE_NEWUSER) == 0 else b"!")
+            os.closerange(3, ready_writer)  # the server's connection, too: it has to close when the launcher ends
+            os.closerange(ready_writer + 1, _FIRST_HIGH)
+            os.write(ready_writer, b"." if _libc.unshare(_CLONE_NEWUSER) == 0 else b"!")
             signal.pause()
         finally:
             os._exit(1)
-    os.close(tell)
+    os.close(ready_writer)
     return pid, os.pidfd_open(pid), ready
 
 
@@ -448,7 +448,7 @@ def _seal(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[s
         if int.from_bytes(kind.raw[:4], sys.byteorder) != _OVERLAY:
             raise OSError(errno.EINVAL, "not the root of a box")
         flags = os.statvfs("/").f_flag
-        kept = sum(mount_flag for told, mount_flag in _KEPT if flags & told)
+        kept = sum(mount_flag for flag, mount_flag in _KEPT if flags & flag)
         _check(_libc.mount(None, b"/", None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept, None), "/")
         return {}
 

@@ -56,8 +56,8 @@ def check_copied(id: str, outcome: Mapping[str, Any], *, running: bool) -> None:
             hint=f"another box writes to them: delete the boxes that shared a volume with {id}",
         )
     if "error" in outcome:
-        told = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
+        reason = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
         raise FileProblem(
-            f"the files of box {id} cannot be copied: {told}",
+            f"the files of box {id} cannot be copied: {reason}",
             hint=f"stop the box first: holdfast box stop {id}; a stopped box needs no copy",
         )

@@ -394,11 +394,11 @@ def import_(data_dir: DataDir, source: BinaryIO) -> Snapshot:
     line = source.readline(_HEADER_LIMIT)
     try:
         header = Manifest.from_json(json.loads(line))
-        told = header.snapshot
+        exported = header.snapshot
     except (ValueError, KeyError, TypeError, AttributeError):
         raise WrongSnapshot("the exported snapshot has no readable manifest") from None
-    if told.kind != KIND:
-        raise WrongSnapshot(f"this is a snapshot of kind {told.kind}; local boxes are restored from {KIND}")
+    if exported.kind != KIND:
+        raise WrongSnapshot(f"this is a snapshot of kind {exported.kind}; local boxes are restored from {KIND}")
 
     def fill(files: Path) -> None:
         data_dir.make_folder(files)
@@ -411,9 +411,9 @@ def import_(data_dir: DataDir, source: BinaryIO) -> Snapshot:
     with data_dir.layers_kept():
         layer = _new_layer(data_dir, fill)
         size = measure(data_dir.layers / layer)
-        labels = told.labels if isinstance(told.labels, dict) else {}
+        labels = exported.labels if isinstance(exported.labels, dict) else {}
         snapshot = Snapshot(
-            new_id("s"), "local", KIND, Holding.VALUE, str(told.box)[:64], None, size, now_ms(), dict(labels)
+            new_id("s"), "local", KIND, Holding.VALUE, str(exported.box)[:64], None, size, now_ms(), dict(labels)
         )
         base = BASE if header.image is None else IMAGE_BASE
         write_whole(

@@ -101,17 +101,17 @@ async def connect_port(guest: GuestClient, port: int) -> Connection:
 
 async def _connect(guest: GuestClient, port: int, ipv6: bool) -> socket.socket | None:
     try:
-        _, given = await guest.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
+        _, received = await guest.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
     except GuestRefused:
         return None
-    if len(given) != 1:
-        for each in given:
+    if len(received) != 1:
+        for each in received:
             os.close(each)
         raise BoxUnreachable("the guest did not return a connection")
     try:
-        connection = socket.socket(fileno=given[0])
+        connection = socket.socket(fileno=received[0])
     except OSError:
-        os.close(given[0])
+        os.close(received[0])
         raise BoxUnreachable("the guest returned something that is not a connection") from None
     connection.setblocking(False)
     try:

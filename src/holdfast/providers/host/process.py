@@ -351,14 +351,14 @@ class KeptProcess(Process):
         self._gone = gone
         self._stdin: Pipe | Terminal | None = None
         try:
-            told = json.loads((folder / "process.json").read_bytes())
+            description = json.loads((folder / "process.json").read_bytes())
         except FileNotFoundError:
             raise ProcessNotFound(f"there is no process {folder.name}") from None
         self.id = folder.name
-        self.argv = tuple(told["argv"])
-        self.pty = told["pty"]
-        self._started_at = told["startedAt"]
-        self._has_stdin = told["stdin"] or told["pty"]
+        self.argv = tuple(description["argv"])
+        self.pty = description["pty"]
+        self._started_at = description["startedAt"]
+        self._has_stdin = description["stdin"] or description["pty"]
 
     def __repr__(self) -> str:
         return f"<Process {self.id} {self.argv[0]}>"
@@ -403,8 +403,8 @@ class KeptProcess(Process):
             while (code := self._exit_code()) is None:
                 try:
                     with await self._guest.call({"op": "wait", "id": self.id}) as call:
-                        answer, given = await call.answer()
-                        for each in given:
+                        answer, received = await call.answer()
+                        for each in received:
                             os.close(each)
                         return number_in(answer, "code")
                 except (GuestRefused, BoxStopped, BoxUnreachable):
@@ -461,22 +461,22 @@ class KeptProcess(Process):
         except GuestRefused as refused:
             raise cannot_tell(refused, self.id) from None
 
-    async def _tell(self, operation: str, **more: object) -> None:
+    async def _request(self, operation: str, **more: object) -> None:
         """Send a request whose answer has no descriptors."""
-        _, given = await self._ask(operation, **more)
-        for each in given:
+        _, received = await self._ask(operation, **more)
+        for each in received:
             os.close(each)
 
     async def write(self, data: bytes) -> None:
         if not self._has_stdin:
             raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
         if self._stdin is None:
-            _, given = await self._ask("stdin")
-            if len(given) != 1:
-                for each in given:
+            _, received = await self._ask("stdin")
+            if len(received) != 1:
+                for each in received:
                     os.close(each)
                 raise BoxUnreachable("the guest did not hand out a stdin")
-            self._stdin = _own_stdin(given[0])
+            self._stdin = _own_stdin(received[0])
         pipe = self._stdin
         try:
             await pipe.write(data)
@@ -497,17 +497,17 @@ class KeptProcess(Process):
             raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
         self._drop_stdin()
         with contextlib.suppress(BoxConflict):
-            await self._tell("close_stdin")
+            await self._request("close_stdin")
 
     async def signal(self, number: int) -> None:
         if not 0 <= number <= 64:
             raise InvalidSpec(f"there is no signal {number}")
         with contextlib.suppress(BoxConflict, BoxStopped):
-            await self._tell("signal", number=number)
+            await self._request("signal", number=number)
 
     async def resize(self, rows: int, columns: int) -> None:
         check_terminal(rows, columns)
-        await self._tell("resize", rows=rows, columns=columns)
+        await self._request("resize", rows=rows, columns=columns)
 
 
 def _own_stdin(descriptor: int) -> Pipe | Terminal:
@@ -611,8 +611,8 @@ class GuestProcesses:
                 descriptors.append(os.open(folder / name, flags, 0o600))
                 if self._other_user:
                     os.fchmod(descriptors[-1], _FOR_ANYBODY)
-            told = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
-            write_whole(folder / "process.json", told)
+            description = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
+            write_whole(folder / "process.json", description)
             await self._guest.ask(request, descriptors)
         except BaseException as error:
             for name in ("stdout", "stderr", "exit", "process.json"):

@@ -36,15 +36,15 @@ _SEAL_PAUSE: Final = 0.02
 class Sandbox(ABC):
     """Runs the boxes of one data directory. Methods that change a box expect that the caller has locked it."""
 
-    provider: str
-    """Name of the provider, for messages."""
     capabilities: frozenset[Capability] = frozenset()
     tools: str | None = None
     """Path in the boxes of the programs that this machine provides."""
     other_user: bool = False
     """Whether processes in boxes run as another user than this process."""
 
-    def __init__(self, data_dir: DataDir) -> None:
+    def __init__(self, provider: str, data_dir: DataDir) -> None:
+        self.provider = provider
+        """Name of the provider."""
         self.data_dir = data_dir
         self.workers = Workers()
 

@@ -50,8 +50,8 @@ def all_volumes(data_dir: DataDir) -> list[Volume]:
     for entry in os.scandir(data_dir.volumes):
         if not entry.name.startswith("."):
             try:
-                told = json.loads((Path(entry.path) / "volume.json").read_bytes())
-                found.append(Volume(told["name"], told["createdAt"]))
+                document = json.loads((Path(entry.path) / "volume.json").read_bytes())
+                found.append(Volume(document["name"], document["createdAt"]))
             except (OSError, ValueError, KeyError):
                 continue
     return sorted(found, key=lambda volume: volume.name)

@@ -16,8 +16,8 @@ from holdfast.providers.local.machine import (
     Trial,
     explain,
     find_bubblewrap,
+    find_facts,
     landlock_version,
-    look,
     try_overlay,
     try_sandbox,
     try_users,
@@ -44,7 +44,7 @@ def _examine_sandbox(home: Path) -> Iterator[Finding]:
     yield judge_landlock(landlock_version())
     if found is None or not found.fits:
         return
-    facts = look(found.path)
+    facts = find_facts(found.path)
     sandbox = try_sandbox(found.path)
     yield judge_sandbox(sandbox, facts)
     if not sandbox.worked:
@@ -115,7 +115,7 @@ def judge_users(trial: Trial | None) -> Finding:
     if trial is None:
         return Finding("users", Word.OK, "all local boxes are your own user; a server that is root has more", purpose)
     if trial.worked:
-        return Finding("users", Word.OK, "each local box is a user of its own", purpose)
+        return Finding("users", Word.OK, "each local box runs as a separate user", purpose)
     detail = f"one for all local boxes: files cannot be shown as another user's ({trial.stderr})"
     next_step = "use Linux 5.19 or newer, and a home on ext4, xfs, btrfs or (from 6.3) tmpfs: --home DIR"
     return Finding("users", Word.LIMITED, detail, purpose, next_step)

@@ -112,7 +112,7 @@ class LocalEgress:
 async def _listener(guest: GuestClient) -> socket.socket:
     """Returns the listener that the guest passes. It is checked, because the box may have taken over its guest."""
     try:
-        _, given = await guest.ask_descriptors(
+        _, received = await guest.ask_descriptors(
             {"op": "listen", "port": PROXY_PORT, "looks": True}, seconds=_LISTEN_SECONDS
         )
     except GuestRefused as refused:
@@ -125,14 +125,14 @@ async def _listener(guest: GuestClient) -> socket.socket:
             f"box {guest.box} has no egress: {refused}",
             hint="stop and start the box: its guest may be older than this server",
         ) from None
-    if len(given) != 1:
-        for each in given:
+    if len(received) != 1:
+        for each in received:
             os.close(each)
         raise BoxUnreachable(f"the guest of box {guest.box} did not return a listener")
     try:
-        listener = socket.socket(fileno=given[0])
+        listener = socket.socket(fileno=received[0])
     except OSError:
-        os.close(given[0])
+        os.close(received[0])
         raise BoxUnreachable(f"the guest of box {guest.box} returned something that is not a listener") from None
     listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:

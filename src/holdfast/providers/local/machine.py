@@ -117,7 +117,7 @@ class Facts:
     """The program that an AppArmor profile would name."""
 
 
-def look(bwrap: Path | None = None) -> Facts:
+def find_facts(bwrap: Path | None = None) -> Facts:
     maximum = _read("/proc/sys/user/max_user_namespaces").strip()
     kernel = re.match(r"(\d+)\.(\d+)", os.uname().release)
     mount_points = [line.split()[4] for line in _read("/proc/self/mountinfo").splitlines()]
@@ -299,27 +299,27 @@ def _read(path: str) -> str:
 
 def explain(stderr: str, facts: Facts) -> CannotIsolate:
     """Returns the error for a failure of bubblewrap, or of a launcher that could not start it."""
-    said = _gist(stderr)
+    output = _last_line(stderr)
     if "bwrap: " not in stderr and "launcher: " in stderr:
-        return _explain_launcher(said, facts)
+        return _explain_launcher(output, facts)
     for pattern, meaning in _MEANINGS:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             message, hint = meaning(facts)
-            return CannotIsolate(f"{message} (bubblewrap: {said})", hint=hint)
-    said = said or "nothing"
-    return CannotIsolate(f"cannot create a sandbox; bubblewrap printed: {said}", hint=_otherwise(said, facts))
+            return CannotIsolate(f"{message} (bubblewrap: {output})", hint=hint)
+    output = output or "nothing"
+    return CannotIsolate(f"cannot create a sandbox; bubblewrap printed: {output}", hint=_general_hint(output, facts))
 
 
-def _explain_launcher(said: str, facts: Facts) -> CannotIsolate:
+def _explain_launcher(output: str, facts: Facts) -> CannotIsolate:
     """Bubblewrap has not run yet, so this concerns our files and the rights of root, not what a sandbox needs."""
     for pattern, meaning in _LAUNCHER_MEANINGS:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             message, hint = meaning(facts)
-            return CannotIsolate(f"{message} ({said})", hint=hint)
-    return CannotIsolate(f"cannot start bubblewrap: {said}", hint=_DOCTOR)
+            return CannotIsolate(f"{message} ({output})", hint=hint)
+    return CannotIsolate(f"cannot start bubblewrap: {output}", hint=_DOCTOR)
 
 
-def _gist(stderr: str) -> str:
+def _last_line(stderr: str) -> str:
     """Returns the last line of bubblewrap, else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("bwrap: ")]
@@ -329,9 +329,9 @@ def _gist(stderr: str) -> str:
 _DOCTOR: Final = "holdfast doctor says what this machine lets us do"
 
 
-def _otherwise(said: str, facts: Facts) -> str:
+def _general_hint(output: str, facts: Facts) -> str:
     """Blames a container only for what was refused, not for every failure in it."""
-    if facts.container and re.search(r"Operation not permitted|Permission denied", said):
+    if facts.container and re.search(r"Operation not permitted|Permission denied", output):
         return _let_container_be_looser(facts)
     return _DOCTOR
 

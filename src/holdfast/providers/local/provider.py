@@ -39,7 +39,7 @@ class LocalProvider(GuestProvider):
         Without an `egress`, boxes have no network. If several providers on one home have one, the first serves the
         boxes. `box_disk` is how many bytes a box may have on disk if its spec has no limit.
         """
-        super().__init__(LocalSandbox(home.absolute(), egress=egress, box_disk=box_disk))
+        super().__init__(LocalSandbox(self.name, home.absolute(), egress=egress, box_disk=box_disk))
         self.images = LocalImages(self.data_dir, self.snapshot_store.collect)
         self._guard: DiskGuard | None = None
 

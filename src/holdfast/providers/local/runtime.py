@@ -126,8 +126,8 @@ def _prepare(data_dir: DataDir, bwrap: Path, root: Path) -> Runtime:
     for name in _FROM_ETC:
         with contextlib.suppress(OSError):
             identity.update(f"{name} {(root / 'etc' / name).stat().st_mtime_ns}".encode())
-    told = {name: _read(root / "sys" / name) for name in _FROM_SYS}
-    identity.update(json.dumps([_WRITTEN, told]).encode() + bwrap.read_bytes())
+    sys_files = {name: _read(root / "sys" / name) for name in _FROM_SYS}
+    identity.update(json.dumps([_WRITTEN, sys_files]).encode() + bwrap.read_bytes())
     filter, root_filter = seccomp.compile_filter(), seccomp.compile_root_filter()
     identity.update(filter + root_filter)
     folder = data_dir.runtime / identity.hexdigest()[:16]
@@ -137,7 +137,7 @@ def _prepare(data_dir: DataDir, bwrap: Path, root: Path) -> Runtime:
         made.chmod(0o755)
         _compile_guest(made / "guest", _host_path(python, prefix))
         _write_etc(made / "etc", root / "etc")
-        _write_sys(made / "sys", told)
+        _write_sys(made / "sys", sys_files)
         (made / "seccomp.bpf").write_bytes(filter)
         (made / "seccomp-root.bpf").write_bytes(root_filter)
         _copy_bwrap(bwrap, made / "bubblewrap")
@@ -268,9 +268,9 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _write_sys(target: Path, told: Mapping[str, str]) -> None:
+def _write_sys(target: Path, sys_files: Mapping[str, str]) -> None:
     target.mkdir(mode=0o755)
-    for name, text in told.items():
+    for name, text in sys_files.items():
         if text:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text(text)

@@ -49,13 +49,12 @@ _IMAGE_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 class LocalSandbox(Sandbox):
     """The provider opens and closes it. Boxes outlive it."""
 
-    provider = "local"
     tools = bubblewrap.TOOLS
 
-    def __init__(self, home: Path, *, egress: Egress | None, box_disk: int | None) -> None:
+    def __init__(self, provider: str, home: Path, *, egress: Egress | None, box_disk: int | None) -> None:
         path = home / "local"
         uid, gid = runtime.chosen_user(path)
-        super().__init__(DataDir(path, uid, gid))
+        super().__init__(provider, DataDir(path, uid, gid))
         self._home = home
         self._tools = home / "tools"
         self._mounted_tools: tuple[int, int] | None = None
@@ -347,7 +346,7 @@ class LocalSandbox(Sandbox):
         if "bwrap:" in output or "launcher:" in output:
             # The stage exists only in the mount namespace of the launcher: name the path that the operator knows.
             output = output.replace(f"{stage_for(self.data_dir.path)}/local", str(self.data_dir.path))
-            return machine.explain(output, machine.look())
+            return machine.explain(output, machine.find_facts())
         return super().start_error(id)
 
     # --- control groups ---
@@ -389,7 +388,7 @@ class LocalSandbox(Sandbox):
         group = self._group(guest.box)
         if group.exists:
             await self.workers.on_disk(group.kill)
-        if guest.is_held():
+        if guest.is_socket_open():
             upper = self._launcher_path(self.data_dir.box(guest.box) / "upper")
             await self.workers.on_disk(_kill_unborn, guest.box, upper)
         await guest.kill()

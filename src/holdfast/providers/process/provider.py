@@ -41,19 +41,9 @@ _ROUNDS: Final = 100
 class ProcessSandbox(Sandbox):
     """Runs boxes as plain processes."""
 
-    provider = "process"
-    capabilities = frozenset(
-        {
-            Capability.STOP,
-            Capability.NETWORK_OPEN,
-            Capability.PTY,
-            Capability.DETACHED,
-            Capability.CONNECT,
-        }
-    )
-
-    def __init__(self, folder: Path, tools: Path | None) -> None:
-        super().__init__(DataDir(folder.absolute(), os.geteuid(), os.getegid()))
+    def __init__(self, provider: str, capabilities: frozenset[Capability], folder: Path, tools: Path | None) -> None:
+        super().__init__(provider, DataDir(folder.absolute(), os.geteuid(), os.getegid()))
+        self.capabilities = capabilities
         self.tools = None if tools is None else str(tools.absolute())
         self._launcher: Launcher | None = None
 
@@ -129,12 +119,20 @@ class ProcessProvider(GuestProvider):
 
     name = "process"
     isolation = "no isolation"
-    capabilities = ProcessSandbox.capabilities
+    capabilities = frozenset(
+        {
+            Capability.STOP,
+            Capability.NETWORK_OPEN,
+            Capability.PTY,
+            Capability.DETACHED,
+            Capability.CONNECT,
+        }
+    )
     sandbox: ProcessSandbox
 
     def __init__(self, folder: Path, *, tools: Path | None = None) -> None:
         """`tools` is the folder of the programs that this machine provides for boxes."""
-        super().__init__(ProcessSandbox(folder, tools))
+        super().__init__(ProcessSandbox(self.name, self.capabilities, folder, tools))
 
     async def open(self) -> None:
         await super().open()

@@ -10,13 +10,13 @@ from holdfast.api.errors.boxes import BoxUnreachable, HostileArchive, InvalidSpe
 from holdfast.boxes.files import MAX_READ
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
 from holdfast.providers.guest_files import QUICK, AskedFiles
-from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, Asking
+from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, GuestRequests
 
 _PIECE: Final = 1 << 18
 
 
 class StreamFiles(AskedFiles):
-    def __init__(self, guest: Asking, workdir: str) -> None:
+    def __init__(self, guest: GuestRequests, workdir: str) -> None:
         super().__init__(workdir)
         self._guest = guest
 

@@ -121,13 +121,13 @@ class Stream:
 
     def on_data(self, data: bytes) -> None:
         if not data or self._ended or not self._window.arrived(len(data)):
-            raise _Nonsense("bytes that it was not granted")
+            raise _ProtocolError("bytes that it was not granted")
         self._pieces.append(data)
         _wake(self._arrival)
 
     def on_end(self) -> None:
         if self._ended:
-            raise _Nonsense("an end after the end")
+            raise _ProtocolError("an end after the end")
         self._ended = True
         _wake(self._arrival)
 
@@ -138,7 +138,7 @@ class Stream:
     def on_credit(self, payload: bytes) -> None:
         count = int.from_bytes(payload, "big")
         if len(payload) != 4 or not count or self._credit + count > _MAX_CREDIT:
-            raise _Nonsense("a credit that makes no sense")
+            raise _ProtocolError("a credit that makes no sense")
         self._credit += count
         _wake(self._room)
 
@@ -219,7 +219,7 @@ class Call:
         """Store a piece of a message. Returns how many bytes are stored."""
         self._parts += payload
         if len(self._parts) > codec.LIMIT:
-            raise _Nonsense("a message without an end")
+            raise _ProtocolError("a message without an end")
         return len(payload)
 
     def on_message(self, payload: bytes) -> int:
@@ -227,7 +227,7 @@ class Call:
         self._answered = True
         kept = len(self._parts)
         if len(self._messages) >= _MAX_UNREAD:
-            raise _Nonsense("more messages than anybody asked for")
+            raise _ProtocolError("more messages than were requested")
         self._messages.append(bytes(self._parts + payload))
         self._parts = bytearray()
         _wake(self._waiting)
@@ -246,7 +246,7 @@ class Call:
                 stream.on_close()
 
 
-class _Nonsense(Exception):
+class _ProtocolError(Exception):
     """The bridge violated the protocol."""
 
 
@@ -270,14 +270,14 @@ class _Wire:
         self._calls: dict[int, Call] = {}
         self._last = 0
         self._late = 0
-        self._kept = 0
+        self._stored = 0
         self._buffer = b""
         self._queue: list[bytes] = []
         self._queued = 0
         self._queue_ready = asyncio.Event()
         self._room_ready = asyncio.Event()
         self._room_ready.set()
-        self._heard = 0.0
+        self._received_at = 0.0
         self._pinged = 0
         """Pings without an answer."""
         self._serving: set[asyncio.Task[None]] = set()
@@ -290,15 +290,15 @@ class _Wire:
         async with time_limit(_GREET_SECONDS):
             while len(self._buffer) < len(frames.GREETING):
                 if not frames.GREETING.startswith(self._buffer):
-                    raise _Nonsense("no greeting")
+                    raise _ProtocolError("no greeting")
                 data = await self._transport.read()
                 if not data:
                     raise ConnectionResetError("it closed the connection without an answer")
                 self._buffer += data
         if not self._buffer.startswith(frames.GREETING):
-            raise _Nonsense("no greeting")
+            raise _ProtocolError("no greeting")
         self._buffer = self._buffer[len(frames.GREETING) :]
-        self._heard = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         self._tasks = [
             asyncio.create_task(self._guarded(work)) for work in (self._read(), self._write(), self._keep_alive())
         ]
@@ -343,7 +343,7 @@ class _Wire:
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except _Nonsense as error:
+        except _ProtocolError as error:
             log.warning("box %s: closed the stream, because its bridge sent %s", self.box, error)
             self._lose(f"box {self.box} sends what makes no sense: {error}")
         except (OSError, BoxError) as error:
@@ -380,7 +380,7 @@ class _Wire:
 
     def forget(self, call: Call, *, late: int) -> None:
         if self._calls.pop(call.number, None) is not None:
-            self._kept -= call.unfinished
+            self._stored -= call.unfinished
             self._late = min(self._late + late, _MOST_LATE)
 
     async def _write(self) -> None:
@@ -401,8 +401,8 @@ class _Wire:
             self._pinged += 1
             self.post(frames.frame(frames.PING, 0))
             if self._held():
-                self._heard = loop.time()
-            if loop.time() - self._heard > frames.SILENCE_SECONDS:
+                self._received_at = loop.time()
+            if loop.time() - self._received_at > frames.SILENCE_SECONDS:
                 raise ConnectionAbortedError(f"it was silent for {frames.SILENCE_SECONDS:.0f} s")
 
     # --- from the box ---
@@ -416,7 +416,7 @@ class _Wire:
             while len(data) - start >= size:
                 kind, number, length = head.unpack_from(data, start)
                 if length > frames.LONGEST:
-                    raise _Nonsense(f"a frame of {length} bytes")
+                    raise _ProtocolError(f"a frame of {length} bytes")
                 if len(data) - start - size < length:
                     break
                 self._on_frame(kind, number, data[start + size : start + size + length])
@@ -425,13 +425,13 @@ class _Wire:
             data = await self._transport.read()
             if not data:
                 raise ConnectionResetError("it closed the connection")
-            self._heard = loop.time()
+            self._received_at = loop.time()
             self._buffer = self._buffer + data if self._buffer else data
 
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == frames.PONG:
             if not self._pinged:
-                raise _Nonsense("an answer that nobody asked for")
+                raise _ProtocolError("an answer without a request")
             self._pinged -= 1
             return
         if kind == frames.OPEN:
@@ -442,7 +442,7 @@ class _Wire:
         if call is None:
             self._late -= len(payload) + frames.HEAD.size
             if self._late < 0:
-                raise _Nonsense("what belongs to nothing")
+                raise _ProtocolError("what belongs to nothing")
         elif on_stream:
             stream = call.streams[number % frames.STREAMS]
             if kind == frames.DATA:
@@ -454,26 +454,26 @@ class _Wire:
             else:
                 stream.on_credit(payload)
         elif kind == frames.PART:
-            self._kept += call.on_part(payload)
-            if self._kept > _MAX_PARTS:
-                raise _Nonsense("messages without an end")
+            self._stored += call.on_part(payload)
+            if self._stored > _MAX_PARTS:
+                raise _ProtocolError("messages without an end")
         elif kind == frames.MESSAGE:
-            self._kept -= call.on_message(payload)
+            self._stored -= call.on_message(payload)
         elif kind == frames.CLOSE:
             self.forget(call, late=0)
             call.end(BoxUnreachable(f"box {self.box} closed the call"))
         else:
-            raise _Nonsense(f"a frame of kind {kind}")
+            raise _ProtocolError(f"a frame of kind {kind}")
 
     def _on_open(self, number: int) -> None:
         opened = self._opened()
         if opened is None or not frames.FIRST_OWN <= number <= frames.LAST or number in self._calls:
-            raise _Nonsense("a call that nobody takes")
+            raise _ProtocolError("a call that is not served")
         if len(self._serving) >= _MAX_OPENED:
             self.post(frames.frame(frames.CLOSE, number))
             self._late = min(self._late + frames.FIRST_CREDIT + 1024, _MOST_LATE)
             if self._queued > _FLOOD:
-                raise _Nonsense("more calls than can be refused")
+                raise _ProtocolError("more calls than can be refused")
             return
         call = Call(self, number)
         self._calls[number] = call
@@ -489,7 +489,7 @@ class _Wire:
                 log.debug("a connection of box %s ended: %s", self.box, error)
 
 
-class Asking(ABC):
+class GuestRequests(ABC):
     """Sends requests to a box."""
 
     box: str
@@ -512,7 +512,7 @@ class Asking(ABC):
             raise file_problem(refused.number, refused.about or path) from None
 
 
-class StreamGuestClient(Asking):
+class StreamGuestClient(GuestRequests):
     """Sends requests to the guest of one box. Dials when needed, and again after a stream was lost.
 
     A provider owns it, and all handles on the box share it. Calls pending on a lost stream fail with the error that the
@@ -561,7 +561,7 @@ class StreamGuestClient(Asking):
             return self._wire
         if self._attempt is None or self._attempt.done():
             self._attempt = asyncio.create_task(self._connect())
-            self._attempt.add_done_callback(_looked_at)
+            self._attempt.add_done_callback(_retrieve_failure)
         attempt = self._attempt
         try:
             return await asyncio.shield(attempt)  # other callers may wait for the same attempt
@@ -585,7 +585,7 @@ class StreamGuestClient(Asking):
             await to_the_end(wire.close("it did not come up"))
             if isinstance(error, TimeoutError):
                 raise BoxUnreachable(f"box {self.box} did not answer within {_GREET_SECONDS:.0f} s") from None
-            if isinstance(error, (OSError, _Nonsense)):
+            if isinstance(error, (OSError, _ProtocolError)):
                 raise (
                     await self._what_became() or BoxUnreachable(f"box {self.box} cannot be talked to: {error}")
                 ) from None
@@ -636,9 +636,9 @@ class StreamGuestClient(Asking):
         while True:
             try:
                 with await self.call({"op": "listen", "port": port, "looks": True}) as call:
-                    told = (await call.answer()).get("port")
+                    listening = (await call.answer()).get("port")
                     if not ready.done():
-                        ready.set_result(told if isinstance(told, int) else port)
+                        ready.set_result(listening if isinstance(listening, int) else port)
                     pause = _REDIAL_FIRST
                     await call.answer(None)  # no answer comes until the stream is lost
             except (BoxStopped, BoxGone) as error:
@@ -658,7 +658,7 @@ class StreamGuestClient(Asking):
             pause = min(2 * pause, _REDIAL_MOST)
 
 
-class WakingGuestClient(Asking):
+class WakingGuestClient(GuestRequests):
     """The client of one handle. Wakes a sleeping box for a request, if the caller can do that."""
 
     def __init__(self, guest: StreamGuestClient, wake: Wake | None) -> None:
@@ -679,7 +679,7 @@ async def _no_verdict() -> BoxError | None:
     return None
 
 
-def _looked_at(attempt: asyncio.Task[_Wire]) -> None:
+def _retrieve_failure(attempt: asyncio.Task[_Wire]) -> None:
     """Retrieve the failure of an attempt, in case no caller waits for it any more."""
     if not attempt.cancelled():
         attempt.exception()

@@ -122,16 +122,16 @@ class Importing:
 
     def _layered(self, config: Any, blobs: list[Path]) -> Contents:
         if not isinstance(config, dict):
-            raise HostileArchive("the configuration of the image is none")
+            raise HostileArchive("the configuration of the image is invalid")
         _check_platform(config)
         rootfs = config.get("rootfs")
-        told = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None, "diff_ids")
-        if len(told) != len(blobs):
-            raise HostileArchive(f"the image says that it has {len(told)} layers, and has {len(blobs)}")
+        diff_ids = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None, "diff_ids")
+        if len(diff_ids) != len(blobs):
+            raise HostileArchive(f"the image declares {len(diff_ids)} layers, but has {len(blobs)}")
         if not blobs or len(blobs) > self._limits.layers:
             raise HostileArchive(f"an image of {len(blobs)} layers: at least 1, at most {self._limits.layers}")
         made: dict[str, Layer] = {}
-        for blob, digest in zip(blobs, told, strict=True):
+        for blob, digest in zip(blobs, diff_ids, strict=True):
             if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
                 raise HostileArchive("a layer of the image has no digest")
             layer = self._layer(blob, digest, known=digest in made)
@@ -153,7 +153,7 @@ class Importing:
                 reader = tar.Reader(stream.read, self._budget)
                 unpack_layer(reader, reader, made / "files", self._data_dir, self._limits)
         if stream.digest != digest:
-            raise HostileArchive(f"a layer is {stream.digest}, and the image says {digest}")
+            raise HostileArchive(f"a layer has digest {stream.digest}, but the image declares {digest}")
         return Layer(digest, made)
 
 
@@ -240,7 +240,9 @@ class _Parts:
         path = self.path(f"blobs/sha256/{digest.removeprefix('sha256:')}")
         size = path.stat().st_size
         if descriptor.get("size") != size:
-            raise HostileArchive(f"{digest} is {size} bytes long, and its descriptor says {descriptor.get('size')!r}")
+            raise HostileArchive(
+                f"{digest} is {size} bytes long, but its descriptor declares {descriptor.get('size')!r}"
+            )
         if _digest_of(path) != digest:
             raise HostileArchive(f"the content of {digest} has another digest")
         return path
@@ -268,7 +270,7 @@ def _choose(parts: _Parts, index: Any, depth: int) -> dict[str, Any]:
         )
     document = parts.described(found[0])
     if not isinstance(document, dict):
-        raise HostileArchive("a manifest that is none")
+        raise HostileArchive("an invalid manifest")
     return _choose(parts, document, depth + 1) if "manifests" in document else document
 
 
@@ -300,10 +302,10 @@ def _saved_by_docker(parts: _Parts) -> tuple[Any, list[Path]]:
         )
     name, layers = saved[0].get("Config"), _list(saved[0].get("Layers"), "Layers")
     if not isinstance(name, str) or not all(isinstance(each, str) for each in layers):
-        raise HostileArchive("manifest.json does not say where the image is")
-    told = re.search(r"[0-9a-f]{64}", name)
-    if told is not None and _digest_of(parts.path(name)) != f"sha256:{told[0]}":
-        raise HostileArchive("the configuration of the image has another digest than its name says")
+        raise HostileArchive("manifest.json does not name the image")
+    digest = re.search(r"[0-9a-f]{64}", name)
+    if digest is not None and _digest_of(parts.path(name)) != f"sha256:{digest[0]}":
+        raise HostileArchive("the configuration of the image does not have the digest in its name")
     return parts.document(name), [parts.path(each) for each in layers]
 
 
@@ -313,14 +315,14 @@ def _list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _configured(layers: tuple[Layer, ...], told: dict[str, Any]) -> Contents:
+def _configured(layers: tuple[Layer, ...], config: dict[str, Any]) -> Contents:
     """Keeps the valid parts of an image's configuration and ignores the rest, which a box does not need."""
     env: dict[str, str] = {}
-    for each in told.get("Env") or () if isinstance(told.get("Env"), list | None) else ():
+    for each in config.get("Env") or () if isinstance(config.get("Env"), list | None) else ():
         name, equals, value = each.partition("=") if isinstance(each, str) else ("", "", "")
         if equals and _VARIABLE.fullmatch(name) and "\0" not in value and len(value) <= 65536 and len(env) < 1024:
             env[name] = value
-    workdir, user, labels = told.get("WorkingDir"), told.get("User"), told.get("Labels")
+    workdir, user, labels = config.get("WorkingDir"), config.get("User"), config.get("Labels")
     return Contents(
         layers,
         env,

@@ -106,7 +106,7 @@ class Decompressed:
         self._inner = _decompressor(name, limits)
         self._pending = b""
         self._taken = 0
-        self._given = 0
+        self._output = 0
         self._ended = False
 
     def read(self, size: int, /) -> bytes:
@@ -119,7 +119,7 @@ class Decompressed:
             if self._inner.needs_input:
                 data, self._pending = self._pending or self._take(), b""
                 if not data:
-                    raise BadArchive(f"the {self._name} stream is cut short")
+                    raise BadArchive(f"the {self._name} stream is truncated")
             try:
                 piece = self._inner.decompress(data, size)
             except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
@@ -151,8 +151,8 @@ class Decompressed:
         return data
 
     def _count(self, count: int) -> None:
-        self._given += count
-        if self._given > self._limits.unsuspicious and self._given > self._limits.ratio * self._taken:
+        self._output += count
+        if self._output > self._limits.unsuspicious and self._output > self._limits.ratio * self._taken:
             raise HostileArchive(f"the {self._name} stream becomes more than {self._limits.ratio} times as long")
 
 

@@ -91,7 +91,7 @@ class _Unpacking:
             return
         name = entry.parts[-1]
         if any(part.startswith(_WHITEOUT) for part in entry.parts[:-1]):
-            raise HostileArchive(f"{entry.shown}: a way through a mark of deletion")
+            raise HostileArchive(f"{entry.shown}: a path through a deleted folder")
         parent = self._walker.to(entry.parts[:-1])
         if name.startswith(_WHITEOUT):
             self._mark(parent, entry, name)
